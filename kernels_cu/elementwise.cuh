@@ -1,0 +1,67 @@
+// map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at the speed of memory.
+//
+// A block of BLOCK_THREADS threads owns a tile of consecutive elements. Where the tile is whole and every pointer is
+// aligned, each thread moves VECTORS groups of elements by accesses of up to 16 bytes, all loads before the first use,
+// so that enough bytes are in flight to fill the memory system. The last tile, and unaligned pointers, go element by
+// element, threads side by side. All ways call the same f on the same values, so alignment never changes a bit of the
+// result.
+#pragma once
+
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS 128
+#endif
+
+#ifndef VECTORS
+#define VECTORS 1
+#endif
+
+template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };
+
+template <typename... T> struct Widest;
+template <typename T> struct Widest<T> { static constexpr int bytes = sizeof(T); };
+template <typename T, typename... Rest> struct Widest<T, Rest...> {
+    static constexpr int bytes = sizeof(T) > Widest<Rest...>::bytes ? sizeof(T) : Widest<Rest...>::bytes;
+};
+
+template <int N, typename T> __device__ __forceinline__ bool aligned(const T* p) {
+    return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T)) == 0;
+}
+
+// What one thread holds of a tile: GROUPS groups of N consecutive elements, BLOCK_THREADS groups apart, so that a
+// warp's accesses join.
+template <typename T, int N, int GROUPS> struct Share {
+    Lanes<T, N> group[GROUPS];
+
+    static __device__ __forceinline__ Share load(const T* tile) {
+        Share share;
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g)
+            share.group[g] = reinterpret_cast<const Lanes<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x];
+        return share;
+    }
+};
+
+template <int N, int GROUPS, typename F, typename Out, typename... In>
+__device__ __forceinline__ void map_tile(F f, Out* tile, Share<In, N, GROUPS>... in) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+        Lanes<Out, N> result;
+#pragma unroll
+        for (int k = 0; k < N; ++k) result.lane[k] = f(in.group[g].lane[k]...);
+        reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x] = result;
+    }
+}
+
+template <typename F, typename Out, typename... In>
+__device__ __forceinline__ void map(long long n, F f, Out* __restrict__ out, const In* __restrict__... in) {
+    constexpr int LANES = 16 / Widest<Out, In...>::bytes;
+    constexpr int EACH = VECTORS * LANES;  // elements a thread
+    const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
+    if (start + BLOCK_THREADS * EACH > n) {
+        for (long long i = start + threadIdx.x; i < n; i += BLOCK_THREADS) out[i] = f(in[i]...);
+    } else if (aligned<LANES>(out) && (aligned<LANES>(in) && ...)) {
+        map_tile<LANES, VECTORS>(f, out + start, Share<In, LANES, VECTORS>::load(in + start)...);
+    } else {
+        map_tile<1, EACH>(f, out + start, Share<In, 1, EACH>::load(in + start)...);
+    }
+}

@@ -1,0 +1,41 @@
+// Conversions between storage types and the types that arithmetic is done in.
+//
+// The prelude that the runtime puts before every text defines, per dtype:
+//   scalar_t   what an element is in memory     float, double, __half, __nv_bfloat16, char, short, int, long long ...
+//   acc_t      what arithmetic is done in       float, or double for double, or the integer itself
+#pragma once
+
+template <typename T> struct Scalar {
+    static constexpr bool is_integer = T(1) / T(2) == T(0);
+    static constexpr bool is_16_bit_float = false;
+    static __device__ __forceinline__ T widen(T v) { return v; }
+    template <typename From> static __device__ __forceinline__ T narrow(From v) { return static_cast<T>(v); }
+};
+
+#ifdef __CUDA_FP16_TYPES_EXIST__
+template <> struct Scalar<__half> {
+    static constexpr bool is_integer = false;
+    static constexpr bool is_16_bit_float = true;
+    static __device__ __forceinline__ float widen(__half v) { return __half2float(v); }
+    // Everything goes through float, double too: PyTorch rounds twice there, and results are to be equal bit by bit.
+    template <typename From> static __device__ __forceinline__ __half narrow(From v) {
+        return __float2half_rn(static_cast<float>(v));
+    }
+};
+#endif
+
+#ifdef __CUDA_BF16_TYPES_EXIST__
+template <> struct Scalar<__nv_bfloat16> {
+    static constexpr bool is_integer = false;
+    static constexpr bool is_16_bit_float = true;
+    static __device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+    template <typename From> static __device__ __forceinline__ __nv_bfloat16 narrow(From v) {
+        return __float2bfloat16_rn(static_cast<float>(v));
+    }
+};
+#endif
+
+// convert<To>(v): the value of v as To, rounded to nearest even.
+template <typename To, typename From> __device__ __forceinline__ To convert(From v) {
+    return Scalar<To>::narrow(Scalar<From>::widen(v));
+}
