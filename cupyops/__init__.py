@@ -1,0 +1,32 @@
+"""CUDA C++ in a ``.cu`` text, compiled at run time by CuPy's NVRTC, launched with every argument checked.
+
+This package works on CuPy's arrays and on whatever exports DLPack; it never imports PyTorch. The operators for PyTorch
+are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA context, no folder, no compilation.
+"""
+
+from .add2 import add2
+from .debug import debug_mode, set_debug
+from .errors import CompileError, LaunchError, MissingDependencyError
+from .gelu import gelu, gelu_backward
+from .geometry import Elementwise, GridStride, Rows, Threads
+from .kernel import Kernel
+from .warmup import warmup
+
+__all__ = [
+    "CompileError",
+    "Elementwise",
+    "GridStride",
+    "Kernel",
+    "LaunchError",
+    "MissingDependencyError",
+    "Rows",
+    "Threads",
+    "add2",
+    "debug_mode",
+    "gelu",
+    "gelu_backward",
+    "set_debug",
+    "warmup",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,208 @@
+"""add2: checks, geometry and launches of ``kernels_cu/add2.cu``."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import kernels_cu
+
+from .arrays import LIBRARIES, as_cupy, is_dense
+from .dtypes import DTYPES, FLOATS, INTEGERS
+from .errors import expected
+from .geometry import Elementwise, Threads
+from .kernel import Kernel
+
+__all__ = ["add2"]
+
+TEXT = kernels_cu.source("add2")
+NUMBERS = FLOATS + INTEGERS
+
+ALIKE = Kernel(TEXT, "add2", Elementwise("n"), dtypes=NUMBERS)
+SCALAR = {
+    first: Kernel(TEXT, "add2_scalar", Elementwise("n"), dtypes=NUMBERS, constants={"VALUE_FIRST": int(first)})
+    for first in (False, True)
+}
+
+
+@cache
+def strided(ndim: int, lanes: int, wide: bool = False) -> Kernel:
+    """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
+    constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
+    return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
+
+
+for _lanes in (1, 4):
+    strided(2, _lanes)  # what most broadcasts come down to; declared so that warmup() and the compile command find it
+
+
+def forward(a: Any, b: Any, alpha: Any = 1) -> Any:
+    """The body of add2: a + alpha·b in the promoted dtype and the broadcast shape."""
+    library = LIBRARIES[type(a)]
+    if a.dtype is b.dtype and a.shape == b.shape and library.is_contiguous(a) and library.is_contiguous(b):
+        if type(alpha) is not int:
+            check_alpha(alpha, library.dtype_name(a))
+        out = library.empty_like(a)
+        ALIKE.launch_fresh(a, b, out, alpha, library.size(a))
+        return out
+    return _general(library, a, b, alpha)
+
+
+def _general(library: Any, a: Any, b: Any, alpha: Any) -> Any:
+    dtype = library.result_type(a, b)
+    check_alpha(alpha, dtype)
+    shape = broadcast_shape(a.shape, b.shape)
+    if library.is_host_scalar(b) and not library.is_host_scalar(a):
+        return _with_number(library, a, b, dtype, alpha, value_first=False)
+    if library.is_host_scalar(a) and not library.is_host_scalar(b):
+        return _with_number(library, b, a, dtype, alpha, value_first=True)
+    strides_a, strides_b = library.strides(a), library.strides(b)
+    if a.shape == b.shape and strides_a == strides_b and is_dense(shape, strides_a) and dtype == library.dtype_name(a):
+        out = library.empty_like(a)
+        ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
+        return out
+    out = library.empty(shape, dtype, a)
+    if library.is_fake(out):
+        # Sizes may be symbols here; planning a loop by them would tie a compiled graph to their values.
+        check_devices(library, a, b)
+        return out
+    if a.shape == b.shape and library.is_contiguous(a) and library.is_contiguous(b):
+        ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
+        return out
+    widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))
+    lanes, wide, *loop = plan(shape, spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape), widest)
+    strided(len(loop[0]), lanes, wide).launch_fresh(a, b, out, alpha, library.size(out) // lanes, *loop)
+    return out
+
+
+def check_devices(library: Any, a: Any, b: Any) -> None:
+    """What a launch would say.
+
+    Raises:
+        ValueError: the operands are on different devices.
+    """
+    first, second = library.info(a), library.info(b)
+    if (first.place, first.device) != (second.place, second.device):
+        raise ValueError(expected("add2", "b", f"be on the device of `a` ({first})", second))
+
+
+def plan(shape: Sequence[int], a: Sequence[int], b: Sequence[int], widest: int) -> tuple[Any, ...]:
+    """How ``add2_strided`` walks: elements a thread, whether 32 bits are too few, sizes (the innermost in groups of
+    that many), their dividers, strides of both operands."""
+    sizes, strides_a, strides_b = collapse(shape, a, b)
+    farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in (strides_a, strides_b))
+    wide = max(math.prod(sizes), farthest) >= 2**31
+    lanes = 16 // widest if sizes[0] % (16 // widest) == 0 else 1
+    sizes = (sizes[0] // lanes, *sizes[1:])
+    return lanes, wide, sizes, tuple(divider(n) for n in sizes), strides_a, strides_b
+
+
+def divider(size: int) -> int:
+    """What the text's ``divide(i, divider)`` wants for i // size with i < 2^31: a multiplier, and a shift above bit 32.
+
+    Above 2^31 the kernel divides; the number is 0 there.
+    """
+    if not 0 < size < 2**31:
+        return 0
+    shift = (size - 1).bit_length()
+    return (((1 << 32) * ((1 << shift) - size)) // size + 1) | shift << 32
+
+
+def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, value_first: bool) -> Any:
+    x = library.contiguous(x)
+    out = library.empty(x.shape, dtype, x)
+    SCALAR[value_first].launch_fresh(x, out, number, alpha, library.size(x))
+    return out
+
+
+def check_alpha(alpha: Any, dtype: str) -> None:
+    """Refuses what torch.add refuses, in its words where it has some.
+
+    Raises:
+        TypeError: the dtype is complex or bool, or alpha is no number.
+        RuntimeError: a floating alpha for integers, or a bool alpha.
+    """
+    if dtype not in NUMBERS:
+        raise TypeError(
+            f"add2: `a` and `b` must promote to a floating or integer dtype ({', '.join(NUMBERS)}), got {dtype}"
+        )
+    if isinstance(alpha, bool):
+        raise RuntimeError("add2: Boolean alpha only supported for Boolean results.")
+    if dtype in INTEGERS and isinstance(alpha, float):
+        raise RuntimeError("add2: For integral input tensors, argument alpha must not be a floating point number.")
+    if not isinstance(alpha, (int, float)) and not hasattr(alpha, "__float__"):
+        raise TypeError(expected("add2", "alpha", "be a number", type(alpha).__name__))
+
+
+def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape both broadcast to.
+
+    Raises:
+        RuntimeError: they do not, in PyTorch's words.
+    """
+    ndim = max(len(a), len(b))
+    out = []
+    for d in range(ndim):
+        i, j = d - ndim + len(a), d - ndim + len(b)
+        m, n = (a[i] if i >= 0 else 1), (b[j] if j >= 0 else 1)
+        if m != n and m != 1 and n != 1:
+            raise RuntimeError(
+                f"add2: The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {d}"
+            )
+        out.append(n if m == 1 else m)
+    return tuple(out)
+
+
+def spread(shape: Sequence[int], strides: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a view expanded to the output's shape: 0 where a dimension is new or repeated."""
+    new = len(out) - len(shape)
+    expanded = (0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, out[new:], strict=True))
+    return (0,) * new + tuple(expanded)
+
+
+def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The same loop in as few dimensions as will do, innermost first: the sizes, then each view's strides.
+
+    A dimension of size 1 goes; two neighbours become one where, in every view, stepping the outer is stepping the inner
+    ``size`` times.
+
+    >>> collapse((8, 4, 1, 16), (64, 16, 16, 1), (0, 0, 0, 1))
+    ((16, 32), (1, 16), (1, 0))
+    """
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for d in range(len(shape) - 1, -1, -1):
+        if shape[d] == 1:
+            continue
+        if sizes and all(s[-1] * sizes[-1] == v[d] for s, v in zip(strides, views, strict=True)):
+            sizes[-1] *= shape[d]
+            continue
+        sizes.append(shape[d])
+        for s, v in zip(strides, views, strict=True):
+            s.append(v[d])
+    if not sizes:
+        sizes, strides = [1], [[0] for _ in views]
+    return (tuple(sizes), *(tuple(s) for s in strides))
+
+
+def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    """a + alpha·b of any two arrays on a GPU, without PyTorch.
+
+    Args:
+        a, b: CuPy arrays, or arrays that export DLPack from GPU memory, on one device; floating or integer, of shapes
+            that broadcast. They are promoted as ``cupy.result_type`` says.
+        alpha: a number; an integer where the result is of integers.
+
+    Returns:
+        A CuPy array of the broadcast shape, computed on CuPy's current stream. Floating results are one fused
+        multiply-add in float32 (float64 for float64), rounded once; integer results wrap.
+
+    Raises:
+        TypeError: an operand is no array, or bool or complex.
+        ValueError: an operand is in host memory, or they are on different devices.
+        RuntimeError: shapes that do not broadcast; a floating alpha for integers.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: ``torch.add``.
+    """
+    return forward(as_cupy(a, "add2", "a"), as_cupy(b, "add2", "b"), alpha)

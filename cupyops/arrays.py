@@ -1,0 +1,225 @@
+"""The arrays that kernels run on: what a launch has to know of one, for each array library.
+
+CuPy's arrays are known here. PyTorch's tensors are made known by :mod:`cupyops.torch` (this package never imports
+torch); anything else comes in by DLPack, :func:`as_cupy`.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from . import toolchain
+from .errors import MissingDependencyError, expected
+
+__all__ = ["ArrayLibrary", "Info", "as_cupy", "is_contiguous", "is_dense", "library_of", "register"]
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Info:
+    """One array, as a launch sees it.
+
+    Attributes:
+        dtype: name.
+        shape, strides: in elements.
+        size: number of elements.
+        place: ``"cuda"``, or another kind of device.
+        device: its index; -1 where there is but one.
+        pointer: address of the first element; 0 for a fake.
+        fake: an array without memory, whose launches do nothing.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    size: int
+    place: str
+    device: int
+    pointer: int
+    fake: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.place}:{self.device}" if self.place == "cuda" else self.place
+        return f"{self.dtype}{list(self.shape)} on {where}"
+
+
+class ArrayLibrary(Protocol):
+    """What an operator's body and a launch ask of the library an array belongs to."""
+
+    name: str
+
+    # Positional, since the functions of a library are used as they are and name their arguments as they like.
+    def empty_like(self, x: Array, /) -> Array: ...  # same shape, dtype, device; same layout where it is dense
+    def empty(self, shape: Sequence[int], dtype: str, like: Array, /) -> Array: ...  # on the device of like; contiguous
+    def size(self, x: Array, /) -> int: ...
+    def is_contiguous(self, x: Array, /) -> bool: ...
+    def contiguous(self, x: Array, /) -> Array: ...
+    def dtype_name(self, x: Array, /) -> str: ...
+    def result_type(self, a: Array, b: Array, /) -> str: ...
+    def strides(self, x: Array, /) -> tuple[int, ...]: ...  # in elements
+    def is_host_scalar(self, x: Array, /) -> bool: ...  # a number in host memory, that a kernel can be given by value
+    def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
+    def info(self, x: Array, /) -> Info: ...
+    def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
+    def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
+
+
+class CupyLibrary:
+    """CuPy's own arrays."""
+
+    name = "cupy"
+
+    def empty_like(self, x: Array) -> Array:
+        with x.device:
+            return toolchain.cupy().empty_like(x)
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        with like.device:
+            return toolchain.cupy().empty(tuple(shape), dtype=numpy_dtype(dtype))
+
+    def size(self, x: Array) -> int:
+        return int(x.size)
+
+    def is_contiguous(self, x: Array) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def contiguous(self, x: Array) -> Array:
+        return toolchain.cupy().ascontiguousarray(x)
+
+    def dtype_name(self, x: Array) -> str:
+        return str(x.dtype)
+
+    def result_type(self, a: Array, b: Array) -> str:
+        return str(toolchain.cupy().result_type(a, b))
+
+    def strides(self, x: Array) -> tuple[int, ...]:
+        return tuple(s // x.itemsize for s in x.strides)
+
+    def is_host_scalar(self, x: Array) -> bool:
+        return False
+
+    def is_fake(self, x: Array) -> bool:
+        return False
+
+    def info(self, x: Array) -> Info:
+        return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cuda", x.device.id, x.data.ptr)
+
+    def stream(self, device: int) -> int:
+        return int(toolchain.cupy().cuda.get_current_stream().ptr)
+
+    def device(self, device: int) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = toolchain.cupy().cuda.Device(device)
+        return context
+
+
+class _Libraries(dict[type, ArrayLibrary]):
+    """Library by exact type; a subclass is looked up once and remembered."""
+
+    def __missing__(self, kind: type) -> ArrayLibrary:
+        for base in kind.__mro__[1:]:
+            if base in self:
+                self[kind] = self[base]
+                return self[kind]
+        if kind.__module__.partition(".")[0] == "torch" and __package__ + ".torch.arrays" not in sys.modules:
+            # A tensor, so PyTorch is there: the sub-package that knows tensors registers itself.
+            importlib.import_module(".torch.arrays", __package__)
+            return self[kind]
+        cupy = sys.modules.get("cupy")
+        if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
+            self[kind] = CupyLibrary()
+            return self[kind]
+        raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not an array that kernels run on")
+
+
+LIBRARIES = _Libraries()
+
+
+def register(kind: type, library: ArrayLibrary) -> None:
+    """Makes arrays of a type known to launches and bodies."""
+    LIBRARIES[kind] = library
+
+
+def library_of(x: Array) -> ArrayLibrary:
+    """The library that an array belongs to.
+
+    Raises:
+        TypeError: it belongs to none that is known.
+    """
+    return LIBRARIES[type(x)]
+
+
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of a name; bfloat16 comes from the package ml_dtypes.
+
+    Raises:
+        MissingDependencyError: ml_dtypes is missing.
+    """
+    import numpy
+
+    if name != "bfloat16":
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MissingDependencyError(
+            "bfloat16 outside PyTorch needs ml_dtypes. Install it with: pip install ml_dtypes"
+        ) from error
+    return numpy.dtype(ml_dtypes.bfloat16)
+
+
+def as_cupy(x: Array, where: str, argument: str) -> Array:
+    """The same memory as a CuPy array: CuPy's own as they are, others through DLPack.
+
+    Raises:
+        TypeError: it does not export DLPack.
+        ValueError: it is not in GPU memory.
+        MissingDependencyError: CuPy is missing.
+    """
+    cupy = toolchain.cupy()
+    if isinstance(x, cupy.ndarray):
+        return x
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(expected(where, argument, "be an array that exports DLPack", type(x).__name__))
+    kind, _ = x.__dlpack_device__()
+    # kDLCUDA and kDLCUDAManaged of the DLPack standard
+    if int(kind) not in (2, 13):
+        raise ValueError(expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory"))
+    return cupy.from_dlpack(x)
+
+
+def is_contiguous(info: Info) -> bool:
+    """Whether the elements lie in C order without holes; without elements they do."""
+    if info.size == 0:
+        return True
+    step = 1
+    for size, stride in zip(reversed(info.shape), reversed(info.strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a layout fills its memory without holes or overlaps, in whatever order of dimensions; without elements it
+    does."""
+    if 0 in shape:
+        return True
+    step = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(shape, strides, strict=True) if sz != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def dense(x: Array) -> Array:
+    """The array itself where its memory is dense in any order of dimensions, else a contiguous copy: what elementwise
+    kernels take."""
+    library = library_of(x)
+    if library.is_contiguous(x) or is_dense(x.shape, library.strides(x)):
+        return x
+    return library.contiguous(x)

@@ -1,0 +1,95 @@
+"""Compiled kernels on disk, keyed on content.
+
+An entry is two files in one folder: ``<key>.cubin`` (what the driver loads) and ``<key>.json`` (the checksum of the
+first, and what the compiler said). Both are written beside their place and moved there, checksum last, so a reader sees
+all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. A folder that cannot be
+written costs a compilation per process, never a failure.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+__all__ = ["Binary", "DiskCache", "default_folder"]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel.
+
+    Attributes:
+        code: what the driver loads: a cubin, or PTX where the GPU is newer than NVRTC.
+        log: what the compiler said.
+        resources: by kernel, registers of a thread and bytes of them spilled to memory; empty where the driver compiles
+            (PTX).
+        seconds: what the compilation took.
+        path: the file in the cache, or None if it could not be kept.
+    """
+
+    code: bytes
+    log: str
+    resources: dict[str, tuple[int, int]]
+    seconds: float
+    path: Path | None = None
+
+
+def default_folder() -> Path:
+    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches."""
+    if chosen := os.environ.get("CUPYOPS_CACHE_DIR"):
+        return Path(os.path.expanduser(chosen))
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "cupyops" / "cache"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupyops"
+    except RuntimeError:
+        # A user without a home, as containers have: nothing can be kept, and a folder below a file says so to whoever
+        # tries.
+        return Path(os.devnull) / "cupyops"
+
+
+class DiskCache:
+    """Binaries by key in one folder. No method raises for what a file system can do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, key: str) -> Binary | None:
+        """The entry, or None if there is none that is whole."""
+        try:
+            path = self.folder / f"{key}.cubin"
+            code = path.read_bytes()
+            about = json.loads((self.folder / f"{key}.json").read_bytes())
+            if about.pop("sha256") != hashlib.sha256(code).hexdigest():
+                return None
+            about["resources"] = {kernel: tuple(numbers) for kernel, numbers in about["resources"].items()}
+            return Binary(code=code, path=path, **about)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def put(self, key: str, binary: Binary) -> Binary:
+        """Keeps the entry if the folder lets it. Returns the binary, with its path if it was kept."""
+        about = {k: v for k, v in asdict(binary).items() if k not in ("code", "path")}
+        about["sha256"] = hashlib.sha256(binary.code).hexdigest()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write(f"{key}.cubin", binary.code)
+            self._write(f"{key}.json", json.dumps(about, indent=1).encode())
+        except OSError:
+            return binary
+        return replace(binary, path=self.folder / f"{key}.cubin")
+
+    def _write(self, name: str, data: bytes) -> None:
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, self.folder / name)
+        except BaseException:  # Ctrl-C, too, should leave nothing behind
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise

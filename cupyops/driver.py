@@ -1,0 +1,130 @@
+"""The few calls into CuPy and the driver that a launch is made of."""
+
+import ctypes
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from . import toolchain
+from .cache import Binary
+from .dtypes import DType
+from .errors import LaunchError
+from .signature import Signature
+
+__all__ = ["ArgumentBuffer", "argument_buffer", "check_parameters", "ensure_context", "handle", "load", "submit"]
+
+
+class ArgumentBuffer(NamedTuple):
+    """Memory for the values of one launch's arguments.
+
+    Attributes:
+        memory: the values, one behind the other.
+        addresses: address of the table of their addresses, which is what the driver is given.
+        table: that table, kept alive.
+    """
+
+    memory: Any
+    addresses: int
+    table: Any
+
+
+def argument_buffer(size: int, offsets: Sequence[int]) -> ArgumentBuffer:
+    """A buffer for values at these offsets."""
+    memory = ctypes.create_string_buffer(max(size, 1))
+    base = ctypes.addressof(memory)
+    table = (ctypes.c_void_p * max(len(offsets), 1))(*(base + o for o in offsets))
+    return ArgumentBuffer(memory, ctypes.addressof(table), table)
+
+
+@cache
+def launch_kernel() -> Callable[..., None]:
+    """CuPy's binding of cuLaunchKernel. It takes the argument values as they lie in memory, where RawKernel's call
+    widens every int to 8 bytes."""
+    toolchain.cupy()
+    from cupy.cuda import driver
+
+    call: Callable[..., None] = driver.launchKernel
+    return call
+
+
+def submit(
+    function: int, grid: Sequence[int], block: Sequence[int], shared: int, stream: int, buffer: ArgumentBuffer
+) -> None:
+    """Launches on the current device. A thread that has never used the GPU gets its context first."""
+    try:
+        launch_kernel()(function, *grid, *block, shared, stream, buffer.addresses, 0)
+    except Exception as error:
+        if "INVALID_CONTEXT" not in str(error):
+            raise
+        ensure_context()
+        launch_kernel()(function, *grid, *block, shared, stream, buffer.addresses, 0)
+
+
+def ensure_context() -> None:
+    """Makes the current device's context current in this thread."""
+    runtime = toolchain.cupy().cuda.runtime
+    runtime.setDevice(runtime.getDevice())
+    runtime.free(0)
+
+
+def load(binary: Binary, name: str) -> Any:
+    """Loads a binary on the current device: a :class:`cupy.RawKernel` from its file in the cache, or a function from
+    memory."""
+    cupy = toolchain.cupy()
+    if binary.path is not None:
+        return cupy.RawModule(path=str(binary.path)).get_function(name)
+    module = cupy.cuda.function.Module()
+    module.load(binary.code)
+    return module.get_function(name)
+
+
+def handle(raw: Any) -> int:
+    """The driver's handle of what :func:`load` returned, on the current device."""
+    return int(getattr(raw, "kernel", raw).ptr)
+
+
+def allow_shared_memory(raw: Any, size: int) -> None:
+    """Raises a kernel's limit of dynamic shared memory above the 48 KiB that every kernel may use."""
+    max_dynamic_shared_size_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), max_dynamic_shared_size_bytes, size)
+
+
+@cache
+def _libcuda() -> Any:
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
+def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence[tuple[int, int]]) -> None:
+    """Compares the parameters read from the text with what the driver reports of the loaded kernel.
+
+    Drivers before CUDA 12.4 do not tell; the text alone is trusted there.
+
+    Raises:
+        LaunchError: they differ, so the text's declaration was misread and a launch would pass garbage.
+    """
+    query = getattr(_libcuda(), "cuFuncGetParamInfo", None)
+    if query is None:
+        return
+    function = ctypes.c_void_p(handle(raw))
+    reported: list[int] = []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    while query(function, ctypes.c_size_t(len(reported)), ctypes.byref(offset), ctypes.byref(size)) == 0:
+        reported.append(size.value)
+    declared = [size for _, size in fields]
+    if reported != declared:
+        pairs = ", ".join(f"{p.name}: {d}" for p, d in zip(signature.parameters, declared, strict=True))
+        raise LaunchError(
+            f"{what}: the text declares parameters of {pairs} bytes, but the loaded kernel has {reported}. "
+            f"Declare parameters with plain types and no macros, so that the declaration can be read."
+        )
+
+
+@cache
+def scalar_packing(dtype: DType) -> Callable[[Any], bytes]:
+    """The function that packs one number of this type, or raises."""
+    return struct.Struct(f"={dtype.code}").pack

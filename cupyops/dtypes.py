@@ -1,0 +1,49 @@
+"""The one table of element types: Python name, C type, arithmetic type, size, and how a scalar of it is packed."""
+
+from dataclasses import dataclass
+
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type.
+
+    Attributes:
+        name: what NumPy, CuPy and PyTorch all call it, ``"float32"``.
+        c_type: what it is in CUDA C++.
+        acc: the name of the type that arithmetic on it is done in: float32 for 16-bit floats, itself for the others.
+        itemsize: bytes.
+        header: the CUDA header that defines ``c_type``, or None.
+        code: its :mod:`struct` code as a kernel argument, or None where it cannot be passed by value.
+    """
+
+    name: str
+    c_type: str
+    acc: str
+    itemsize: int
+    header: str | None = None
+    code: str | None = None
+
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        DType("float16", "__half", "float32", 2, "cuda_fp16.h"),
+        DType("bfloat16", "__nv_bfloat16", "float32", 2, "cuda_bf16.h"),
+        DType("float32", "float", "float32", 4, code="f"),
+        DType("float64", "double", "float64", 8, code="d"),
+        DType("int8", "signed char", "int8", 1, code="b"),
+        DType("int16", "short", "int16", 2, code="h"),
+        DType("int32", "int", "int32", 4, code="i"),
+        DType("int64", "long long", "int64", 8, code="q"),
+        DType("uint8", "unsigned char", "uint8", 1, code="B"),
+        DType("uint16", "unsigned short", "uint16", 2, code="H"),
+        DType("uint32", "unsigned int", "uint32", 4, code="I"),
+        DType("uint64", "unsigned long long", "uint64", 8, code="Q"),
+        DType("bool", "bool", "bool", 1, code="?"),
+    )
+}
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

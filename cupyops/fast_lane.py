@@ -1,0 +1,198 @@
+"""The fast lane: one Python function written for each kernel's signature, as :mod:`dataclasses` writes ``__init__``.
+
+A launch costs the driver about 2 microseconds, so a loop over parameters in Python would be most of the call. The
+written function holds the conditions under which a call is right in one unrolled expression, and takes addresses from
+the tensors it has just checked; if any condition fails, or the kernel is not loaded for these dtypes, it hands the call
+to the checked lane, which explains or makes it right.
+"""
+
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import driver
+from .geometry import Geometry
+from .signature import Signature
+
+__all__ = ["TensorLane", "write_fast_lane"]
+
+# Names that the written function uses itself.
+_OWN_WORDS = frozenset(
+    "launch device variant variants plain current_device unit min gx gy gz buffer errors checked launch_kernel stream "
+    "type IndexError Exception".split()  # noqa: SIM905 (they read better so)
+)
+
+
+@dataclass(frozen=True)
+class TensorLane:
+    """What an array library offers for the fast lane. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
+    ``numel`` and ``dtype``.
+
+    Attributes:
+        plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked lane.
+        current_device: index of this thread's GPU.
+        stream: handle of a GPU's current stream.
+        devices: how many GPUs there are: with one, none needs to be made current.
+    """
+
+    plain: frozenset[type]
+    current_device: Callable[[], int]
+    stream: Callable[[int], int]
+    devices: Callable[[], int]
+
+
+def fast_lane_source(
+    signature: Signature,
+    geometry: Geometry,
+    constants: Mapping[str, int],
+    *,
+    one_device: bool = False,
+    fresh: bool = False,
+) -> str:
+    """The function's text.
+
+    Args:
+        signature, geometry, constants: the kernel's.
+        one_device: there is one GPU, so it is the current one.
+        fresh: the outputs are what the caller has just allocated to fit; their dtypes are looked at, no more.
+
+    >>> from cupyops.geometry import Threads
+    >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
+    >>> print(fast_lane_source(Signature.parse(text, "k"), Threads("n"), {}))  # doctest: +NORMALIZE_WHITESPACE
+    def launch(x, n):
+        try:
+            device = x.get_device()
+            variant = variants.get((device, x.dtype))
+            if (
+                variant is None
+                or type(x) not in plain
+                or current_device() != device
+                or not x.is_contiguous()
+                or x.numel() != n
+            ):
+                return checked(x, n)
+            unit = variant.unit
+            gx, gy, gz = -(-n // 256), 1, 1
+            if not gx:
+                return None
+            try:
+                buffer = variant.buffers.pop()
+            except IndexError:
+                buffer = variant.new_buffer()
+            variant.pack_into(buffer[0], 0, x.data_ptr(), n)
+        except errors:
+            return checked(x, n)
+        try:
+            launch_kernel(variant.function, gx, gy, gz, 256, 1, 1, variant.shared, stream(device), buffer[1], 0)
+        except Exception:
+            return checked(x, n)
+        variant.buffers.append(buffer)
+    """
+    taken = set(_OWN_WORDS)
+    names = {name: _free(name, taken) for name in signature.names}
+    arguments = ", ".join(names.values())
+    arrays = [p for p in signature.parameters if p.pointer]
+    array_names = [names[p.name] for p in arrays]
+    checked = [p for p in arrays if p.const or not fresh or p is arrays[0]]
+    shapes = {names[p.name]: p.shape for p in checked if p.shape is not None}
+    lead = array_names[0]
+    conditions = [f"type({lead}) not in plain", *([] if one_device else ["current_device() != device"])]
+    conditions += [f"{names[p.name]}.get_device() != device" for p in checked[1:]]
+    conditions += [f"not {x}.is_contiguous()" for x in shapes]
+    conditions += [f"{x}.numel() != {_product(shape, names, constants)}" for x, shape in shapes.items()]
+    # The product of two negative sizes may be right; of a single size it is not.
+    products = [[t for t in shape if t in names] for shape in shapes.values()]
+    conditions += [f"{names[t]} < 0" for t in dict.fromkeys(t for terms in products if len(terms) > 1 for t in terms)]
+    # struct would pack the truth of any object.
+    bools = [names[p.name] for p in signature.parameters if p.type == "bool" and not p.pointer]
+    conditions += [f"({x} is not True and {x} is not False)" for x in bools]
+    unpacking, values = [], []
+    for p in signature.parameters:
+        if p.length is None:
+            values.append(f"{names[p.name]}.data_ptr()" if p.pointer else names[p.name])
+        else:
+            # Each into as many names as it must have numbers: one too long and one too short must not make up for each
+            # other.
+            parts = [_free(f"{p.name}_{i}", taken) for i in range(int(constants.get(p.length, p.length)))]
+            unpacking.append(f"{', '.join(parts)}, = {names[p.name]}")
+            values += parts
+    blocks = [
+        re.sub(r"\w+", lambda word: names[word[0]] if word[0] in geometry.sizes else word[0], b)
+        for b in geometry.blocks
+    ]
+    planned = [f"not g{axis}" for axis, b in zip("xyz", blocks, strict=True) if b != "1"]
+    return "\n".join(
+        [
+            f"def launch({arguments}):",
+            "    try:",
+            f"        device = {lead}.get_device()",
+            f"        variant = variants.get((device, {', '.join(f'{x}.dtype' for x in array_names)}))",
+            "        if (",
+            "                variant is None",
+            *(f"                or {c}" for c in conditions),
+            "        ):",
+            f"            return checked({arguments})",
+            "        unit = variant.unit",
+            f"        gx, gy, gz = {', '.join(blocks)}",
+            f"        if {' or '.join(planned) or 'False'}:",
+            "            return None",
+            *(f"        {line}" for line in unpacking),
+            "        try:",
+            "            buffer = variant.buffers.pop()",
+            "        except IndexError:",
+            "            buffer = variant.new_buffer()",
+            f"        variant.pack_into(buffer[0], 0, {', '.join(values)})",
+            "    except errors:",
+            f"        return checked({arguments})",
+            "    try:",
+            f"        launch_kernel(variant.function, gx, gy, gz, {', '.join(map(str, geometry.threads))}, variant.shared, "
+            "stream(device), buffer[1], 0)",
+            "    except Exception:",
+            f"        return checked({arguments})",
+            "    variant.buffers.append(buffer)",
+        ]
+    )
+
+
+def _free(word: str, taken: set[str]) -> str:
+    """The word, with underscores behind it where Python or the function has it already (``in``, ``gx``); from now on it
+    is taken."""
+    while keyword.iskeyword(word) or word in taken:
+        word += "_"
+    taken.add(word)
+    return word
+
+
+def _product(shape: Sequence[str], names: Mapping[str, str], constants: Mapping[str, int]) -> str:
+    return " * ".join(names.get(t) or str(int(constants.get(t, t))) for t in shape) or "1"
+
+
+def write_fast_lane(
+    signature: Signature,
+    geometry: Geometry,
+    constants: Mapping[str, int],
+    lane: TensorLane,
+    checked: Callable[..., None],
+) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
+    """The function, the one for fresh outputs, and the dictionary from (device, dtypes) to loaded kernels that both
+    look in, still empty."""
+    variants: dict[tuple[Any, ...], Any] = {}
+    functions = []
+    for fresh in (False, True):
+        scope: dict[str, Any] = {
+            "variants": variants,
+            "plain": lane.plain,
+            "current_device": lane.current_device,
+            "stream": lane.stream,
+            "checked": checked,
+            "launch_kernel": driver.launch_kernel(),
+            # What a wrong argument raises on the way: the checked lane says it better.
+            "errors": (AttributeError, TypeError, ValueError, OverflowError, driver.struct.error, RuntimeError),
+        }
+        text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, fresh=fresh)
+        exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)
+        scope["launch"].__qualname__ = signature.kernel  # what Python says of too few or too many arguments
+        functions.append(scope["launch"])
+    return functions[0], functions[1], variants

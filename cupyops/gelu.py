@@ -1,0 +1,109 @@
+"""GELU: checks, geometry and launches of ``kernels_cu/gelu.cu``."""
+
+from typing import Any
+
+import kernels_cu
+
+from .arrays import as_cupy, dense, library_of
+from .dtypes import FLOATS
+from .errors import expected
+from .geometry import Elementwise
+from .kernel import Kernel
+
+__all__ = ["gelu", "gelu_backward"]
+
+FORWARD = {
+    form: Kernel(kernels_cu.source("gelu"), "gelu_forward", Elementwise("n"), dtypes=FLOATS, constants={"TANH": tanh})
+    for form, tanh in (("none", 0), ("tanh", 1))
+}
+BACKWARD = {
+    form: Kernel(kernels_cu.source("gelu"), "gelu_backward", Elementwise("n"), dtypes=FLOATS, constants={"TANH": tanh})
+    for form, tanh in (("none", 0), ("tanh", 1))
+}
+
+
+def forward(x: Any, approximate: str = "none") -> Any:
+    """The body of GELU: y of x's shape, dtype and layout."""
+    kernel = FORWARD.get(approximate)
+    if kernel is None:
+        check(x, approximate)
+    library = library_of(x)
+    if not library.is_contiguous(x):
+        x = dense(x)
+    y = library.empty_like(x)
+    kernel.launch_fresh(x, y, library.size(x))
+    return y
+
+
+def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
+    """The body of GELU's gradient: grad_x of x's shape, dtype and layout."""
+    kernel = BACKWARD.get(approximate)
+    if kernel is None or grad_y.shape != x.shape:
+        check(x, approximate, grad_y)
+    library = library_of(x)
+    if not (library.is_contiguous(x) and library.is_contiguous(grad_y)):
+        x, grad_y = dense(x), dense(grad_y)
+        if library.strides(x) != library.strides(grad_y):
+            x, grad_y = library.contiguous(x), library.contiguous(grad_y)
+    grad_x = library.empty_like(x)
+    kernel.launch_fresh(grad_y, x, grad_x, library.size(x))
+    return grad_x
+
+
+def check(x: Any, approximate: str, grad_y: Any = None) -> None:
+    """Refuses what no lane takes: the same words for a body, where a launch checks the rest, and for a reference.
+
+    Raises:
+        RuntimeError: another word for ``approximate``, in the words that PyTorch's users know.
+        TypeError: x is not floating, or grad_y of another dtype.
+        ValueError: grad_y is not of x's shape.
+    """
+    if approximate not in FORWARD:
+        raise RuntimeError(f"gelu: approximate argument must be either none or tanh, got {approximate!r}")
+    dtype = library_of(x).dtype_name(x)
+    if dtype not in FLOATS:
+        raise TypeError(expected("gelu", "x", f"have dtype {' or '.join(FLOATS)}", dtype))
+    if grad_y is not None and grad_y.shape != x.shape:
+        raise ValueError(expected("gelu_backward", "grad_y", f"have x's shape {tuple(x.shape)}", tuple(grad_y.shape)))
+    if grad_y is not None and grad_y.dtype != x.dtype:
+        raise TypeError(expected("gelu_backward", "grad_y", f"have dtype {dtype}", library_of(x).dtype_name(grad_y)))
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """Gaussian error linear unit of any array on a GPU, without PyTorch.
+
+    y = x·Φ(x), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+
+    Args:
+        x: a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or float64, any
+            shape and layout.
+        approximate: ``"none"`` or ``"tanh"``.
+
+    Returns:
+        A CuPy array of x's shape and dtype, computed on CuPy's current stream.
+
+    Raises:
+        TypeError: x is no array, or not floating.
+        ValueError: x is in host memory.
+        RuntimeError: another word for ``approximate``.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    return forward(as_cupy(x, "gelu", "x"), approximate)
+
+
+def gelu_backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
+    """Gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or the derivative of the tanh form.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and dtype.
+        x, approximate: what :func:`gelu` was given.
+
+    Returns:
+        A CuPy array of x's shape and dtype.
+
+    Raises:
+        ValueError: grad_y is not of x's shape; else as :func:`gelu`.
+    """
+    return backward(as_cupy(grad_y, "gelu_backward", "grad_y"), as_cupy(x, "gelu_backward", "x"), approximate)

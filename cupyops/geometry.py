@@ -1,0 +1,226 @@
+"""How many threads a launch has. A policy names the size parameters it counts by; nobody writes a ceil-division.
+
+A policy gives the block once, and per compiled kernel a planner: a function from the values of its sizes to the grid. A
+grid of zero blocks means that there is nothing to do, and nothing is launched.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["Elementwise", "Geometry", "GridStride", "Rows", "Threads"]
+
+Grid = tuple[int, int, int]
+MAX_GRID_X = 2**31 - 1
+MAX_GRID_YZ = 65535
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a planner may depend on: bytes of the widest array element, and the GPU's number of multiprocessors."""
+
+    itemsize: int
+    multiprocessors: int
+
+
+class Geometry:
+    """What a policy offers the launcher: a block, and the grid as an expression in its size parameters.
+
+    The expression is evaluated by :meth:`planner` and written into the fast lane as it stands, so that the two cannot
+    differ. It may use ``unit``, a number that :meth:`unit` gives per compiled kernel.
+    """
+
+    # True where the kernel visits elements in memory order, so that arrays of one dense layout (transposed, channels
+    # last) need no copy.
+    any_layout: ClassVar[bool] = False
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the size parameters that the grid depends on."""
+        raise NotImplementedError
+
+    @property
+    def threads(self) -> Grid:
+        """Threads of a block in x, y, z."""
+        raise NotImplementedError
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros the text may rely on."""
+        return {}
+
+    @property
+    def blocks(self) -> tuple[str, str, str]:
+        """Blocks in x, y, z, as Python expressions in the sizes and ``unit``."""
+        raise NotImplementedError
+
+    def unit(self, target: Target) -> int:
+        """What the expressions call ``unit``."""
+        return 1
+
+    def planner(self, target: Target) -> Callable[..., Grid]:
+        """The function from the sizes to the grid."""
+        text = f"lambda {', '.join(self.sizes)}: ({', '.join(self.blocks)})"
+        plan: Callable[..., Grid] = eval(text, {"unit": self.unit(target), "min": min})
+        return plan
+
+
+@dataclass(frozen=True)
+class Elementwise(Geometry):
+    """One thread for ``vectors`` groups of 16 bytes of the widest array: the partner of ``map`` in ``elementwise.cuh``.
+
+    Args:
+        n: the size parameter that counts elements.
+        block: threads of a block, BLOCK_THREADS in the text.
+        vectors: groups a thread, VECTORS in the text.
+    """
+
+    n: str = "n"
+    block: int = 128
+    vectors: int = 1
+    any_layout: ClassVar[bool] = True
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return (self.n,)
+
+    @property
+    def threads(self) -> Grid:
+        return (self.block, 1, 1)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_THREADS": self.block, "VECTORS": self.vectors}
+
+    @property
+    def blocks(self) -> tuple[str, str, str]:
+        return (f"-(-{self.n} // unit)", "1", "1")
+
+    def unit(self, target: Target) -> int:
+        return self.block * self.vectors * (16 // target.itemsize)
+
+
+@dataclass(frozen=True)
+class Rows(Geometry):
+    """One block a row, ``blockIdx.x`` the row.
+
+    Args:
+        rows: the size parameter that counts rows.
+        block: threads of a block, BLOCK_THREADS in the text.
+    """
+
+    rows: str = "M"
+    block: int = 256
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return (self.rows,)
+
+    @property
+    def threads(self) -> Grid:
+        return (self.block, 1, 1)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_THREADS": self.block}
+
+    @property
+    def blocks(self) -> tuple[str, str, str]:
+        return (self.rows, "1", "1")
+
+
+@dataclass(frozen=True)
+class GridStride(Geometry):
+    """As many blocks as run at once, each striding over the work: ``for (long long i = ...; i < n; i += gridDim.x *
+    blockDim.x)``.
+
+    Args:
+        n: the size parameter that counts elements.
+        block: threads of a block, BLOCK_THREADS in the text.
+        blocks_per_multiprocessor: 2048 threads a multiprocessor by default.
+    """
+
+    n: str = "n"
+    block: int = 256
+    blocks_per_multiprocessor: int = 8
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return (self.n,)
+
+    @property
+    def threads(self) -> Grid:
+        return (self.block, 1, 1)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_THREADS": self.block}
+
+    @property
+    def blocks(self) -> tuple[str, str, str]:
+        return (f"min(-(-{self.n} // {self.block}), unit)", "1", "1")
+
+    def unit(self, target: Target) -> int:
+        return target.multiprocessors * self.blocks_per_multiprocessor
+
+
+@dataclass(frozen=True)
+class Threads(Geometry):
+    """Threads by count in up to three dimensions, ``Threads("N", "M")``: at least one thread for each index below the
+    sizes.
+
+    The text guards its own ends: ``if (x < N && y < M)``. Beyond 65535 blocks in y or z the launch is refused, since
+        the hardware has no more.
+
+    Args:
+        x, y, z: size parameters; y and z may be absent.
+        block: threads of a block in x, y, z.
+
+    Raises:
+        ValueError: z without y, or a block of other than three positive numbers.
+    """
+
+    x: str
+    y: str | None = None
+    z: str | None = None
+    block: tuple[int, int, int] = (256, 1, 1)
+
+    def __post_init__(self) -> None:
+        if self.z is not None and self.y is None:
+            raise ValueError(f"Threads: z={self.z!r} needs a y before it")
+        if len(self.block) != 3 or min(self.block) < 1:
+            raise ValueError(f"Threads: block must be threads in x, y, z, such as (32, 8, 1); got {self.block}")
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s for s in (self.x, self.y, self.z) if s is not None))
+
+    @property
+    def threads(self) -> Grid:
+        return self.block
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def blocks(self) -> tuple[str, str, str]:
+        x, y, z = (
+            "1" if size is None else f"-(-{size} // {threads})"
+            for size, threads in zip((self.x, self.y, self.z), self.block, strict=True)
+        )
+        return x, y, z
+
+    def planner(self, target: Target) -> Callable[..., Grid]:
+        plan = super().planner(target)
+
+        def grid(*sizes: int) -> Grid:
+            x, y, z = plan(*sizes)
+            if max(y, z) > MAX_GRID_YZ and x and y and z:
+                raise ValueError(
+                    f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "
+                    f"Put the longest dimension in x, or use larger blocks than {self.block}"
+                )
+            return (x, y, z)
+
+        return grid

@@ -1,0 +1,46 @@
+"""Compiling ahead of the first call, so that no training step or graph capture waits for NVRTC."""
+
+from collections.abc import Iterable, Sequence
+
+from . import toolchain
+from .dtypes import DTYPES
+from .errors import expected
+from .kernel import Kernel, all_kernels
+
+__all__ = ["warmup"]
+
+
+def warmup(
+    dtypes: Sequence[str] = ("float32", "float16", "bfloat16"),
+    *,
+    kernels: Iterable[Kernel] | None = None,
+    device: int | None = None,
+) -> int:
+    """Compiles and loads kernels on a GPU, for all arrays of one dtype at a time.
+
+    A kernel that meets other types later (mixed dtypes, say) is still compiled at that call.
+
+    Args:
+        dtypes: names; kernels that do not take one of them leave it out.
+        kernels: all that have been declared, by default.
+        device: index of the GPU; CuPy's current one by default.
+
+    Returns:
+        How many kernels were made ready.
+
+    Raises:
+        ValueError: an unknown dtype.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
+    """
+    for name in dtypes:
+        if name not in DTYPES:
+            raise ValueError(expected("warmup", "dtypes", f"name some of {', '.join(DTYPES)}", repr(name)))
+    if device is None:
+        device = int(toolchain.cupy().cuda.Device().id)
+    ready = 0
+    for kernel in all_kernels() if kernels is None else kernels:
+        for types in kernel.type_choices():
+            if set(types.values()) <= set(dtypes):
+                kernel.variant(types, device)
+                ready += 1
+    return ready
