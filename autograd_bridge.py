@@ -1,0 +1,273 @@
+"""The face to PyTorch: the DLPack crossing, one ``autograd.Function`` per operator, the modules, the public functions.
+
+Each Function is written as PyTorch documents it (``forward`` without ctx, ``setup_context``, ``backward``) around
+bodies from :mod:`cupyops`; :class:`cupyops.torch.Operator` makes of it everything else: CPU tensors, ``torch.compile``,
+export, vmap, gradients of gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops import toolchain
+from cupyops.add2 import check_alpha
+from cupyops.add2 import forward as add2_body
+from cupyops.gelu import backward as gelu_backward_body
+from cupyops.gelu import check as check_gelu
+from cupyops.gelu import forward as gelu_body
+from cupyops.torch import Operator
+
+__all__ = ["GELU", "add2", "gelu", "gelu_backward", "to_cupy", "to_torch"]
+
+
+# The crossing
+
+
+def to_cupy(tensor: Tensor) -> Any:
+    """The tensor's memory as a CuPy array, through DLPack, without a copy.
+
+    The array keeps the memory alive. Work on it belongs on CuPy's current stream, which is made to wait for what
+    PyTorch's current stream has been given so far; to work on PyTorch's own stream, enter it first:
+    ``with cupy.cuda.Stream.from_external(torch.cuda.current_stream()): ...``. Gradients do not pass: the array is of
+    the detached values.
+
+    Args:
+        tensor: on a GPU, of any dtype that CuPy has (bfloat16 by the package ml_dtypes), any layout.
+
+    Returns:
+        A ``cupy.ndarray`` of the same shape, strides, dtype, device and address.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: not on a CUDA device.
+        MissingDependencyError: CuPy is missing.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"to_cupy: `tensor` must be a Tensor, got {type(tensor).__name__}")
+    if not tensor.is_cuda:
+        raise ValueError(f"to_cupy: `tensor` must be on a CUDA device, got {tensor.device}")
+    cupy = toolchain.cupy()
+    detached = tensor.detach()
+    with cupy.cuda.Device(tensor.get_device()):
+        stream = cupy.cuda.get_current_stream().ptr
+        if stream == torch.cuda.current_stream(tensor.device).cuda_stream:
+            # One stream: nothing to wait for, and the bare capsule costs a fraction of the negotiated exchange.
+            return cupy.from_dlpack(torch.utils.dlpack.to_dlpack(detached))
+        # The allocator must not give this memory to PyTorch's stream again before CuPy's is done with it.
+        detached.record_stream(torch.cuda.ExternalStream(stream, device=tensor.device))
+        return cupy.from_dlpack(detached)
+
+
+def to_torch(array: Any) -> Tensor:
+    """A CuPy array's memory (or that of any array that exports DLPack) as a tensor, without a copy.
+
+    The tensor keeps the memory alive. PyTorch's current stream is made to wait for what CuPy's current stream has been
+    given so far.
+
+    Args:
+        array: exports DLPack, on a GPU or in host memory.
+
+    Returns:
+        A tensor of the same shape, strides, dtype, device and address, that requires no gradient.
+
+    Raises:
+        TypeError: it does not export DLPack.
+    """
+    if not hasattr(array, "__dlpack__"):
+        raise TypeError(f"to_torch: `array` must export DLPack, got {type(array).__name__}")
+    return torch.from_dlpack(array)
+
+
+# add2
+
+
+class Add2(torch.autograd.Function):
+    """out = a + alpha·b, so grad_a = grad_out and grad_b = alpha·grad_out, each summed over the dimensions its operand
+    was broadcast along."""
+
+    forward = staticmethod(add2_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        a, b, ctx.alpha = inputs
+        # A gradient needs neither operand's values, only what it has to fit.
+        ctx.a, ctx.b = (a.shape, a.dtype, a.device), (b.shape, b.dtype, b.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        if grad_out is None:
+            return None, None, None
+        grad_a = _fit(grad_out, *ctx.a) if ctx.needs_input_grad[0] else None
+        grad_b = None
+        if ctx.needs_input_grad[1]:
+            grad_b = _fit(grad_out if ctx.alpha == 1 else grad_out * ctx.alpha, *ctx.b)
+            if grad_b is grad_a:
+                grad_b = (
+                    grad_b.clone()
+                )  # each operand's gradient is its own: scaling one in place must not scale the other
+        return grad_a, grad_b, None
+
+
+def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The gradient of a tensor of this shape that was broadcast and promoted."""
+    if grad.shape != shape:
+        grad = grad.sum_to_size(shape)
+    if grad.dtype != dtype or grad.device != device:
+        grad = grad.to(device=device, dtype=dtype)
+    return grad
+
+
+def _add2_reference(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
+    check_alpha(alpha, str(torch.result_type(a, b)).removeprefix("torch."))
+    return torch.add(a, b, alpha=alpha)
+
+
+_add2 = Operator(
+    "cupyops::add2(Tensor a, Tensor b, Scalar alpha) -> Tensor", Add2, reference=_add2_reference, elementwise=True
+)
+
+
+def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
+    """a + alpha·b, with the broadcasting and type promotion of ``torch.add`` and the same bits.
+
+    Args:
+        a: floating or integer, any shape and layout.
+        b: a tensor whose shape broadcasts with a's, or a number.
+        alpha: a number; an integer where the result is of integers.
+
+    Returns:
+        A new tensor of the broadcast shape and promoted dtype. Floating results are one fused multiply-add in float32
+        (float64 for float64), rounded once; integer results wrap.
+
+    Raises:
+        TypeError: an operand is no tensor or number, or bool or complex.
+        RuntimeError: shapes that do not broadcast; a floating alpha for integers.
+        ValueError: tensors on different devices (a 0-d tensor on the CPU goes with any).
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: ``torch.add``.
+
+    >>> add2(torch.tensor([1.0, 2.0]), torch.tensor([[10.0], [20.0]]), alpha=0.5)
+    tensor([[ 6.,  7.],
+            [11., 12.]])
+    """
+    if isinstance(b, Tensor):
+        out: Tensor = _add2.call(a, b, alpha)
+        return out
+    return _add2_number(a, b, alpha)
+
+
+def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
+    """A number takes no part in promotion within its kind, as a 0-d tensor on the CPU takes none beside a tensor with
+    dimensions."""
+    if not isinstance(b, (int, float, complex)):
+        raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
+    if not isinstance(a, Tensor):
+        raise TypeError(f"add2: `a` must be a Tensor, got {type(a).__name__}")
+    if a.dim() == 0:
+        return _add2_number(a.reshape(1), b, alpha).reshape(())
+    wide = torch.bool if isinstance(b, bool) else torch.int64 if isinstance(b, int) else torch.float64
+    if isinstance(b, complex):
+        wide = torch.complex128
+    elif wide == torch.float64 and not a.is_floating_point():
+        wide = torch.get_default_dtype()
+    out: Tensor = _add2(a, torch.scalar_tensor(b, dtype=wide, device="cpu"), alpha)
+    return out
+
+
+# GELU
+
+
+class Gelu(torch.autograd.Function):
+    """y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)); the tanh form likewise. The derivation stands in
+    ``kernels_cu/gelu.cu``."""
+
+    forward = staticmethod(gelu_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.approximate = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None) -> tuple[Tensor | None, None]:
+        if grad_y is None:
+            return None, None
+        (x,) = ctx.saved_tensors
+        return _gelu_backward(grad_y, x, ctx.approximate), None
+
+
+def _gelu_reference(x: Tensor, approximate: str) -> Tensor:
+    check_gelu(x, approximate)
+    return F.gelu(x, approximate=approximate)
+
+
+def _gelu_backward_reference(grad_y: Tensor, x: Tensor, approximate: str) -> Tensor:
+    check_gelu(x, approximate, grad_y)
+    grad_x: Tensor = torch.ops.aten.gelu_backward(grad_y, x, approximate=approximate)
+    return grad_x
+
+
+_gelu = Operator(
+    "cupyops::gelu(Tensor x, str approximate) -> Tensor", Gelu, reference=_gelu_reference, elementwise=True
+)
+_gelu_backward = Operator(
+    "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
+    gelu_backward_body,
+    reference=_gelu_backward_reference,
+    elementwise=True,
+)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Gaussian error linear unit, a drop-in for ``torch.nn.functional.gelu``.
+
+    y = x·Φ(x) = ½·x·(1 + erf(x/√2)), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+
+    On a GPU, float32 and float64 keep their relative accuracy in the negative tail, where ½·(1 + erf) cancels to 0 (x <
+    -5.5 in float32). float16 and bfloat16 are computed in float32 by a polynomial that is exact to their rounding.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, any shape and layout.
+        approximate: ``"none"`` or ``"tanh"``.
+
+    Returns:
+        A new tensor of x's shape and dtype.
+
+    Raises:
+        TypeError: x is no tensor, or not floating.
+        RuntimeError: another word for ``approximate``.
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+
+    >>> gelu(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    y: Tensor = _gelu.call(x, approximate)
+    return y
+
+
+def gelu_backward(grad_y: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """grad_y·(Φ(x) + x·φ(x)), or grad_y times the derivative of the tanh form: the gradient of :func:`gelu`, itself
+    differentiable.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and dtype.
+        x, approximate: what :func:`gelu` was given.
+
+    Raises:
+        ValueError: grad_y is not of x's shape; else as :func:`gelu`.
+    """
+    grad_x: Tensor = _gelu_backward(grad_y, x, approximate)
+    return grad_x
+
+
+class GELU(nn.GELU):
+    """``torch.nn.GELU`` with :func:`gelu` as its forward: same arguments, same (empty) ``state_dict``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return gelu(input, self.approximate)

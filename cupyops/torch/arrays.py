@@ -1,0 +1,69 @@
+"""PyTorch's tensors, made known to launches and bodies. The functions are PyTorch's own, not wrappers: they stand on
+the hot path."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..arrays import Info, register
+from ..dtypes import DTYPES
+from ..fast_lane import TensorLane
+
+__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "TorchLibrary"]
+
+# torch.float32 -> "float32"; dtypes that kernels do not know keep a name for messages
+DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
+_DTYPES = {name: getattr(torch, name) for name in DTYPES}
+
+PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class TorchLibrary:
+    """Tensors, as :class:`cupyops.arrays.ArrayLibrary` wants them."""
+
+    name = "torch"
+    empty_like = staticmethod(torch.empty_like)
+    size = staticmethod(torch.Tensor.numel)
+    is_contiguous = staticmethod(torch.Tensor.is_contiguous)
+    contiguous = staticmethod(torch.Tensor.contiguous)
+    strides = staticmethod(torch.Tensor.stride)
+
+    def __init__(self) -> None:
+        # A CPU build of PyTorch has no such functions, and no tensors that would need them.
+        stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        current = getattr(torch._C, "_cuda_getDevice", None)
+        self.fast_lane = (
+            TensorLane(PLAIN_TENSORS, current, stream, torch.cuda.device_count) if stream and current else None
+        )
+
+    def empty(self, shape: Sequence[int], dtype: str, like: torch.Tensor) -> torch.Tensor:
+        return like.new_empty(shape, dtype=_DTYPES[dtype])
+
+    def dtype_name(self, x: torch.Tensor) -> str:
+        return DTYPE_NAMES[x.dtype]
+
+    def result_type(self, a: torch.Tensor, b: torch.Tensor) -> str:
+        return DTYPE_NAMES[torch.result_type(a, b)]
+
+    def is_host_scalar(self, x: torch.Tensor) -> bool:
+        return x.dim() == 0 and x.is_cpu
+
+    def is_fake(self, x: torch.Tensor) -> bool:
+        return isinstance(x, FakeTensor) or x.is_meta
+
+    def info(self, x: torch.Tensor) -> Info:
+        place, fake = x.device.type, self.is_fake(x)
+        pointer = x.data_ptr() if place == "cuda" and not fake else 0
+        return Info(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake)
+
+    def stream(self, device: int) -> int:
+        return int(torch._C._cuda_getCurrentRawStream(device))
+
+    def device(self, device: int) -> AbstractContextManager[Any]:
+        return torch.cuda.device(device)
+
+
+register(torch.Tensor, TorchLibrary())
