@@ -1,0 +1,101 @@
+"""A model with no input whose loss must fall by exactly 0.98^50 every 25 epochs.
+
+Two parameters a, b of length n, drawn from N(0, 1); the model gives a² + b², the loss is the sum. Its gradient is
+(2a, 2b), so SGD with learning rate 0.01 multiplies every parameter by 1 - 2·0.01 = 0.98 a step, and the loss by 0.98².
+An addition whose gradient is wrong cannot keep that ratio::
+
+    python -m examples.add_model
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from autograd_bridge import add2
+from cupyops.errors import MissingDependencyError
+from examples.console import UserError, add_common_options, check_common, describe_device, pick_device, report_error
+
+__all__ = ["AddModel", "main", "measured_decay", "train"]
+
+EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
+EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
+# A float32 step rounds a parameter twice (lr · gradient, then the subtraction), by at most 2^-24 of its value each,
+# which counts double in a square: 25 steps put the ratio of two losses off by no more than 25 · 4 · 2^-24 = 6e-6.
+DECAY_TOLERANCE = 1e-5
+
+
+class AddModel(nn.Module):
+    """``forward() = add(a², b²)`` with parameters `a`, `b` of shape (n,), drawn from N(0, 1).
+
+    `add` is the operator on trial. The draw is made on the CPU, so that a seed gives the same model on every device.
+    """
+
+    def __init__(
+        self, n: int, add: Callable[[Tensor, Tensor], Tensor] = add2, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(n, generator=generator))
+        self.b = nn.Parameter(torch.randn(n, generator=generator))
+        self.add = add
+
+    def forward(self) -> Tensor:
+        return self.add(self.a.square(), self.b.square())
+
+
+def train(model: AddModel, echo: Callable[[str], object] = print) -> list[float]:
+    """Run the 500 epochs; return the losses of epochs 0, 25, ..., 475, each taken before its step and printed."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    losses = []
+    for epoch in range(EPOCHS):
+        loss = model().sum()
+        if epoch % PRINT_EVERY == 0:  # the only epochs that wait for the device
+            losses.append(loss.item())
+            echo(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+def measured_decay(losses: Sequence[float]) -> float:
+    """Geometric mean of the ratios of neighbouring losses: NaN if a loss is zero, negative or not finite."""
+    first, last = losses[0], losses[-1]
+    if not all(loss > 0 and math.isfinite(loss) for loss in losses):
+        return math.nan
+    return math.exp((math.log(last) - math.log(first)) / (len(losses) - 1))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the example; 0 if the decay is the expected one, 1 if not, 2 for a mistake in the options."""
+    parser = argparse.ArgumentParser("python -m examples.add_model", description=__doc__.split("\n")[0])
+    add_common_options(parser)
+    parser.add_argument("--n", type=int, default=1024, help="length of both parameters (default: %(default)s)")
+    options = parser.parse_args(argv)
+    try:
+        check_common(options.backend, options.seed)
+        if options.n < 1:
+            raise UserError(f"--n must be at least 1, got {options.n}")
+        device = pick_device(options.device)
+        add = add2 if options.backend == "kernels" else torch.add
+        print(f"device:  {describe_device(device)}")
+        print(f"backend: {options.backend} ({'autograd_bridge.add2' if add is add2 else 'torch.add'})")
+        model = AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device)
+        losses = train(model)
+    except (UserError, MissingDependencyError) as error:
+        return report_error(parser.prog, error)
+    except KeyboardInterrupt:
+        print("Interrupted.")
+        return 130
+    decay = measured_decay(losses)
+    print(f"measured decay per {PRINT_EVERY} epochs: {decay:.6f}; 0.98^50 = {EXPECTED_DECAY:.6f}")
+    if not abs(decay / EXPECTED_DECAY - 1) <= DECAY_TOLERANCE:  # a NaN is not close either
+        print(f"The decay is wrong by more than {DECAY_TOLERANCE:g} of its value: the operator or its gradient is.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,208 @@
+"""One training run: its options, its epochs, and the files that it keeps."""
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from examples.checkpoint import save_checkpoint, set_aside
+from examples.console import Progress, UserError, check_common, describe_device
+from examples.datasets import MNIST_MIRRORS
+from examples.reporting import INSTALL_HINT, EpochRecord, EventLog, GpuMonitor, plot_curves, write_metrics
+from examples.training import Trainer, epoch_order
+
+__all__ = ["DEFAULT_EPOCHS", "Config", "Diverged", "Result", "Run"]
+
+DEFAULT_EPOCHS = {"digits": 20, "mnist": 10}
+
+
+class Diverged(RuntimeError):
+    """A batch's loss was infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options of the command line, under the same names. `out=None` writes nothing; `epochs=None` is the default.
+
+    Raises `UserError` for values that cannot be.
+    """
+
+    dataset: str = "digits"
+    data_dir: Path = Path("data/mnist")
+    mirrors: tuple[str, ...] = MNIST_MIRRORS
+    epochs: int | None = None
+    batch_size: int = 64
+    lr: float = 3e-3
+    seed: int = 0
+    device: str = "auto"
+    backend: str = "kernels"
+    fast: bool = False
+    resume: bool = False
+    out: Path | None = Path("runs/lenet5")
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_common(self.backend, self.seed)
+        if self.dataset not in DEFAULT_EPOCHS:
+            raise UserError(f"--dataset must be one of {', '.join(DEFAULT_EPOCHS)}, got {self.dataset!r}")
+        for option, value in (("--epochs", self.total_epochs), ("--batch-size", self.batch_size)):
+            if value < 1:
+                raise UserError(f"{option} must be at least 1, got {value}")
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"--lr must be a positive number, got {self.lr}")
+        if self.resume and self.out is None:
+            raise UserError("--resume needs the folder of the run: --out DIR")
+
+    @property
+    def total_epochs(self) -> int:
+        return DEFAULT_EPOCHS[self.dataset] if self.epochs is None else self.epochs
+
+    def settings(self, device: torch.device) -> dict[str, object]:
+        """All that decides the numbers: a resumed run must repeat it. The number of epochs may grow."""
+        names = ("dataset", "batch_size", "lr", "seed", "backend", "fast")
+        return {**{name: getattr(self, name) for name in names}, "device": device.type}
+
+
+@dataclass(frozen=True)
+class Result:
+    """`history` has one record per epoch, those before a resume included; `setup_seconds` is what capturing took."""
+
+    model: nn.Module
+    history: list[EpochRecord]
+    setup_seconds: float
+
+    def median_seconds(self, part: str = "seconds") -> float:
+        """Median over the epochs of `seconds`, `train_seconds` or `test_seconds`."""
+        return statistics.median(getattr(record, part) for record in self.history)
+
+
+@dataclass
+class Run:
+    """The epochs of one run, and the files that it keeps."""
+
+    config: Config
+    device: torch.device
+    model: nn.Module
+    trainer: Trainer
+    history: list[EpochRecord]
+    samples: int
+    echo: Callable[[str], object]
+
+    def open_folder(self) -> None:
+        """Make ``--out`` ready: an earlier run's files move aside, and the beginning is saved, so Ctrl-C finds it."""
+        out = self.config.out
+        if out is None:
+            return
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            if self.config.resume:
+                self.echo(f"output:  {out}, going on after epoch {len(self.history)}")
+                return
+            earlier = set_aside(out)
+            self.echo(f"output:  {out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
+            self.save()
+        except OSError as error:
+            raise UserError(f"cannot write to {out}: {error}; name another folder with --out") from None
+
+    def run_epochs(self) -> None:
+        """Train and test up to ``--epochs``, writing each epoch's lines, events, checkpoint and metrics."""
+        monitor = GpuMonitor(self.device)
+        try:
+            with EventLog(self.config.out and self.config.out / "tensorboard") as log:
+                if self.config.out and log.why_not:
+                    self.echo(f"No TensorBoard events: {log.why_not}")
+                if self.device.type == "cuda" and monitor.why_not:
+                    self.echo(f"No GPU utilisation: {monitor.why_not}")
+                if len(self.history) >= self.config.total_epochs:
+                    self.echo(f"Nothing to train: {len(self.history)} epochs are done; a higher --epochs goes on")
+                for epoch in range(len(self.history) + 1, self.config.total_epochs + 1):
+                    record, losses = self.run_epoch(epoch, monitor)
+                    self.history.append(record)
+                    self.echo(f"Epoch: [ {epoch} ], Average Loss: {record.loss:.6f}")
+                    self.echo(f"Test Accuracy: {record.accuracy:.2f} %")
+                    log.write(record, losses.tolist())
+                    self.save()
+        finally:
+            monitor.close()
+
+    def run_epoch(self, epoch: int, monitor: GpuMonitor) -> tuple[EpochRecord, Tensor]:
+        """One epoch and its test; the losses, one per batch, are looked at when the epoch is done."""
+        order = epoch_order(self.config.seed, epoch, self.samples)
+        batches = math.ceil(self.samples / self.config.batch_size)
+        began = time.perf_counter()
+        with Progress(f"Epoch {epoch}", batches, enabled=self.config.progress) as progress:
+            losses = self.trainer.train_epoch(order, progress.advance)
+        trained = time.perf_counter()
+        finite = losses.isfinite()
+        if not finite.all():
+            batch = int(finite.logical_not().nonzero()[0])
+            raise Diverged(
+                f"the loss became {losses[batch].item()} in batch {batch + 1} of epoch {epoch}; "
+                f"a lower --lr may help, this run had {self.config.lr:g}"
+            )
+        # The last step of all has no loss after it to show what it did.
+        if not torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all():
+            raise Diverged(f"the parameters are not finite after epoch {epoch}; a lower --lr may help")
+        gpu = monitor.read()
+        testing = time.perf_counter()
+        accuracy = self.trainer.accuracy()
+        tested = time.perf_counter()
+        loss = losses.double().mean().item()
+        return EpochRecord(epoch, loss, accuracy, trained - began, tested - testing, gpu), losses
+
+    def save(self) -> None:
+        """Write the checkpoint and the metrics of the epochs so far."""
+        out = self.config.out
+        if out is None:
+            return
+        history = [record.as_dict() for record in self.history]
+        save_checkpoint(
+            out,
+            epoch=len(self.history),
+            model=self.model,
+            optimizer=self.trainer.optimizer_state(),
+            history=history,
+            settings=self.config.settings(self.device),
+        )
+        write_metrics(out / "metrics.json", self.metrics(history))
+
+    def metrics(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a script needs to compare runs. Losses are means over batches, accuracies percent, times seconds."""
+        config = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self.config).items()}
+        return {
+            "config": {**config, "epochs": self.config.total_epochs},
+            "device": str(self.device),
+            "device_description": describe_device(self.device),
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "setup_seconds": self.trainer.setup_seconds,
+            "epochs": history,
+        }
+
+    def summarise(self, result: Result) -> None:
+        """Print the times, and draw the curves."""
+        total, training, test = (result.median_seconds(part) for part in ("seconds", "train_seconds", "test_seconds"))
+        self.echo(
+            f"Time per epoch: {total:.3f} s (training {training:.3f} s, test {test:.3f} s; "
+            f"medians of {len(self.history)} epochs)"
+        )
+        uses = [record.gpu for record in self.history if record.gpu is not None]
+        if uses:
+            busy = statistics.mean(use.utilisation_percent for use in uses)
+            self.echo(f"GPU: {busy:.0f} % busy, {max(use.memory_mib for use in uses):,.0f} MiB in use")
+        if self.config.out is None:
+            return
+        curves = self.config.out / "curves.png"
+        title = f"LeNet-5 on {self.config.dataset}, --backend {self.config.backend}"
+        if plot_curves(curves, self.history, title):
+            self.echo(f"Curves: {curves}")
+        else:
+            self.echo(f"No curves: matplotlib is not installed ({INSTALL_HINT})")
