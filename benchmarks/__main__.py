@@ -1,0 +1,221 @@
+"""Measure the operators beside their peers, and show what was measured.
+
+::
+
+    python -m benchmarks                                  # every operator, into benchmarks/results/<gpu>.json
+    python -m benchmarks --ops gelu --kinds device --merge
+    python -m benchmarks --ops lenet5 --mnist DIR --merge
+    python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --table
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cupyops.errors import MissingDependencyError
+
+from . import results_file
+from .cases import OPERATORS, SIZES
+from .lenet5 import RECIPES
+from .peers import IMPLEMENTATIONS
+
+__all__ = ["main"]
+
+KINDS = ("device", "host", "build")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command: 0 when all went well, 1 when something to be measured failed, 2 for what cannot be asked."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    problem = _misuse(options)
+    if problem:
+        parser.error(problem)
+    try:
+        if options.source is not None:
+            document, failed = results_file.load(options.source), False
+        else:
+            document, failed = _measure(options)
+        _show(options, document)
+    except (results_file.ResultsError, CannotMeasure, MissingDependencyError) as error:
+        print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return int(failed)
+
+
+class CannotMeasure(RuntimeError):
+    """This machine or this command cannot do what was asked."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description="Time the operators beside PyTorch eager, torch.compile, Triton and a C++ extension.",
+        epilog="Each result is checked against float64 before it is timed. --from needs no GPU.",
+    )
+    parser.add_argument("--ops", nargs="+", choices=(*OPERATORS, "lenet5"), help=f"default: {' '.join(OPERATORS)}")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
+    parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=_size,
+        metavar="N",
+        help="numbers of elements, also as 2^K; default: 2^10 2^16 2^20 2^24 2^28",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: benchmarks/results/<name of the GPU>.json")
+    parser.add_argument("--merge", action="store_true", help="keep the file's sections that are not measured now")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw SVG plots into this folder")
+    parser.add_argument(
+        "--table",
+        nargs="?",
+        const="largest",
+        choices=("largest", "all"),
+        help="print Markdown tables, of the largest or all sizes",
+    )
+    lenet5 = parser.add_argument_group("lenet5")
+    lenet5.add_argument("--mnist", type=Path, metavar="DIR", help="folder with the four MNIST files")
+    lenet5.add_argument("--lenet5-epochs", type=_positive, metavar="N", help="default: the example's own")
+    lenet5.add_argument("--lenet5-seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default: 0 1 2")
+    lenet5.add_argument("--lenet5-recipes", nargs="+", choices=RECIPES, default=RECIPES, help="default: both")
+    lenet5.add_argument(
+        "--lenet5-jobs", type=_positive, default=1, metavar="N", help="runs at a time; beyond 1 no seconds are recorded"
+    )
+    return parser
+
+
+def _size(text: str) -> int:
+    base, power, exponent = text.partition("^")
+    try:
+        n = int(base) ** int(exponent) if power else int(base)
+    except ValueError:
+        n = 0
+    if not 2 <= n <= 2**31:
+        raise argparse.ArgumentTypeError(f"expected a number of elements from 2 to 2^31, such as 2^20, got {text!r}")
+    return int(n)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _misuse(options: argparse.Namespace) -> str:
+    """What is wrong with options that argparse has taken one by one, or nothing."""
+    names = ("ops", "kinds", "implementations", "sizes", "out", "merge")
+    measuring = [f"--{name}" for name in names if getattr(options, name)]
+    if options.source is not None:
+        if measuring:
+            return f"--from measures nothing, so {measuring[0]} has no meaning beside it; leave one of them out"
+        if options.plots is None and options.table is None:
+            return "--from FILE needs --plots DIR or --table, to say what to show"
+    elif "lenet5" in (options.ops or ()) and options.mnist is None:
+        return "--ops lenet5 needs --mnist DIR, the folder with the four MNIST files"
+    return ""
+
+
+def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
+    import torch
+
+    from .timing import copy_bandwidth
+
+    if not torch.cuda.is_available():
+        raise CannotMeasure(
+            f"measuring needs a CUDA GPU, and PyTorch {torch.__version__} sees none; "
+            "--plots DIR or --table, with --from FILE, work without one"
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    environment = results_file.environment()
+    path = options.out or results_file.default_path(environment["gpu"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotMeasure(f"--out: cannot make the folder {path.parent}: {error.strerror}") from None
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise CannotMeasure(f"--out must name a file in a folder that can be written, got {path}")
+    old = results_file.load(path) if options.merge and path.exists() else None
+    rates, nbytes = copy_bandwidth(device)
+    copy = {"gb_per_s": round(rates.median, 1), "p10": round(rates.p10, 1), "p90": round(rates.p90, 1), "bytes": nbytes}
+    fresh = results_file.new(environment, *results_file.commit(), copy)
+    print(f"{environment['gpu']}: copies {copy['gb_per_s'] / 1000:.3f} TB/s", flush=True)
+    if old is not None:
+        results_file.merged(old, fresh)  # refuses another machine's file before anything is measured
+    document, failed = fresh, False
+    for section, name, findings in _sections(options, device, copy["gb_per_s"]):
+        results_file.add(fresh, section, name, findings)
+        document = fresh if old is None else results_file.merged(old, fresh)
+        results_file.save(path, document)
+        failed |= findings.failed
+    print(f"written to {path}")
+    for line in _closing(fresh):
+        print(line)
+    return document, failed
+
+
+def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) -> Any:
+    """(section, list of the document, findings), one after the other."""
+    from .build_time import measure_build
+    from .cases import device_cases, host_cases
+    from .lenet5 import Plan, measure_lenet5
+    from .measure import measure_device, measure_host
+
+    chosen = options.ops or OPERATORS
+    operators = [op for op in OPERATORS if op in chosen]
+    kinds = options.kinds or KINDS
+    names = [name for name in IMPLEMENTATIONS if name in (options.implementations or IMPLEMENTATIONS)]
+    for op in operators:
+        if "host" in kinds:
+            yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
+        if "device" in kinds:
+            cases = device_cases(op, options.sizes or SIZES)
+            yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
+    if operators and "build" in kinds:
+        yield "build", "build", measure_build(names, echo=_echo)
+    if "lenet5" in chosen:
+        plan = Plan(
+            options.mnist, options.lenet5_seeds, options.lenet5_epochs, options.lenet5_recipes, jobs=options.lenet5_jobs
+        )
+        yield "lenet5", "lenet5", measure_lenet5(plan, echo=_echo)
+
+
+def _echo(line: str) -> None:
+    print(line, flush=True)
+
+
+def _closing(document: dict[str, Any]) -> list[str]:
+    from .table import losing_rows
+
+    lines = []
+    for entry in document["skipped"]:
+        word = "failed" if entry["failed"] else "skipped"
+        lines.append(f"{word}: {entry['section']}, {entry['what']}: {entry['reason']}")
+    return lines + [f"slower: {line}" for line in losing_rows(document)]
+
+
+def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
+    """Plots and tables, as asked for."""
+    if options.plots is not None:
+        from .plots import draw
+
+        try:
+            for path in draw(document, options.plots):
+                print(path)
+        except ModuleNotFoundError as error:
+            raise CannotMeasure(f"--plots needs matplotlib ({error}); pip install 'cupyops[examples]'") from None
+        except OSError as error:
+            raise CannotMeasure(f"--plots: cannot write to {options.plots}: {error.strerror}") from None
+    if options.table is not None:
+        from .table import markdown
+
+        print(markdown(document, all_sizes=options.table == "all"), end="")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
