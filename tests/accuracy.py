@@ -1,0 +1,46 @@
+"""How far a result may be from the exact one: no more than twice what PyTorch's own operator errs, plus one
+rounding."""
+
+import torch
+from torch import Tensor
+
+# bits of the significand, and the exponent of the smallest subnormal
+_FORMATS = {
+    torch.float16: (11, -24),
+    torch.bfloat16: (8, -133),
+    torch.float32: (24, -149),
+    torch.float64: (53, -1074),
+}
+
+
+def spacing(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance of neighbouring numbers of a dtype at each exact (float64) value: one ULP."""
+    bits, smallest = _FORMATS[dtype]
+    exponent = torch.frexp(exact.abs().double())[1] - bits
+    return torch.ldexp(torch.ones_like(exact, dtype=torch.float64), exponent.clamp_min(smallest).to(torch.int32))
+
+
+def assert_as_accurate(ours: Tensor, theirs: Tensor, exact: Tensor, *, order: Tensor) -> None:
+    """Every element of ours is within 2·(theirs' error + half a ULP) of the exact value.
+
+    Both the ULP and theirs' error are the largest among the neighbours in ``order`` (a twenty-fifth of the sample):
+    where a function crosses zero its result has no scale of its own, and any one result of theirs may be exact by luck.
+    """
+    assert ours.dtype == theirs.dtype
+    position = order.flatten().argsort()
+    reach = max(order.numel() // 50, 16)
+
+    def neighbours(x: Tensor) -> Tensor:
+        return torch.nn.functional.max_pool1d(x[None, None], 2 * reach + 1, stride=1, padding=reach)[0, 0]
+
+    exact = exact.flatten()[position]
+    finite = torch.isfinite(exact)
+    ulp = neighbours(torch.where(finite, spacing(exact, ours.dtype), 0.0))
+    our_error = torch.where(finite, (ours.double().flatten()[position] - exact).abs() / ulp, 0.0)
+    their_error = torch.where(finite, (theirs.double().flatten()[position] - exact).abs() / ulp, 0.0)
+    allowed = 2 * (neighbours(their_error.nan_to_num(nan=torch.inf)) + 0.5)
+    worst = int((our_error - allowed).nan_to_num(nan=torch.inf).argmax())
+    assert bool((our_error <= allowed).all()), (
+        f"{int((~(our_error <= allowed)).sum())} of {our_error.numel()} elements err too much; the worst at x = "
+        f"{float(order.flatten()[position][worst])!r}: {float(our_error[worst]):.3g} ULP, allowed {float(allowed[worst]):.3g}"
+    )

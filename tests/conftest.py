@@ -1,0 +1,48 @@
+"""What every test file shares: lanes, the GPU marks, and a cache folder of the tests' own."""
+
+import os
+
+import pytest
+import torch
+
+
+def _missing_for_gpu() -> str:
+    """Why GPU tests cannot run here, or nothing."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"CuPy does not import: {error}"
+    if not torch.cuda.is_available():
+        return "PyTorch sees no CUDA GPU"
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CuPy sees no CUDA GPU: {error}"
+    return ""
+
+
+NO_GPU = _missing_for_gpu()
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+# The same assertions in each lane: the reference on the CPU, the kernel on the GPU.
+LANES = [pytest.param("cpu", id="reference"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and NO_GPU:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}"))
+        if item.get_closest_marker("multi_gpu") and torch.cuda.device_count() < 2:
+            item.add_marker(pytest.mark.skip(reason="needs two GPUs"))
+        if item.get_closest_marker("large") and os.environ.get("CUPYOPS_TEST_LARGE") != "1":
+            item.add_marker(pytest.mark.skip(reason="needs CUPYOPS_TEST_LARGE=1 and 40 GiB of GPU memory"))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=LANES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the tensors of a test are: once on the CPU, once on the GPU."""
+    return str(request.param)

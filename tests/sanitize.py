@@ -1,0 +1,73 @@
+"""Every shipped kernel on small and odd sizes, for compute-sanitizer to watch: ``compute-sanitizer --tool memcheck
+python tests/sanitize.py``.
+
+It works on CuPy arrays, so that the sanitizer need not follow PyTorch. ``--plant race|bounds|uninitialised`` runs a
+faulty kernel instead, which shows that a clean report means something.
+"""
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+
+import cupy
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import cupyops
+
+PLANTED = """
+extern "C" __global__ void bounds(float* y,  // (n)
+                                  long long n) { y[n + threadIdx.x] = 1; }
+extern "C" __global__ void race(float* y,  // (n)
+                                long long n) {
+    __shared__ float s[256];
+    s[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = s[255 - threadIdx.x];
+}
+extern "C" __global__ void uninitialised(float* y,  // (n)
+                                         long long n) { y[threadIdx.x] = y[threadIdx.x] + 1; }
+"""
+
+
+def plant(fault: str) -> None:
+    """Runs the kernel with this fault."""
+    kernel = cupyops.Kernel(PLANTED, fault, cupyops.Threads("n"), dtypes=("float32",))
+    kernel(cupy.empty(256, dtype="float32"), 256)
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+def run() -> int:
+    """Runs every kernel; returns how many calls that were."""
+    calls = 0
+    for dtype in ("float16", "float32", "float64"):
+        for n in (1, 7, 1023, 4096, 10_001):
+            x = cupy.linspace(-8, 8, n + 1).astype(dtype)
+            for view in (x[:n], x[1:]):  # aligned and not
+                for form in ("none", "tanh"):
+                    cupyops.gelu_backward(cupyops.gelu(view, form), view, form)
+                    calls += 2
+    for first, second in itertools.product(("float16", "float32", "int8", "int64"), repeat=2):
+        a, b = (cupy.arange(33 * 40).reshape(33, 40) % 100).astype(first), cupy.ones((33, 40), dtype=second)
+        for p, q in (
+            (a, b),
+            (a.T, b.T),
+            (a, b[0]),
+            (a, b[:, :1]),
+            (a[:, 1:], b[:, 1:]),
+            (a[:, ::2], b[:, 1::2]),
+            (a[0], b[0, :1]),
+        ):
+            cupyops.add2(p, q, alpha=2)
+            calls += 1
+    cupy.cuda.runtime.deviceSynchronize()
+    return calls
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plant", choices=("bounds", "race", "uninitialised"))
+    arguments = parser.parse_args()
+    if arguments.plant:
+        plant(arguments.plant)
+    else:
+        print(f"{run()} calls")

@@ -1,0 +1,14 @@
+"""Small things that several test files use."""
+
+import torch
+from torch import Tensor
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and bits (NaN equals NaN, -0 does not equal 0)."""
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    kind = _BITS[a.element_size()]
+    return torch.equal(a.detach().contiguous().view(kind), b.detach().contiguous().view(kind))

@@ -1,0 +1,79 @@
+"""Every sample in README and docs runs, and what they name exists."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", SAMPLES, ids=lambda p: p.name)
+def test_samples_run_in_order(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    scope: dict[str, object] = {"__name__": "sample"}
+    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        line = text.count("\n", 0, match.start(1))
+        exec(compile("\n" * line + match[1], str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for named in re.findall(r"`((?:kernels_cu|cupyops|tests|examples|benchmarks)/[\w/]+\.\w+)`", text):
+        if "NAME" not in named:
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+def test_both_commands_are_where_ci_looks() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, last in (("tests", "-m pytest"), ("example", "-m examples.lenet5")):
+        block = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)```", text, re.DOTALL)
+        assert block
+        assert block[1].strip().endswith(last)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kernels_cu", "cupyops.kernel", "cupyops.add2", "cupyops.fast_lane", "cupyops.torch.operator", "autograd_bridge"],
+)
+def test_docstring_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    scope = vars(module) | {"Threads": importlib.import_module("cupyops").Threads}
+    failed, tried = doctest.testmod(module, extraglobs=scope)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No path of a machine and no package registry's host anywhere in the tree."""
+    forbidden = ["/" + word + "/" for word in ("work", "root")] + [
+        "py" + "pi.org",
+        "file" + "s.pythonhosted",
+        "deb" + "ian.org",
+        "npm" + "js.org",
+    ]
+    for pattern in (
+        "**/*.py",
+        "**/*.md",
+        "**/*.cu*",
+        "*.toml",
+        "*.txt",
+        "benchmarks/results/*.json",
+        "tests/*.json",
+        ".ci/*",
+    ):
+        for path in ROOT.glob(pattern):
+            parts = path.relative_to(ROOT).parts
+            if path.is_file() and not any(
+                p.startswith(".") and p != ".ci" or p in ("build", "runs", "data") for p in parts
+            ):
+                text = path.read_text(encoding="utf-8")
+                assert not [w for w in forbidden if w in text], f"{path}"

@@ -1,0 +1,309 @@
+"""What holds for every operator, in every lane: layouts, PyTorch's machinery, determinism."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+from cases import CASES, FLOATS, Case
+from support import alike
+from torch import Tensor
+
+pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+
+
+def assert_same(got: Tensor, wanted: Tensor) -> None:
+    """The same bits from a kernel; the references are PyTorch's, whose bits on a CPU depend on the layout."""
+    if got.is_cuda:
+        assert alike(got, wanted)
+    else:
+        eps = 16 * torch.finfo(got.dtype).eps
+        torch.testing.assert_close(got, wanted, rtol=eps, atol=eps)
+
+
+def layouts(x: Tensor) -> dict[str, Tensor]:
+    """Views and copies of one tensor in the layouts that users have; shapes differ, values are finite."""
+    flat = x.flatten()
+    return {
+        "contiguous": x,
+        "transposed": x.t(),
+        "sliced": x[:, 1::2],
+        "rows": x[::3],
+        "expanded": x[:, :1].expand(-1, 8),
+        "stride 0": x[:1, :1].expand(5, 7),
+        "offset by one": flat[1:],
+        "odd": flat[3:40],
+        "one element": flat[:1],
+        "0-d": flat[0],
+        "empty": flat[:0],
+        "empty 2-d": x[:, :0],
+        "channels last": x[:30, :16].reshape(2, 3, 5, 16).to(memory_format=torch.channels_last),
+        "1 by n": x[:1],
+        "permuted 3-d": x[:36, :18].reshape(6, 6, 18).permute(2, 0, 1),
+    }
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", list(layouts(torch.zeros(37, 19))))
+def test_every_layout_gives_the_bits_of_a_contiguous_copy(
+    case: Case, device: str, dtype: torch.dtype, layout: str
+) -> None:
+    inputs = [layouts(x)[layout] for x in case.inputs(device, dtype)]
+    before = [x.clone() for x in inputs]
+    got = case.ours(*inputs)
+    wanted = case.ours(*(x.contiguous().clone() for x in inputs))
+    assert got.shape == inputs[0].shape
+    assert_same(got, wanted)
+    assert all(alike(x, b) for x, b in zip(inputs, before, strict=True)), "an input was modified"
+    addresses = {x.untyped_storage().data_ptr() for x in inputs}
+    assert got.numel() == 0 or got.untyped_storage().data_ptr() not in addresses, "the output aliases an input"
+
+
+def test_mixed_layouts_of_two_tensors(case: Case, device: str) -> None:
+    if case.tensors == 1:
+        return
+    a, b = case.inputs(device, shape=(24, 24))
+    assert_same(case.ours(a.t(), b), case.ours(a.t().contiguous(), b))
+    assert_same(case.ours(a[::2], b[1::2]), case.ours(a[::2].contiguous(), b[1::2].contiguous()))
+
+
+def test_dense_layouts_are_kept(case: Case, device: str) -> None:
+    inputs = [
+        x.reshape(37, 19, 1, 1).expand(37, 19, 2, 2).contiguous(memory_format=torch.channels_last)
+        for x in case.inputs(device)
+    ]
+    assert case.ours(*inputs).stride() == case.theirs(*inputs).stride()
+
+
+def test_more_than_65535_rows(case: Case, device: str) -> None:
+    inputs = case.inputs(device, shape=(70_001, 3))
+    torch.testing.assert_close(case.ours(*inputs), case.theirs(*inputs), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_and_gradients_of_gradients(case: Case, device: str) -> None:
+    inputs = [x.double().requires_grad_() for x in case.inputs(device, shape=(3, 5))]
+    assert torch.autograd.gradcheck(case.ours, inputs)
+    assert torch.autograd.gradgradcheck(case.ours, inputs)
+
+
+def test_gradients_through_the_registered_operator(case: Case, device: str) -> None:
+    inputs = [x.double().requires_grad_() for x in case.inputs(device, shape=(3, 5))]
+
+    def through_library(*xs: Tensor) -> Tensor:
+        return case.op(*xs, *case.extra)
+
+    assert torch.autograd.gradcheck(through_library, inputs)
+    assert torch.autograd.gradgradcheck(through_library, inputs)
+
+
+def test_each_subset_of_inputs_requires_grad(case: Case, device: str) -> None:
+    for wanted in range(2**case.tensors):
+        inputs = case.inputs(device)
+        for i, x in enumerate(inputs):
+            x.requires_grad_(bool(wanted >> i & 1))
+        y = case.ours(*inputs)
+        assert y.requires_grad == bool(wanted)
+        if wanted:
+            y.backward(torch.randn_like(y))
+        assert [x.grad is not None for x in inputs] == [bool(wanted >> i & 1) for i in range(case.tensors)]
+
+
+def test_gradient_of_stride_0(case: Case, device: str) -> None:
+    inputs = [x.requires_grad_() for x in case.inputs(device)]
+    case.ours(*inputs).sum().backward()
+    expected = [x.detach().clone().requires_grad_() for x in inputs]
+    case.theirs(*expected).sum().backward()
+    for x, e in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(x.grad, e.grad)
+
+
+class _DropsGradient(torch.autograd.Function):
+    """Passes its input on and says that no gradient comes back: what an operator then gets is undefined."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return None
+
+
+def test_undefined_gradient(case: Case, device: str) -> None:
+    inputs = [x.requires_grad_() for x in case.inputs(device)]
+    _DropsGradient.apply(case.ours(*inputs)).sum().backward()
+    assert all(x.grad is None or not x.grad.any() for x in inputs)
+
+
+def test_opcheck(case: Case, device: str) -> None:
+    for grad in (False, True):
+        inputs = [x.requires_grad_(grad) for x in case.inputs(device)]
+        torch.library.opcheck(case.op, (*inputs, *case.extra))
+
+
+def _step(case: Case):  # type: ignore[no-untyped-def]
+    def step(*xs: Tensor) -> tuple[Tensor, ...]:
+        y = case.ours(*(x * 2 for x in xs))
+        return (y, *torch.autograd.grad((y * y).sum(), xs))
+
+    return step
+
+
+def _forward_only(case: Case):  # type: ignore[no-untyped-def]
+    return lambda *xs: case.ours(*(x * 2 for x in xs)) + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_fullgraph(case: Case, device: str, dynamic: bool) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(_forward_only(case), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for n in (5, 9, 33):
+        inputs = [x.requires_grad_() for x in case.inputs(device, shape=(n, 8))]
+        copies = [x.detach().clone().requires_grad_() for x in inputs]
+        got, wanted = compiled(*inputs), _forward_only(case)(*copies)
+        torch.testing.assert_close(got, wanted)
+        got.sum().backward()
+        wanted.sum().backward()
+        for x, c in zip(inputs, copies, strict=True):
+            torch.testing.assert_close(x.grad, c.grad)
+
+
+# Inductor's own first capture is of nothing, and says so.
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile_with_inductor(case: Case, device: str, mode: str) -> None:
+    if device == "cpu" and (mode != "default" or not shutil.which("g++")):
+        pytest.skip("Inductor needs g++ for the CPU, and has one mode there")
+    torch.compiler.reset()
+    compiled = torch.compile(_forward_only(case), fullgraph=True, mode=mode)
+    for _ in range(4):  # the first runs record, the later ones replay
+        inputs = [torch.randn(16, 8, device=device, requires_grad=True) for _ in range(case.tensors)]
+        copies = [x.detach().clone().requires_grad_() for x in inputs]
+        got, wanted = compiled(*inputs), _forward_only(case)(*copies)
+        torch.testing.assert_close(got, wanted)
+        got.sum().backward()
+        wanted.sum().backward()
+        for x, c in zip(inputs, copies, strict=True):
+            torch.testing.assert_close(x.grad, c.grad)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_keeps_the_operator(case: Case, device: str, strict: bool) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, *xs: Tensor) -> Tensor:
+            return case.ours(*xs)
+
+    inputs = tuple(case.inputs(device))
+    program = torch.export.export(Model(), inputs, strict=strict)
+    assert case.op in [n.target for n in program.graph.nodes]
+    torch.testing.assert_close(program.module()(*inputs), case.ours(*inputs))
+
+
+def test_torch_func(case: Case, device: str) -> None:
+    inputs = [x.double() for x in case.inputs(device, shape=(4, 6))]
+    argnums = tuple(range(case.tensors))
+
+    def loss(f):  # type: ignore[no-untyped-def]
+        return lambda *xs: (f(*xs) ** 2).sum()
+
+    for got, wanted in zip(
+        torch.func.grad(loss(case.ours), argnums)(*inputs),
+        torch.func.grad(loss(case.theirs), argnums)(*inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted)
+    for got, wanted in zip(
+        torch.func.vmap(torch.func.grad(loss(case.ours), argnums))(*inputs),
+        torch.func.vmap(torch.func.grad(loss(case.theirs), argnums))(*inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("in_dims", [0, 1, (0, None), (None, 1)])
+def test_vmap(case: Case, device: str, in_dims: int | tuple[int | None, int | None]) -> None:
+    inputs = case.inputs(device, shape=(6, 6))
+    dims = in_dims
+    if isinstance(in_dims, tuple):
+        if case.tensors == 1:
+            return
+        inputs = [x if d is not None else x[0] for x, d in zip(inputs, in_dims, strict=True)]
+    got = torch.func.vmap(case.ours, in_dims=dims)(*inputs)
+    torch.testing.assert_close(got, torch.func.vmap(case.theirs, in_dims=dims)(*inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_autocast_leaves_dtypes_as_pytorch_does(case: Case, device: str, dtype: torch.dtype) -> None:
+    inputs = case.inputs(device, dtype)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert case.ours(*inputs).dtype == case.theirs(*inputs).dtype
+
+
+def test_same_bits_over_100_runs(case: Case, device: str) -> None:
+    inputs = [x.requires_grad_() for x in case.inputs(device, torch.float16, (1023,))]
+    first = None
+    for _ in range(100):
+        y = case.ours(*inputs)
+        grads = torch.autograd.grad(y, inputs, torch.ones_like(y))
+        if first is None:
+            first = (y.clone(), *(g.clone() for g in grads))
+        assert all(alike(a, b) for a, b in zip((y, *grads), first, strict=True))
+
+
+def test_bits_of_an_element_do_not_depend_on_the_batch(case: Case, device: str) -> None:
+    inputs = case.inputs(device, torch.bfloat16, (513, 7))
+    whole = case.ours(*inputs)
+    for rows in (slice(0, 1), slice(100, 102), slice(512, 513)):
+        assert_same(case.ours(*(x[rows] for x in inputs)), whole[rows])
+
+
+def test_tensor_subclass_and_modes_take_the_registered_operator(case: Case, device: str) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Spy(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    inputs = case.inputs(device)
+    with Spy():
+        got = case.ours(*inputs)
+    assert case.op in seen
+    assert alike(got, case.ours(*inputs))
+
+
+def test_not_a_tensor_is_refused_by_name(case: Case, device: str) -> None:
+    inputs = case.inputs(device)
+    with pytest.raises(TypeError, match=r"must be a Tensor, got list"):
+        case.ours([1.0], *inputs[1:])
+    torch.testing.assert_close(case.ours(*inputs), case.theirs(*inputs))  # and life goes on
+
+
+def test_fake_tensors_of_a_gpu_need_none(case: Case, device: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        inputs = [torch.empty(6, 4, device="cuda", dtype=torch.float16) for _ in range(case.tensors)]
+        y = case.ours(*inputs)
+    assert (y.shape, y.dtype, y.device.type) == (inputs[0].shape, torch.float16, "cuda")
+    meta = case.ours(*(torch.empty(6, 4, device="meta") for _ in range(case.tensors)))
+    assert meta.is_meta
+    assert meta.shape == (6, 4)
+
+
+def test_operators_survive_deepcopy_of_a_model(case: Case, device: str) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(case.inputs("cpu")[0])
+
+        def forward(self, *rest: Tensor) -> Tensor:
+            return case.ours(self.weight, *rest)
+
+    model = Model().to(device)
+    rest = case.inputs(device)[1:]
+    twin = copy.deepcopy(model)
+    twin.load_state_dict(model.state_dict())
+    assert alike(model(*rest), twin(*rest))

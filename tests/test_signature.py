@@ -1,0 +1,442 @@
+"""Reading a kernel's parameters from its declaration, and laying out its arguments as C does."""
+
+import ctypes
+import random
+
+import pytest
+
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.signature import Parameter, Signature, check_declaration, code_only, only
+
+FLOAT32 = {"scalar_t": "float32"}
+
+
+def parameters(
+    declaration: str, before: str = 'extern "C" __global__ void ', behind: str = ") {}"
+) -> tuple[Parameter, ...]:
+    return Signature.parse(f"{before}k({declaration}{behind}", "k").parameters
+
+
+def parameter(declaration: str) -> Parameter:
+    (found,) = parameters(declaration)
+    return found
+
+
+def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
+    text += f'extern "C" __global__ void k({declaration}) {{}}'
+    check_declaration(Signature.parse(text, "k"), text, sizes, FLOATS, constants)
+
+
+# Finding the kernel
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'extern "C" __global__ void ',
+        'extern "C" __global__ void __launch_bounds__(256) ',
+        'extern "C" __global__ __launch_bounds__(BLOCK_THREADS, 2) void ',
+        'extern "C" __launch_bounds__(256) __global__ void ',
+        'extern "C" __global__ void __launch_bounds__(32 * (1 + WARPS), MAX(1, 2))\n',
+        'extern "C" void __global__ ',
+        'extern\n"C"\n__global__\nvoid\n',
+        'extern "C" /* why */ __global__ void // so\n',
+        'extern "C" { __global__ void other(int n) { if (n) {} }\n__global__ void ',
+        'namespace a { extern "C" __global__ void ',
+        'void f() {}\nextern "C" static __global__ void ',
+    ],
+)
+def test_where_a_declaration_may_hide(before: str) -> None:
+    assert [p.name for p in parameters("const float* x, long long n", before)] == ["x", "n"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "__global__ void ",
+        'extern "C" void f();\n__global__ void ',
+        'extern "C" { void f(); }\n__global__ void ',
+        '// extern "C"\n__global__ void ',
+        "template <typename T> __global__ void ",
+    ],
+)
+def test_a_kernel_whose_name_is_mangled_is_refused(before: str) -> None:
+    with pytest.raises(ValueError, match=r'k: declare it extern "C" __global__'):
+        parameters("float* x", before)
+
+
+def test_a_kernel_that_is_not_there_is_answered_with_the_nearest() -> None:
+    text = 'extern "C" __global__ void gelu_forward(float* x) {} extern "C" __global__ void add(float* x) {}'
+    with pytest.raises(ValueError, match=r"'gelu_foward'.*it has gelu_forward, add; did you mean 'gelu_forward'\?"):
+        Signature.parse(text, "gelu_foward")
+    with pytest.raises(ValueError, match="no __global__ function 'k' in the text; it has none"):
+        Signature.parse("void k(float* x);", "k")
+
+
+@pytest.mark.parametrize(
+    "decoy",
+    [
+        '// extern "C" __global__ void k(int wrong)\n',
+        '/* extern "C" __global__ void k(int wrong) {} */',
+        'const char* s = "__global__ void k(int wrong)";',
+        '#define K extern "C" __global__ void k(int wrong)\n',
+        '#define K \\\n  extern "C" __global__ void k(int wrong) {\n',
+        'extern "C" __global__ void k2(int wrong) {}',
+    ],
+)
+def test_what_only_looks_like_the_declaration_is_passed_over(decoy: str) -> None:
+    right = 'extern "C" __global__ void k(const float* x, long long n) {}'
+    assert Signature.parse(decoy + right, "k").names == ("x", "n")
+
+
+def test_a_definition_is_read_rather_than_its_prototypes() -> None:
+    """A prototype leaves out the shapes, or even the names."""
+    prototype = 'extern "C" __global__ void k(float*, long long);\n'
+    right = 'extern "C" __global__ void k(const float* x,  // (n)\n long long n) {}\n'
+    found = Signature.parse(prototype + right + prototype, "k")
+    assert found.names == ("x", "n")
+    assert found.parameters[0].shape == ("n",)
+
+
+def test_a_prototype_alone_will_do() -> None:
+    assert parameters("const float* x, int n", behind=");")[1] == Parameter("n", "int32")
+
+
+def test_no_parameters() -> None:
+    assert parameters("") == parameters(" /* none */ ") == ()
+
+
+def test_a_list_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="k: its list of parameters has no end"):
+        parameters("const float* x, int n", behind=" {")
+
+
+# One parameter
+
+
+@pytest.mark.parametrize(
+    ("spelled", "dtype"),
+    [
+        *((d.c_type, d.name) for d in DTYPES.values()),
+        ("half", "float16"),
+        ("unsigned", "uint32"),
+        ("unsigned int", "uint32"),
+        ("int unsigned", "uint32"),
+        ("signed", "int32"),
+        ("signed int", "int32"),
+        ("short int", "int16"),
+        ("unsigned short int", "uint16"),
+        ("long long int", "int64"),
+        ("signed long long", "int64"),
+        ("long long unsigned int", "uint64"),
+        ("unsigned  long\nlong", "uint64"),
+        ("char", "int8"),
+        ("size_t", "uint64"),
+        *((f"{name}_t", name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")),
+    ],
+)
+def test_spellings_of_types(spelled: str, dtype: str) -> None:
+    assert parameter(f"{spelled} v") == Parameter("v", dtype)
+    assert parameter(f"const {spelled} v") == parameter(f"{spelled} const v") == Parameter("v", dtype)
+    assert parameter(f"{spelled}* v") == Parameter("v", dtype, pointer=True, const=False)
+
+
+@pytest.mark.parametrize("name", ["constant", "restrict_", "v1", "_", "int_value"])
+def test_names_are_taken_whole(name: str) -> None:
+    assert parameter(f"int {name}").name == name
+    assert parameter(f"const scalar_t* {name}").name == name
+    assert parameter(f"const Int64s<3> {name}").name == name
+
+
+@pytest.mark.parametrize(
+    ("spelled", "const"),
+    [
+        ("const scalar_t* x", True),
+        ("scalar_t const* x", True),
+        ("scalar_t const *x", True),
+        ("const scalar_t*x", True),
+        ("const scalar_t * __restrict__ x", True),
+        ("const scalar_t* __restrict x", True),
+        ("const scalar_t *__restrict__ const x", True),
+        ("scalar_t* x", False),
+        ("scalar_t *__restrict__ x", False),
+        ("scalar_t* const x", False),
+        ("scalar_t*\n    x", False),
+    ],
+)
+def test_const_is_what_is_pointed_to(spelled: str, const: bool) -> None:
+    assert parameter(spelled) == Parameter("x", "scalar_t", pointer=True, const=const)
+
+
+@pytest.mark.parametrize(
+    "spelled", ["Int64s<NDIM> s", "const Int64s<NDIM> s", "Int64s < NDIM > const s", "Int64s<NDIM>s"]
+)
+def test_small_tuples(spelled: str) -> None:
+    assert parameter(spelled) == Parameter("s", "int64", length="NDIM")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        ("float** x", r"`float\*\* x`: pass arrays as T\*"),
+        ("float *const *x", r"pass arrays as T\*"),
+        ("const float& x", r"pass arrays as T\*"),
+        ("float x[]", r"pass arrays as T\*"),
+        ("Int64s<3>* s", "which no Python value stands for"),
+        ("struct Point p", "`p` has type 'struct Point'"),
+        ("std::size_t n", "`n` has type 'std::size_t'"),
+        ("volatile float* x", "`x` has type 'volatile float'"),
+        ("void* x", "`x` has type 'void'"),
+        ("long double x", "`x` has type 'long double'"),
+        ("long n", "`n` is a long, .* declare it long long or int"),
+        ("unsigned long n", "`n` is a long"),
+        ("const long int* n", "`n` is a long"),
+        ("float (*f)(float)", "must have a type and a name|no Python value"),
+        ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
+        ("float* RESTRICT x", "and no macros"),
+        ("float", "must have a type and a name"),
+        ("unsigned int", "must have a type and a name"),
+        ("const float*", "must have a type and a name"),
+        ("int n = 5", "must have a type and a name"),
+        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` stands among its parameters"),
+    ],
+)
+def test_refused_parameters(declaration: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^k: .*{words}"):
+        parameters(declaration)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("declaration", "shapes"),
+    [
+        ("float* x,  // (n)\n float* y  // (M, N)\n", [("n",), ("M", "N")]),
+        ("float* x  // (n)\n , float* y  // (M, N)\n", [("n",), ("M", "N")]),
+        ("float* x /* (n) */, float* y /* (M, N) */", [("n",), ("M", "N")]),
+        ("float* x, // (n)\n float* y, // (M, N)\n long long n", [("n",), ("M", "N"), None]),
+        ("float* x, float* y, // (n)\n long long n", [None, ("n",), None]),
+        ("float* x, // a view\n float* y, // (n) elements\n long long n // (n)\n", [None, ("n",), None]),
+        ("float* x, // ( M ,N, )\n float* y, //(1)\n float* z, // ()\n int n", [("M", "N"), ("1",), (), None]),
+        ("float* x,\n // (n)\n float* y", [None, None]),
+        ("// (n)\n float* x", [None]),
+        ("float* x,\t// (n)\r\n long long n", [("n",), None]),
+        ("const float* x, /* (n) */ long long n", [None, None]),
+    ],
+)
+def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) -> None:
+    assert [p.shape for p in parameters(declaration)] == shapes
+
+
+@pytest.mark.parametrize("behind", [")  // (n)\n{}", ") {  // (n)\n}", ");  // (n)\n"])
+def test_shape_comment_behind_the_last_parameter(behind: str) -> None:
+    assert [p.shape for p in parameters("float* x, // (M)\n float* y", behind=behind)] == [("M",), ("n",)]
+
+
+def test_a_comment_in_the_body_is_no_shape() -> None:
+    assert parameters("float* y", behind=") { y[0] = 1; }  // (n)\n")[0].shape is None
+
+
+@pytest.mark.parametrize("comment", ["// (M * N)", "// (2n)", "/* (M, N + 1) */", "// (optional: may be null)"])
+def test_a_shape_that_cannot_be_checked_is_refused(comment: str) -> None:
+    with pytest.raises(ValueError, match=r"k: the shape \(.*\) of `x` must be names and numbers"):
+        parameters(f"float* x {comment}\n, int n")
+
+
+# What a declaration must agree with
+
+
+@pytest.mark.parametrize(
+    ("declaration", "sizes", "words"),
+    [
+        ("float* x", ("n",), "`n` counts threads or elements, but is no integer parameter"),
+        ("float* x, // (M, N)\n int M, int n", (), r"`N` counts .*; did you mean 'n'\?|`N` counts"),
+        ("float* x, float n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* x, Int64s<2> n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* x, int unit", ("unit",), "`unit` counts threads, and has a name .* call it `unit_`"),
+        ("float* x, int lambda", ("lambda",), "`lambda` counts threads, .* call it `lambda_`"),
+    ],
+)
+def test_sizes_must_be_integer_parameters(declaration: str, sizes: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^k: {words}"):
+        checked(declaration, sizes)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        ("float* x, index_t n", "no array of the call decides the type 'index_t' of `n`"),
+        ("float* x, acc_t a", "`a` is an acc_t, which follows scalar_t, and no array is of scalar_t"),
+        ("acc_t* a, float* x", "`a` is an acc_t, which follows scalar_t"),
+        ("float* x, Int64s<NDIM> s", "the length of `s`, NDIM, must be a number or one of the kernel's constants"),
+        ("float* x, half a", "`a` is a float16 by value, which cannot be passed; declare it acc_t or float"),
+        ("float* x, __nv_bfloat16 a", "`a` is a bfloat16 by value"),
+        ("scalar_t* x, scalar_t a", "`a` is a float16 by value"),
+    ],
+)
+def test_types_that_no_call_could_fit(declaration: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^k: {words}"):
+        checked(declaration)
+
+
+def test_types_that_fit() -> None:
+    checked(
+        "const scalar_t* x, acc_t* mean, /* (1) */ index_t* i, acc_t a, Int64s<NDIM> s, int n",
+        ("n",),
+        NDIM=2,
+    )
+    checked("float* x, // (N, 3, LANES)\n int N", LANES=4)
+
+
+@pytest.mark.parametrize("directive", ["#define scalar_t float\n", "  #  define scalar_t\tdouble\n"])
+def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
+    """The arrays would be read as another type than they are."""
+    with pytest.raises(TypeError, match="the text defines 'scalar_t' as a macro"):
+        checked("scalar_t* x", text=directive)
+    checked("scalar_t* x", text="#define scalar_t_of int\n// #define scalar_t float\n")
+
+
+def test_types_that_arrays_decide() -> None:
+    found = Signature("k", parameters("const a_t* a, const float* f, acc_t* m, scalar_t* x, a_t* b, acc_t v"))
+    assert found.bindings == {"a_t": 0, "scalar_t": 3}
+    types = {"a_t": "int8", "scalar_t": "float16"}
+    assert [p.c_type(types) for p in found.parameters] == ["int8", "float32", "float32", "float16", "int8", "float32"]
+
+
+# One kernel out of many
+
+MANY = """\
+// helpers
+#define OPEN {
+template <typename T> __device__ T twice(T v) { return v + v; }
+extern "C" __global__ void first(float* x) {
+    const char* s = "}}";  // }
+    char c = '{'; int n = 1'000'000; char d = '}';
+}
+__device__ int between;
+template <typename T>
+__global__ void second(T* x) { if (x) { x[0] = 1; } }
+extern "C" __global__ void wanted(float* x, int n);
+static __global__ __launch_bounds__(32) void third(int n) { /* } */ }
+extern "C" __global__ void wanted(float* x, int n) { x[0] = n; }
+extern "C" __global__ void last(float* x);
+__device__ int end;
+"""
+
+
+def test_only_keeps_one_kernel_and_every_line_where_it_was() -> None:
+    kept = only(MANY, "wanted")
+    assert kept.count("\n") == MANY.count("\n")
+    lines = kept.split("\n")
+    for number, line in enumerate(MANY.split("\n")):
+        if line.startswith(("//", "#", "__device__ ")) or "wanted" in line or "twice" in line:
+            assert lines[number] == line
+        else:
+            assert lines[number] == "", line
+    assert only(MANY, "first").count("__global__") == 1
+
+
+def test_only_leaves_text_that_compiles() -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compiler import compile_text
+
+    for kernel in ("first", "wanted"):
+        binary = compile_text(only(MANY, kernel), kernel, "sm_80", ("--std=c++17", "-Xptxas=-v"))
+        assert list(binary.resources) == [kernel]
+
+
+def test_only_never_loses_the_wanted_kernel() -> None:
+    """Braces that the preprocessor pairs look unbalanced here."""
+    text = """
+extern "C" __global__ void other(int n) {
+#ifdef A
+    if (n) {
+#else
+    while (n) {
+#endif
+    }
+}
+extern "C" __global__ void wanted(float* x) {}
+"""
+    assert 'extern "C" __global__ void wanted(float* x) {}' in only(text, "wanted")
+
+
+def test_code_only_keeps_places() -> None:
+    text = 'a "b{" /* c\n} */ d\n#define E {\\\n }\n\'{\' 1\'000 // f\nextern "C"'
+    code = code_only(text)
+    assert len(code) == len(text)
+    assert [i for i, c in enumerate(code) if c == "\n"] == [i for i, c in enumerate(text) if c == "\n"]
+    assert code.split() == ["a", "d", "1'000", "extern", '"C"']
+
+
+# Arguments in memory
+
+C_TYPES = {
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+    "int8": ctypes.c_int8,
+    "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "uint8": ctypes.c_uint8,
+    "uint16": ctypes.c_uint16,
+    "uint32": ctypes.c_uint32,
+    "uint64": ctypes.c_uint64,
+    "bool": ctypes.c_bool,
+}
+
+
+def test_packing_is_what_c_makes_of_a_struct() -> None:
+    generator = random.Random(0)
+    for _ in range(200):
+        chosen, fields = [], []
+        for i in range(generator.randint(1, 12)):
+            kind = generator.choice(["pointer", "tuple", *C_TYPES, *C_TYPES])
+            if kind == "pointer":
+                chosen.append(Parameter(f"p{i}", "float16", pointer=True))
+                fields.append((f"p{i}", ctypes.c_void_p))
+            elif kind == "tuple":
+                length = generator.randint(1, 4)
+                chosen.append(Parameter(f"p{i}", "int64", length=generator.choice([str(length), f"N{length}"])))
+                fields.append((f"p{i}", ctypes.c_int64 * length))
+            else:
+                chosen.append(Parameter(f"p{i}", kind))
+                fields.append((f"p{i}", C_TYPES[kind]))
+        layout = type("Layout", (ctypes.Structure,), {"_fields_": fields})
+        packing, places = Signature("k", tuple(chosen)).packing({}, {f"N{n}": n for n in range(5)})
+        assert places == [(getattr(layout, name).offset, getattr(layout, name).size) for name, _ in fields]
+        assert packing.size == sum(places[-1]) <= ctypes.sizeof(layout)
+
+
+def test_packed_values_are_read_back_by_c() -> None:
+    class Layout(ctypes.Structure):
+        _fields_ = (
+            ("flag", ctypes.c_bool),
+            ("x", ctypes.c_uint64),
+            ("small", ctypes.c_int8),
+            ("sizes", ctypes.c_int64 * 3),
+            ("factor", ctypes.c_float),
+            ("wide", ctypes.c_double),
+            ("n", ctypes.c_int32),
+        )
+
+    declared = parameters(
+        "bool flag, half* x, char small, Int64s<3> sizes, acc_t factor, double wide, int n, scalar_t* y"
+    )
+    signature = Signature("k", declared[:-1])
+    packing, _ = signature.packing({"scalar_t": "bfloat16"}, {})
+    memory = bytearray(ctypes.sizeof(Layout))
+    packing.pack_into(memory, 0, True, 2**63 + 5, -7, 1, -(2**62), 3, 0.1, 0.1, -9)
+    got = Layout.from_buffer(memory)
+    assert (got.flag, got.x, got.small, list(got.sizes), got.n) == (True, 2**63 + 5, -7, [1, -(2**62), 3], -9)
+    assert (got.factor, got.wide) == (ctypes.c_float(0.1).value, 0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bit_floats_by_value_are_refused_when_packed(dtype: str) -> None:
+    signature = Signature("k", (Parameter("x", "scalar_t", pointer=True), Parameter("a", "scalar_t")))
+    with pytest.raises(TypeError, match=f"k: parameter `a` is a {dtype} by value"):
+        signature.packing({"scalar_t": dtype}, {})
+    signature.packing(FLOAT32, {})

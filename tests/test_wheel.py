@@ -1,0 +1,102 @@
+"""The wheel works outside the checkout: the kernels travel with it, and nothing else does."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+USE = """
+import sys
+from pathlib import Path
+import autograd_bridge, cupyops, kernels_cu, torch
+for module in (autograd_bridge, cupyops, kernels_cu):
+    assert Path(module.__file__).is_relative_to(sys.argv[1]), module.__file__
+assert "__global__" in kernels_cu.source("gelu")
+x = torch.ones(3)
+assert torch.equal(autograd_bridge.gelu(x), torch.nn.functional.gelu(x))
+"""
+
+
+def run(*arguments: object, cwd: Path, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs Python where the checkout is not on its path, but `first` is if given; a failure shows what was printed."""
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != ROOT]
+    path = os.pathsep.join([*([str(first)] if first else []), *inherited])
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the checkout, so that no build folder is left in it or found there."""
+    pytest.importorskip("build", reason="building a wheel needs the package build")
+    try:
+        setuptools = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        setuptools = "0"
+    if int(setuptools.partition(".")[0]) < 77:
+        pytest.skip(f"building without isolation needs setuptools of at least 77, here is {setuptools}")
+    folder = tmp_path_factory.mktemp("wheel")
+    unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "data", "runs")
+    shutil.copytree(ROOT, folder / "checkout", ignore=unwanted)
+    run("-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", folder / "checkout", cwd=folder)
+    (built,) = (folder / "dist").iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the wheel is installed into."""
+    pytest.importorskip("pip", reason="installing the wheel needs pip")
+    folder = tmp_path_factory.mktemp("installed")
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index")
+    run("-m", "pip", "install", *quiet, "--target", folder, wheel, cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder with nothing in it."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def test_wheel_is_for_every_platform(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+        metadata = {n.rpartition("/")[2] for n in archive.namelist() if ".dist-info/" in n}
+    kept = (".py", ".cu", ".cuh", ".typed")
+    library = [
+        ROOT / "autograd_bridge.py",
+        *(p for d in ("kernels_cu", "cupyops") for p in (ROOT / d).rglob("*") if p.suffix in kept),
+    ]
+    assert names == {p.relative_to(ROOT).as_posix() for p in library}
+    assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/scalar.cuh"} <= names
+    assert "LICENSE" in metadata
+
+
+def test_installed_wheel_works_from_an_empty_folder(installed: Path, empty: Path) -> None:
+    run("-c", USE, installed, cwd=empty, first=installed)
+    assert list(empty.iterdir()) == []
+
+
+def test_installed_wheel_compiles_its_kernels(installed: Path, empty: Path) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy and its NVRTC")
+    options = ("--arch", "80", "--kernels", "gelu_forward", "--dtypes", "float32,bfloat16")
+    result = run("-m", "cupyops", "compile", *options, cwd=empty, first=installed)
+    assert "4 compilations" in result.stdout
+    assert "0 failed" in result.stdout
