@@ -5,7 +5,7 @@
     python -m benchmarks                                  # every operator, into benchmarks/results/<gpu>.json
     python -m benchmarks --ops gelu --kinds device --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
-    python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --table
+    python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --into README.md
 """
 
 import argparse
@@ -78,13 +78,18 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("largest", "all"),
         help="print Markdown tables, of the largest or all sizes",
     )
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
     lenet5 = parser.add_argument_group("lenet5")
     lenet5.add_argument("--mnist", type=Path, metavar="DIR", help="folder with the four MNIST files")
     lenet5.add_argument("--lenet5-epochs", type=_positive, metavar="N", help="default: the example's own")
     lenet5.add_argument("--lenet5-seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default: 0 1 2")
     lenet5.add_argument("--lenet5-recipes", nargs="+", choices=RECIPES, default=RECIPES, help="default: both")
     lenet5.add_argument(
-        "--lenet5-jobs", type=_positive, default=1, metavar="N", help="runs at a time; beyond 1 no seconds are recorded"
+        "--lenet5-jobs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="runs at a time; beyond 1, only the first seed's runs are timed",
     )
     return parser
 
@@ -113,8 +118,8 @@ def _misuse(options: argparse.Namespace) -> str:
     if options.source is not None:
         if measuring:
             return f"--from measures nothing, so {measuring[0]} has no meaning beside it; leave one of them out"
-        if options.plots is None and options.table is None:
-            return "--from FILE needs --plots DIR or --table, to say what to show"
+        if options.plots is None and options.table is None and options.into is None:
+            return "--from FILE needs --plots DIR, --table or --into PAGE, to say what to show"
     elif "lenet5" in (options.ops or ()) and options.mnist is None:
         return "--ops lenet5 needs --mnist DIR, the folder with the four MNIST files"
     return ""
@@ -211,7 +216,15 @@ def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
             raise CannotMeasure(f"--plots needs matplotlib ({error}); pip install 'cupyops[examples]'") from None
         except OSError as error:
             raise CannotMeasure(f"--plots: cannot write to {options.plots}: {error.strerror}") from None
-    if options.table is not None:
+    if options.into is not None:
+        from .table import insert
+
+        try:
+            page = options.into.read_text(encoding="utf-8")
+            options.into.write_text(insert(page, document, all_sizes=options.table == "all"), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise CannotMeasure(f"--into {options.into}: {error}") from None
+    elif options.table is not None:
         from .table import markdown
 
         print(markdown(document, all_sizes=options.table == "all"), end="")

@@ -7,7 +7,7 @@ from typing import Any
 from .peers import LABELS
 from .plots import elements, kind, largest, present
 
-__all__ = ["losing_rows", "markdown"]
+__all__ = ["insert", "losing_rows", "markdown"]
 
 Row = dict[str, Any]
 
@@ -39,6 +39,21 @@ def markdown(document: dict[str, Any], *, all_sizes: bool = False) -> str:
         missing = [f"- {e['section']}, {e['what']}: {e['reason']}" for e in document["skipped"]]
         parts += ["### Not measured", "\n".join(missing)]
     return "\n\n".join(parts) + "\n"
+
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def insert(page: str, document: dict[str, Any], *, all_sizes: bool = False) -> str:
+    """The page with the tables between its two markers, in place of what stood there.
+
+    Raises:
+        ValueError: it does not have both markers, in order, once.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise ValueError(f"the page must have the lines {BEGIN} and {END}, once each and in this order")
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{markdown(document, all_sizes=all_sizes)}{END}{rest.partition(END)[2]}"
 
 
 def losing_rows(document: dict[str, Any]) -> list[str]:

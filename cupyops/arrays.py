@@ -88,7 +88,8 @@ class CupyLibrary:
         return bool(x.flags.c_contiguous)
 
     def contiguous(self, x: Array) -> Array:
-        return toolchain.cupy().ascontiguousarray(x)
+        with x.device:
+            return toolchain.cupy().ascontiguousarray(x)
 
     def dtype_name(self, x: Array) -> str:
         return str(x.dtype)
@@ -124,7 +125,8 @@ class _Libraries(dict[type, ArrayLibrary]):
             if base in self:
                 self[kind] = self[base]
                 return self[kind]
-        if kind.__module__.partition(".")[0] == "torch" and __package__ + ".torch.arrays" not in sys.modules:
+        from_torch = any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
+        if from_torch and __package__ + ".torch.arrays" not in sys.modules:
             # A tensor, so PyTorch is there: the sub-package that knows tensors registers itself.
             importlib.import_module(".torch.arrays", __package__)
             return self[kind]

@@ -154,7 +154,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "compile",
         help=summary,
-        description=f"{summary.capitalize()}: prints size, registers, spilled bytes and time of each.",
+        description=f"C{summary[1:]}: prints size, registers, spilled bytes and time of each.",
         epilog="Exit status: 0 if all compile cleanly, 1 if one fails, warns, or spills registers on sm_90, 2 for what cannot be asked.",
     )
     names = ",".join(map(str, ARCHITECTURES))

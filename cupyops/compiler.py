@@ -14,7 +14,7 @@ from typing import Any
 
 from .cache import Binary, DiskCache, default_folder
 from .errors import CompileError
-from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version
+from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "target_for"]
 
@@ -46,8 +46,8 @@ def target_for(capability: int) -> str:
     if not older:
         version = ".".join(map(str, nvrtc_version()))
         raise CompileError(
-            f"NVRTC {version} compiles for sm_{min(known)} and newer, and this GPU is sm_{capability}. "
-            f"Use the CuPy of an older CUDA: pip install 'cupyops[cuda12]'"
+            f"NVRTC {version} compiles for sm_{min(known)} and newer, and this GPU is sm_{capability}"
+            + (f". Use CuPy for CUDA 12: {reinstall_line(12)}" if nvrtc_version()[0] > 12 else "")
         )
     return f"compute_{max(older)}"
 
@@ -157,9 +157,8 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
         if place not in shown and place[0] in files:
             shown.add(place)
             lines = files[place[0]]
-            for number in range(place[1] - 2, place[1] + 3):
-                if number in lines:
-                    parts.append(f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}")
+            near = [number for number in range(place[1] - 2, place[1] + 3) if number in lines]
+            parts += [f"{'>' if number == place[1] else ' '} {number:4d} | {lines[number]}" for number in near]
     if len(parts) == 1:
         parts.append(log.strip())
     return "\n".join(parts)

@@ -1,6 +1,7 @@
 """The few calls into CuPy and the driver that a launch is made of."""
 
 import ctypes
+import operator
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -10,10 +11,19 @@ from typing import Any, NamedTuple
 from . import toolchain
 from .cache import Binary
 from .dtypes import DType
-from .errors import LaunchError
+from .errors import LaunchError, expected
 from .signature import Signature
 
-__all__ = ["ArgumentBuffer", "argument_buffer", "check_parameters", "ensure_context", "handle", "load", "submit"]
+__all__ = [
+    "ArgumentBuffer",
+    "argument_buffer",
+    "check_parameters",
+    "check_scalar",
+    "ensure_context",
+    "handle",
+    "load",
+    "submit",
+]
 
 
 class ArgumentBuffer(NamedTuple):
@@ -125,6 +135,41 @@ def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence
 
 
 @cache
-def scalar_packing(dtype: DType) -> Callable[[Any], bytes]:
-    """The function that packs one number of this type, or raises."""
+def _packing(dtype: DType) -> Callable[[Any], bytes]:
     return struct.Struct(f"={dtype.code}").pack
+
+
+def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None:
+    """Refuses what cannot be packed as a number of this type.
+
+    Raises:
+        TypeError: it is no number, or no integer, or neither True nor False, as the type wants.
+        ValueError: it is beyond what the type holds.
+    """
+    if dtype.name == "bool" and not _is_bool(number):
+        raise TypeError(expected(kernel, parameter, "be True or False", repr(number)))
+    try:
+        _packing(dtype)(number)
+    except OverflowError as error:
+        raise ValueError(expected(kernel, parameter, f"fit {dtype.name}", f"{number} ({error})")) from None
+    except Exception as error:
+        if is_integer(number):
+            raise ValueError(expected(kernel, parameter, f"fit {dtype.name}", number)) from None
+        kind = "a number" if dtype.name.startswith("float") else "an integer"
+        raise TypeError(expected(kernel, parameter, f"be {kind} ({dtype.name})", repr(number))) from error
+
+
+def is_integer(value: Any) -> bool:
+    """Whether Python takes it for an integer."""
+    try:
+        operator.index(value)
+    except Exception:  # whatever a stranger's __index__ raises
+        return False
+    return True
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether it is one of Python's or NumPy's two; packing would take the truth of anything."""
+    import numpy
+
+    return isinstance(value, (bool, numpy.bool_))

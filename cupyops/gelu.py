@@ -24,9 +24,7 @@ BACKWARD = {
 
 def forward(x: Any, approximate: str = "none") -> Any:
     """The body of GELU: y of x's shape, dtype and layout."""
-    kernel = FORWARD.get(approximate)
-    if kernel is None:
-        check(x, approximate)
+    kernel = _form(FORWARD, approximate)
     library = library_of(x)
     if not library.is_contiguous(x):
         x = dense(x)
@@ -37,8 +35,8 @@ def forward(x: Any, approximate: str = "none") -> Any:
 
 def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
     """The body of GELU's gradient: grad_x of x's shape, dtype and layout."""
-    kernel = BACKWARD.get(approximate)
-    if kernel is None or grad_y.shape != x.shape:
+    kernel = _form(BACKWARD, approximate)
+    if grad_y.shape != x.shape:
         check(x, approximate, grad_y)
     library = library_of(x)
     if not (library.is_contiguous(x) and library.is_contiguous(grad_y)):
@@ -50,6 +48,14 @@ def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
     return grad_x
 
 
+def _form(kernels: dict[str, Kernel], approximate: str) -> Kernel:
+    try:
+        return kernels[approximate]
+    except (KeyError, TypeError):
+        words = f"gelu: approximate argument must be either none or tanh, got {approximate!r}"
+        raise RuntimeError(words) from None
+
+
 def check(x: Any, approximate: str, grad_y: Any = None) -> None:
     """Refuses what no lane takes: the same words for a body, where a launch checks the rest, and for a reference.
 
@@ -58,8 +64,7 @@ def check(x: Any, approximate: str, grad_y: Any = None) -> None:
         TypeError: x is not floating, or grad_y of another dtype.
         ValueError: grad_y is not of x's shape.
     """
-    if approximate not in FORWARD:
-        raise RuntimeError(f"gelu: approximate argument must be either none or tanh, got {approximate!r}")
+    _form(FORWARD, approximate)
     dtype = library_of(x).dtype_name(x)
     if dtype not in FLOATS:
         raise TypeError(expected("gelu", "x", f"have dtype {' or '.join(FLOATS)}", dtype))

@@ -9,7 +9,6 @@ lane (:mod:`cupyops.fast_lane`) repeats, in one expression, the conditions under
 right, and hands everything else back to the checked lane.
 """
 
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -377,39 +376,13 @@ class Kernel:
             numbers, dtype = value, DTYPES["int64"]
         else:
             numbers, dtype = (value,), DTYPES[p.c_type(types)]
-        packing = driver.scalar_packing(dtype)
         for number in numbers:
-            if dtype.name == "bool" and not is_bool(number):
-                raise TypeError(expected(self.name, p.name, "be True or False", repr(number)))
-            try:
-                packing(number)
-            except OverflowError as error:
-                raise ValueError(expected(self.name, p.name, f"fit {dtype.name}", f"{number} ({error})")) from None
-            except Exception as error:
-                if is_integer(number):
-                    raise ValueError(expected(self.name, p.name, f"fit {dtype.name}", number)) from None
-                kind = "a number" if dtype.name.startswith("float") else "an integer"
-                raise TypeError(expected(self.name, p.name, f"be {kind} ({dtype.name})", f"{number!r}")) from error
-
-
-def is_bool(value: Any) -> bool:
-    """Whether it is one of Python's or NumPy's two; packing would take the truth of anything."""
-    import numpy
-
-    return isinstance(value, (bool, numpy.bool_))
-
-
-def is_integer(value: Any) -> bool:
-    try:
-        operator.index(value)
-    except Exception:  # what a stranger's __index__ raises
-        return False
-    return True
+            driver.check_scalar(self.name, p.name, dtype, number)
 
 
 def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:
     for name, value in constants.items():
-        if not is_integer(value):
+        if not driver.is_integer(value):
             raise TypeError(expected(kernel, f"constants[{name!r}]", "be an integer", repr(value)))
     return {name: int(value) for name, value in constants.items()}
 

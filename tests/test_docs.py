@@ -32,6 +32,20 @@ def test_links_and_files_exist(page: Path) -> None:
             assert (ROOT / named).exists(), f"{page.name} names {named}"
 
 
+def test_figures_are_those_of_the_committed_results() -> None:
+    """Every number on the page is drawn from the results file by the committed script."""
+    from benchmarks import results_file
+    from benchmarks.table import BEGIN, insert
+
+    document = results_file.load(ROOT / "benchmarks" / "results" / "nvidia-h200.json")
+    for name, all_sizes in (("README.md", False), ("docs/benchmarks.md", True)):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert BEGIN in page
+        assert page == insert(page, document, all_sizes=all_sizes), (
+            f"draw it again: python -m benchmarks --from benchmarks/results/nvidia-h200.json --into {name}"
+        )
+
+
 def test_both_commands_are_where_ci_looks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest"), ("example", "-m examples.lenet5")):
@@ -73,7 +87,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
         for path in ROOT.glob(pattern):
             parts = path.relative_to(ROOT).parts
             if path.is_file() and not any(
-                p.startswith(".") and p != ".ci" or p in ("build", "runs", "data") for p in parts
+                (p.startswith(".") and p != ".ci") or p in ("build", "runs", "data") for p in parts
             ):
                 text = path.read_text(encoding="utf-8")
                 assert not [w for w in forbidden if w in text], f"{path}"
