@@ -18,7 +18,7 @@ __all__ = ["add2"]
 TEXT = kernels_cu.source("add2")
 NUMBERS = FLOATS + INTEGERS
 
-ALIKE = Kernel(TEXT, "add2", Elementwise("n"), dtypes=NUMBERS)
+ALIKE = Kernel(TEXT, "add2", Elementwise("n", block=256), dtypes=NUMBERS)
 SCALAR = {
     first: Kernel(TEXT, "add2_scalar", Elementwise("n"), dtypes=NUMBERS, constants={"VALUE_FIRST": int(first)})
     for first in (False, True)

@@ -363,7 +363,7 @@ class Kernel:
                 for term in p.shape:
                     count *= int(term) if term.isdigit() else int(values.get(term, self.constants.get(term)))
                 if infos[p.name].size != count:
-                    shape = " x ".join(p.shape)
+                    shape = " x ".join(p.shape) or "1"
                     raise ValueError(
                         expected(self.name, p.name, f"hold {shape} = {count} elements", infos[p.name].size)
                     )

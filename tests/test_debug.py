@@ -150,6 +150,14 @@ def test_a_write_outside_is_named(
     assert list(launch.arrays[output]) == [7.0] * (N + 2)
 
 
+def test_a_single_byte_before_an_output_is_of_the_element_before(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(monkeypatch, lambda pair, x, y, view, z, n: ctypes.memset(y - 4, 0, 1))
+    with pytest.raises(LaunchError, match=r"outside its output `y`: element -1 \(before the first\)"):
+        launch.run()
+
+
 @pytest.mark.parametrize(
     ("failures", "words"),
     [

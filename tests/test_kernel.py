@@ -1,8 +1,9 @@
-"""Kernel's checked lane without a GPU: what a declaration and a call are refused for, and the bytes that a right call
-gives the driver."""
+"""Kernel without a GPU: what a declaration and a call are refused for, and what is built when."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import Elementwise, GridStride, Kernel, Threads, driver, warmup
+from cupyops.cache import Binary
 from cupyops.geometry import Geometry
 
 FLOATS = ("float16", "float32", "float64")
@@ -93,6 +95,8 @@ def test_warmup_prepares_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> No
     fixed = Kernel(TEXT, "many", GridStride("n"), dtypes=("float32", "float64"), constants={"NDIM": 3, "WIDTH": 4})
     assert warmup(("float16", "float64"), kernels=[scale(), fixed], device=1) == 3
     assert made == [("scale", "float16", 1), ("scale", "float64", 1), ("many", 1)]
+    assert warmup(("float32",), kernels=[scale()], device=0) == 1
+    assert warmup(("bfloat16",), kernels=[scale()], device=0) == 0
     with pytest.raises(ValueError, match="warmup: `dtypes` must name some of .*, got 'float8'"):
         warmup(("float8",), kernels=[scale()], device=0)
 

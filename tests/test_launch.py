@@ -1,20 +1,17 @@
-"""The checked lane up to the driver, without a GPU: the bytes that a right call gives it, and the values that a wrong one is refused for."""
+"""The checked lane up to the driver, without a GPU: what a right call gives it, and what a wrong one is refused for."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
+from stub_gpu import Driver, Stub
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
-from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads, arrays, driver
-from cupyops.arrays import Info
-from cupyops.geometry import Geometry, Target
-from cupyops.kernel import Variant
+from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
+from cupyops.geometry import Geometry
 
 FLOATS = ("float16", "float32", "float64")
 TEXT = """
@@ -37,86 +34,11 @@ def scale(geometry: Geometry | None = None, **options: Any) -> Kernel:
     return Kernel(TEXT, "scale", geometry or GridStride("N"), dtypes=FLOATS, **options)
 
 
-# Arrays that say they are on a GPU, and a driver that writes down what it is given
-
-
-class Stub:
-    """An array of a library that only these tests know."""
-
-    def __init__(
-        self, *shape: int, dtype: str = "float32", device: int = 0, place: str = "cuda", fake: bool = False
-    ) -> None:
-        strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-        self.info = Info(
-            dtype, shape, strides, int(np.prod(shape)), place, device, 0x7F00_0000_0000 + id(self) % 2**32, fake
-        )
-
-
-class StubLibrary:
-    name = "stub"
-
-    def __init__(self) -> None:
-        self.current = 0
-
-    def info(self, x: Stub) -> Info:
-        return x.info
-
-    def stream(self, device: int) -> int:
-        assert device == self.current, "the stream of a device that is not current"
-        return 1000 + device
-
-    @contextmanager
-    def device(self, device: int) -> Iterator[None]:
-        before, self.current = self.current, device
-        yield
-        self.current = before
-
-
-class Driver:
-    """Launches, each read back as the driver would: by a table of addresses."""
-
-    def __init__(self) -> None:
-        self.launches: list[SimpleNamespace] = []
-        self.failure: Exception | None = None
-
-    def submit(
-        self,
-        function: int,
-        grid: Sequence[int],
-        block: Sequence[int],
-        shared: int,
-        stream: int,
-        buffer: driver.ArgumentBuffer,
-    ) -> None:
-        if self.failure:
-            raise self.failure
-        self.launches.append(
-            SimpleNamespace(function=function, grid=grid, block=block, shared=shared, stream=stream, buffer=buffer)
-        )
-
-    def read(self, *types: Any) -> list[Any]:
-        """The only launch's arguments."""
-        (launch,) = self.launches
-        table = (ctypes.c_void_p * len(types)).from_address(launch.buffer.addresses)
-        values = [kind.from_address(address) for kind, address in zip(types, table, strict=True)]
-        return [list(v) if hasattr(v, "_length_") else v.value for v in values]
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    found = Driver()
-    library = StubLibrary()
-
-    def variant(self: Kernel, types: dict[str, str], device: int) -> Variant:
-        packing = self.signature.packing(types, self.constants)
-        raw = SimpleNamespace(ptr=42 + device)
-        return Variant(self.describe(types), raw, packing, self.geometry, Target(4, 132), self.shared)
-
-    monkeypatch.setattr(Kernel, "variant", variant)
-    monkeypatch.setattr(driver, "submit", found.submit)
-    monkeypatch.setitem(arrays.LIBRARIES, Stub, library)
+    found = Driver(monkeypatch)
     yield found
-    assert library.current == 0, "the current device is another than before"
+    assert found.library.current == 0, "the current device is another than before"
 
 
 def many(geometry: Geometry | None = None) -> Kernel:
@@ -160,6 +82,19 @@ def test_arithmetic_arrays_follow_scalar_t(gpu: Driver, types: tuple[str, str, s
     gather(x, index, total, 5)
     with pytest.raises(TypeError, match=f"gather: `sum` must have dtype {types[2]}, got int8"):
         gather(x, index, Stub(1, dtype="int8"), 5)
+    assert len(gpu.launches) == 1
+
+
+@pytest.mark.parametrize(("comment", "count"), [("()", 1), ("(1)", 1), ("(2, 3)", 6), ("(N)", 4), ("(0)", 0)])
+def test_arrays_of_a_fixed_size(gpu: Driver, comment: str, count: int) -> None:
+    text = f'extern "C" __global__ void k(float* x,  // {comment}\n long long n) {{}}'
+    found = Kernel(text, "k", Threads("n"), dtypes=("float32",), constants={"N": 4})
+    for size in range(8):
+        if size == count:
+            found(Stub(size), 5)
+        else:
+            with pytest.raises(ValueError, match=rf"k: `x` must hold .*= {count} elements, got {size}"):
+                found(Stub(size), 5)
     assert len(gpu.launches) == 1
 
 

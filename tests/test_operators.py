@@ -274,6 +274,17 @@ def test_tensor_subclass_and_modes_take_the_registered_operator(case: Case, devi
     assert alike(got, case.ours(*inputs))
 
 
+def test_lazily_negated_views_are_resolved(case: Case, device: str) -> None:
+    """The imaginary part of a conjugate holds the negated values in memory; of one element, it looks contiguous."""
+    for count in (1, 5):
+        inputs = [torch.complex(x, x)[:count].conj().imag for x in case.inputs(device, shape=(count,))]
+        assert all(x.is_neg() for x in inputs)
+        torch.testing.assert_close(case.ours(*inputs), case.theirs(*(x.resolve_neg() for x in inputs)))
+        grads = [x.detach().requires_grad_() for x in inputs]
+        case.ours(*grads).sum().backward()
+        assert all(g.grad is not None for g in grads)
+
+
 def test_not_a_tensor_is_refused_by_name(case: Case, device: str) -> None:
     inputs = case.inputs(device)
     with pytest.raises(TypeError, match=r"must be a Tensor, got list"):

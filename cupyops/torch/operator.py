@@ -122,6 +122,9 @@ class Operator:
             return self.op(*args)
         if all(x.is_cpu for x in tensors):
             return self.reference(*args)
+        if any(x.is_neg() for x in tensors):
+            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
+            return self.call(*(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self.op(*args)
         if _grad_enabled() and any(x.requires_grad for x in tensors):
@@ -192,7 +195,7 @@ def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> st
         if (
             not (is_compiling() or transforms_active() or dispatch_modes())
             and (type(x) is Tensor or type(x) is Parameter)
-            and x.is_cuda
+            and x.is_cuda and not x.is_neg()
         ):
             if (x.requires_grad) and grad_enabled():
                 return apply(x, factor)
@@ -206,7 +209,7 @@ def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> st
             "    if (",
             "        not (is_compiling() or transforms_active() or dispatch_modes())",
             *(f"        and (type({t}) is Tensor or type({t}) is Parameter)" for t in tensors),
-            *(f"        and {t}.is_cuda" for t in tensors),
+            *(f"        and {t}.is_cuda and not {t}.is_neg()" for t in tensors),
             "    ):",
             f"        if ({' or '.join(f'{t}.requires_grad' for t in tensors)}) and grad_enabled():",
             f"            return apply({arguments})",
