@@ -32,7 +32,7 @@ def strided(ndim: int, lanes: int, wide: bool = False) -> Kernel:
     return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
 
 
-for _lanes in (1, 4):
+for _lanes in (1, 4, 8):
     strided(2, _lanes)  # what most broadcasts come down to; declared so that warmup() and the compile command find it
 
 

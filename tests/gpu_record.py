@@ -9,7 +9,6 @@ kernel texts and of the code that launches them; ``tests/test_gpu_record.py`` co
 """
 
 import argparse
-import ast
 import hashlib
 import json
 import os
@@ -37,28 +36,11 @@ TOOLS = {
 
 
 def hashes() -> dict[str, str]:
-    """By file: kernel texts byte for byte (their comments declare shapes), Python by its syntax tree without
-    docstrings."""
-    found = {}
-    for path in sorted((ROOT / "kernels_cu").glob("*.cu*")):
-        found[f"kernels_cu/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """By file, byte for byte: kernel texts (their comments declare shapes) and the code that launches them."""
+    paths = list((ROOT / "kernels_cu").glob("*.cu*"))
     for pattern in LAUNCH_CODE:
-        for path in sorted(ROOT.glob(pattern)):
-            if path.name not in NOT_LAUNCH_CODE:
-                tree = without_docstrings(ast.parse(path.read_text(encoding="utf-8")))
-                found[path.relative_to(ROOT).as_posix()] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-    return found
-
-
-def without_docstrings(tree: ast.AST) -> ast.AST:
-    """The tree with each documented body's first string gone."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-            and ast.get_docstring(node) is not None
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
+        paths += (p for p in ROOT.glob(pattern) if p.name not in NOT_LAUNCH_CODE)
+    return {p.relative_to(ROOT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(paths)}
 
 
 def machine() -> dict[str, Any]:
@@ -132,6 +114,9 @@ def sanitize() -> dict[str, str]:
     script = str(ROOT / "tests" / "sanitize.py")
     for tool, fault in TOOLS.items():
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, script]
+        if tool == "memcheck":
+            # The driver is asked for one parameter more than there should be, and says no: that is the check.
+            command[3:3] = ["--report-api-errors", "no"]
         if fault is not None and subprocess.run([*command, "--plant", fault], capture_output=True).returncode != 9:
             results[tool] = f"did not find the planted fault ({fault})"
             continue

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cupyops import Kernel
+from cupyops.compiler import OPTIONS, compile_text
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
@@ -19,6 +22,10 @@ def test_samples_run_in_order(page: Path) -> None:
     for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
         line = text.count("\n", 0, match.start(1))
         exec(compile("\n" * line + match[1], str(page), "exec"), scope)
+    pytest.importorskip("cupy")
+    for kernel in [v for v in scope.values() if isinstance(v, Kernel)]:
+        for types in kernel.type_choices():
+            compile_text(kernel.final_text(types), kernel.describe(types), "sm_90", OPTIONS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
