@@ -19,6 +19,7 @@ from cupyops.gelu import backward as gelu_backward_body
 from cupyops.gelu import check as check_gelu
 from cupyops.gelu import forward as gelu_body
 from cupyops.torch import Operator
+from cupyops.torch.arrays import DTYPE_NAMES
 
 __all__ = ["GELU", "add2", "gelu", "gelu_backward", "to_cupy", "to_torch"]
 
@@ -121,7 +122,7 @@ def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.d
 
 
 def _add2_reference(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
-    check_alpha(alpha, str(torch.result_type(a, b)).removeprefix("torch."))
+    check_alpha(alpha, DTYPE_NAMES[a.dtype if a.dtype is b.dtype else torch.result_type(a, b)])
     return torch.add(a, b, alpha=alpha)
 
 
