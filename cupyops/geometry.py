@@ -65,8 +65,22 @@ class Geometry:
         return plan
 
 
+class InX(Geometry):
+    """Policies in x alone, with one block size: BLOCK_THREADS in the text."""
+
+    block: int
+
+    @property
+    def threads(self) -> Grid:
+        return (self.block, 1, 1)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_THREADS": self.block}
+
+
 @dataclass(frozen=True)
-class Elementwise(Geometry):
+class Elementwise(InX):
     """One thread for ``vectors`` groups of 16 bytes of the widest array: the partner of ``map`` in ``elementwise.cuh``.
 
     Args:
@@ -85,12 +99,8 @@ class Elementwise(Geometry):
         return (self.n,)
 
     @property
-    def threads(self) -> Grid:
-        return (self.block, 1, 1)
-
-    @property
     def constants(self) -> dict[str, int]:
-        return {"BLOCK_THREADS": self.block, "VECTORS": self.vectors}
+        return {**super().constants, "VECTORS": self.vectors}
 
     @property
     def blocks(self) -> tuple[str, str, str]:
@@ -101,7 +111,7 @@ class Elementwise(Geometry):
 
 
 @dataclass(frozen=True)
-class Rows(Geometry):
+class Rows(InX):
     """One block a row, ``blockIdx.x`` the row.
 
     Args:
@@ -117,20 +127,12 @@ class Rows(Geometry):
         return (self.rows,)
 
     @property
-    def threads(self) -> Grid:
-        return (self.block, 1, 1)
-
-    @property
-    def constants(self) -> dict[str, int]:
-        return {"BLOCK_THREADS": self.block}
-
-    @property
     def blocks(self) -> tuple[str, str, str]:
         return (self.rows, "1", "1")
 
 
 @dataclass(frozen=True)
-class GridStride(Geometry):
+class GridStride(InX):
     """As many blocks as run at once, each striding over the work: ``for (long long i = ...; i < n; i += gridDim.x *
     blockDim.x)``.
 
@@ -149,14 +151,6 @@ class GridStride(Geometry):
         return (self.n,)
 
     @property
-    def threads(self) -> Grid:
-        return (self.block, 1, 1)
-
-    @property
-    def constants(self) -> dict[str, int]:
-        return {"BLOCK_THREADS": self.block}
-
-    @property
     def blocks(self) -> tuple[str, str, str]:
         return (f"min(-(-{self.n} // {self.block}), unit)", "1", "1")
 
@@ -170,7 +164,7 @@ class Threads(Geometry):
     sizes.
 
     The text guards its own ends: ``if (x < N && y < M)``. Beyond 65535 blocks in y or z the launch is refused, since
-        the hardware has no more.
+    the hardware has no more.
 
     Args:
         x, y, z: size parameters; y and z may be absent.

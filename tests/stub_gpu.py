@@ -9,13 +9,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cupyops import Kernel, arrays, debug, driver
+from cupyops import GridStride, Kernel, arrays, debug, driver
 from cupyops.arrays import Info
 from cupyops.fast_lane import TensorLane
-from cupyops.geometry import Grid, Target
+from cupyops.geometry import Geometry, Grid, Target
 from cupyops.kernel import Variant
 
 TARGET = Target(itemsize=4, multiprocessors=132)
+
+FLOATS = ("float16", "float32", "float64")
+TEXT = """
+extern "C" __global__ void scale(
+    const scalar_t* x,  // (M, N)
+    scalar_t* y,        // (M, N)
+    acc_t factor, int M, long long N) {}
+extern "C" __global__ void gather(
+    const scalar_t* x, const index_t* index, // (n)
+    acc_t* sum,                              // (1)
+    long long n) {}
+extern "C" __global__ void many(
+    bool flag, Int64s<NDIM> shape, const float* x, unsigned char small, Int64s<2> pair,
+    float* y,  // (n, WIDTH)
+    double wide, unsigned long long n) {}
+"""
+
+
+def scale(geometry: Geometry | None = None, **options: Any) -> Kernel:
+    return Kernel(TEXT, "scale", geometry or GridStride("N"), dtypes=FLOATS, **options)
 
 
 class Stub:

@@ -9,33 +9,13 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from stub_gpu import FLOATS, TEXT, scale
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import Elementwise, GridStride, Kernel, Threads, driver, warmup
 from cupyops.cache import Binary
 from cupyops.geometry import Geometry
-
-FLOATS = ("float16", "float32", "float64")
-TEXT = """
-extern "C" __global__ void scale(
-    const scalar_t* x,  // (M, N)
-    scalar_t* y,        // (M, N)
-    acc_t factor, int M, long long N) {}
-extern "C" __global__ void gather(
-    const scalar_t* x, const index_t* index, // (n)
-    acc_t* sum,                              // (1)
-    long long n) {}
-extern "C" __global__ void many(
-    bool flag, Int64s<NDIM> shape, const float* x, unsigned char small, Int64s<2> pair,
-    float* y,  // (n, WIDTH)
-    double wide, unsigned long long n) {}
-"""
-
-
-def scale(geometry: Geometry | None = None, **options: Any) -> Kernel:
-    return Kernel(TEXT, "scale", geometry or GridStride("N"), dtypes=FLOATS, **options)
-
 
 # Declarations
 

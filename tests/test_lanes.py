@@ -7,23 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from stub_gpu import Driver, Stub
+from stub_gpu import FLOATS, Driver, Stub, scale
 
 from cupyops import Elementwise, GridStride, Kernel, Rows, Threads, kernel
 from cupyops.fast_lane import TensorLane
 from cupyops.geometry import Geometry
-
-FLOATS = ("float16", "float32", "float64")
-TEXT = """
-extern "C" __global__ void scale(
-    const scalar_t* x,  // (M, N)
-    scalar_t* y,        // (M, N)
-    acc_t factor, int M, long long N) {}
-"""
-
-
-def scale(geometry: Geometry | None = None, **options: Any) -> Kernel:
-    return Kernel(TEXT, "scale", geometry or GridStride("N"), dtypes=FLOATS, **options)
 
 
 @pytest.fixture

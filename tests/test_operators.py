@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -141,12 +142,15 @@ def test_opcheck(case: Case, device: str) -> None:
         torch.library.opcheck(case.op, (*inputs, *case.extra))
 
 
-def _step(case: Case):  # type: ignore[no-untyped-def]
-    def step(*xs: Tensor) -> tuple[Tensor, ...]:
-        y = case.ours(*(x * 2 for x in xs))
-        return (y, *torch.autograd.grad((y * y).sum(), xs))
-
-    return step
+def assert_trains_alike(compiled: Callable[..., Tensor], eager: Callable[..., Tensor], inputs: list[Tensor]) -> None:
+    """The same result and the same gradients."""
+    copies = [x.detach().clone().requires_grad_() for x in inputs]
+    got, wanted = compiled(*inputs), eager(*copies)
+    torch.testing.assert_close(got, wanted)
+    got.sum().backward()
+    wanted.sum().backward()
+    for x, c in zip(inputs, copies, strict=True):
+        torch.testing.assert_close(x.grad, c.grad)
 
 
 def _forward_only(case: Case):  # type: ignore[no-untyped-def]
@@ -159,13 +163,7 @@ def test_compile_fullgraph(case: Case, device: str, dynamic: bool) -> None:
     compiled = torch.compile(_forward_only(case), fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for n in (5, 9, 33):
         inputs = [x.requires_grad_() for x in case.inputs(device, shape=(n, 8))]
-        copies = [x.detach().clone().requires_grad_() for x in inputs]
-        got, wanted = compiled(*inputs), _forward_only(case)(*copies)
-        torch.testing.assert_close(got, wanted)
-        got.sum().backward()
-        wanted.sum().backward()
-        for x, c in zip(inputs, copies, strict=True):
-            torch.testing.assert_close(x.grad, c.grad)
+        assert_trains_alike(compiled, _forward_only(case), inputs)
 
 
 # Inductor's own first capture is of nothing, and says so.
@@ -178,13 +176,7 @@ def test_compile_with_inductor(case: Case, device: str, mode: str) -> None:
     compiled = torch.compile(_forward_only(case), fullgraph=True, mode=mode)
     for _ in range(4):  # the first runs record, the later ones replay
         inputs = [torch.randn(16, 8, device=device, requires_grad=True) for _ in range(case.tensors)]
-        copies = [x.detach().clone().requires_grad_() for x in inputs]
-        got, wanted = compiled(*inputs), _forward_only(case)(*copies)
-        torch.testing.assert_close(got, wanted)
-        got.sum().backward()
-        wanted.sum().backward()
-        for x, c in zip(inputs, copies, strict=True):
-            torch.testing.assert_close(x.grad, c.grad)
+        assert_trains_alike(compiled, _forward_only(case), inputs)
 
 
 @pytest.mark.parametrize("strict", [False, True])
