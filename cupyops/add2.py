@@ -111,6 +111,7 @@ def divider(size: int) -> int:
 def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, value_first: bool) -> Any:
     x = library.contiguous(x)
     out = library.empty(x.shape, dtype, x)
+    number = library.host_number(number, DTYPES[dtype].acc)
     SCALAR[value_first].launch_fresh(x, out, number, alpha, library.size(x))
     return out
 

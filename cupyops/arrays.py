@@ -62,6 +62,7 @@ class ArrayLibrary(Protocol):
     def result_type(self, a: Array, b: Array, /) -> str: ...
     def strides(self, x: Array, /) -> tuple[int, ...]: ...  # in elements
     def is_host_scalar(self, x: Array, /) -> bool: ...  # a number in host memory, that a kernel can be given by value
+    def host_number(self, x: Array, dtype: str, /) -> Array: ...  # such a number, converted as the library would
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
     def info(self, x: Array, /) -> Info: ...
     def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
@@ -102,6 +103,9 @@ class CupyLibrary:
 
     def is_host_scalar(self, x: Array) -> bool:
         return False
+
+    def host_number(self, x: Array, dtype: str) -> Array:
+        raise NotImplementedError("CuPy has no arrays in host memory")
 
     def is_fake(self, x: Array) -> bool:
         return False

@@ -84,6 +84,37 @@ def test_numbers_and_host_scalars(device: str, dtype: torch.dtype, number: float
     assert alike(add2(a.t(), scalar), torch.add(a.t(), scalar).contiguous())
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [(torch.uint8, 300), (torch.int8, -129), (torch.int32, 2**40 + 5), (torch.float32, 1e300), (torch.float16, -1e300)],
+)
+def test_numbers_beyond_the_dtype_become_what_pytorch_makes_of_them(
+    device: str, dtype: torch.dtype, number: float
+) -> None:
+    a = torch.ones(5, dtype=dtype, device=device)
+    scalar = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+    assert alike(add2(a, scalar), torch.add(a, scalar))
+    assert alike(add2(scalar, a), torch.add(scalar, a))
+
+
+def test_a_launch_is_given_a_number_of_the_host_as_pytorch_converts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel for numbers is handed, on arrays that need no GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from cupyops.add2 import SCALAR, forward
+
+    given = []
+    monkeypatch.setattr(SCALAR[False], "launch_fresh", lambda x, out, number, alpha, n: given.append(number.dtype))
+    with FakeTensorMode():
+        for dtype, wanted in (
+            (torch.uint8, torch.uint8),
+            (torch.float16, torch.float32),
+            (torch.float64, torch.float64),
+        ):
+            forward(torch.empty(5, dtype=dtype, device="cuda"), torch.tensor(3, dtype=torch.int64), 1)
+            assert given.pop() == wanted
+
+
 def test_integers_wrap(device: str) -> None:
     a = torch.tensor([127, -128], dtype=torch.int8, device=device)
     assert add2(a, a).tolist() == [-2, 0]

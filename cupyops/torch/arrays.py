@@ -51,6 +51,10 @@ class TorchLibrary:
     def is_host_scalar(self, x: torch.Tensor) -> bool:
         return x.dim() == 0 and x.is_cpu
 
+    def host_number(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        # As PyTorch converts it: integers wrap, numbers beyond a float's range are infinite.
+        return x.to(_DTYPES[dtype])
+
     def is_fake(self, x: torch.Tensor) -> bool:
         return isinstance(x, FakeTensor) or x.is_meta
 
