@@ -102,13 +102,10 @@ class Add2(torch.autograd.Function):
         if grad_out is None:
             return None, None, None
         grad_a = _fit(grad_out, *ctx.a) if ctx.needs_input_grad[0] else None
+        # One tensor may serve both: autograd copies it before it becomes a leaf's own, as with PyTorch's add.
         grad_b = None
         if ctx.needs_input_grad[1]:
             grad_b = _fit(grad_out if ctx.alpha == 1 else grad_out * ctx.alpha, *ctx.b)
-            if grad_b is grad_a:
-                grad_b = (
-                    grad_b.clone()
-                )  # each operand's gradient is its own: scaling one in place must not scale the other
         return grad_a, grad_b, None
 
 
