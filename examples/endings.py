@@ -33,18 +33,22 @@ def check_finite(losses: Tensor, model: nn.Module, *, where: Callable[[int], str
         raise Diverged(f"the parameters are not finite after {after}; a lower --lr may help")
 
 
-def run_command(program: str, checkpoint: Path, action: Callable[[], object]) -> int:
-    """Call `action`: 0 when done, 1 if it diverged, 2 for what cannot be had, 130 after Ctrl-C, each with its message."""
+def run_command(program: str, checkpoint: Path | None, action: Callable[[], object]) -> int:
+    """Call `action`: 0 when done, 1 if it diverged, 2 for what cannot be had, 130 after Ctrl-C, each with its message.
+
+    A run that ends early is told of its `checkpoint`, if it keeps one and has written it.
+    """
     try:
         action()
     except (UserError, MissingDependencyError, OSError) as error:  # OSError: the disk is full, or was taken away
         return report_error(program, error)
     except Diverged as error:
-        kept = f" {checkpoint} holds the last good state." if checkpoint.exists() else ""
-        print(f"Stopped: {error}.{kept}", file=sys.stderr)
+        kept = checkpoint is not None and checkpoint.exists()
+        print(f"Stopped: {error}." + (f" {checkpoint} holds the last good state." if kept else ""), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        kept = f" {checkpoint} is kept; the same command with --resume goes on from it." if checkpoint.exists() else ""
-        print(f"\nInterrupted.{kept}", file=sys.stderr)
+        kept = checkpoint is not None and checkpoint.exists()
+        hint = f" {checkpoint} is kept; the same command with --resume goes on from it." if kept else ""
+        print(f"\nInterrupted.{hint}", file=sys.stderr)
         return 130
     return 0
