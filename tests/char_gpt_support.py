@@ -1,11 +1,9 @@
 """What the tests of examples/char_gpt.py share: a text that can be learned, and short runs of a small model on it."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from examples.char_gpt import Config
@@ -62,12 +60,3 @@ def command(folder: Path, out: Path, *more: str) -> list[str]:
     """The command line of a small run; what stands in `more` comes last and so wins."""
     sizes = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return [*sizes, "--text", str(text_file(folder)), "--out", str(out), "--device", "cpu", *more]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Have PyTorch use one thread: for so small a model, more of them only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

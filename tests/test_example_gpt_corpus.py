@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from char_gpt_support import TEXT, corpus, one_thread, trainer  # noqa: F401 (a fixture)
+from char_gpt_support import TEXT, corpus, trainer
 
 from examples.console import UserError
 from examples.gpt import corpus as corpus_module

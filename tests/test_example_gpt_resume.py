@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from char_gpt_support import CPU, TEXT, command, config, one_thread, text_file  # noqa: F401 (a fixture)
+from char_gpt_support import CPU, TEXT, command, config, text_file
 from example_support import numbers, quiet, saved
 from torch import Tensor
 
