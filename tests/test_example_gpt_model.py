@@ -76,6 +76,18 @@ def test_state_fits_both_backends(tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_weights_begin_small_and_those_that_end_a_branch_smaller(tmp_path: Path) -> None:
+    state = trainer(tmp_path, width=128).model.state_dict()
+    for name, value in state.items():
+        if name.endswith("bias"):
+            assert not value.any()
+        elif value.dim() == 1:
+            assert (value == 1).all()
+        else:
+            ends_branch = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            assert value.std().item() == pytest.approx(0.02 / (2 if ends_branch else 1), rel=0.05), name
+
+
 def test_later_characters_change_nothing_before_them(tmp_path: Path) -> None:
     model = trainer(tmp_path).model
     characters = torch.arange(16).unsqueeze(0) % 7
