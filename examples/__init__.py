@@ -1,1 +1,1 @@
-"""Training scripts to run and to read: ``python -m examples.add_model`` and ``python -m examples.lenet5``."""
+"""Training scripts to run and to read: ``python -m examples.`` followed by ``add_model``, ``lenet5`` or ``char_gpt``."""

@@ -3,14 +3,29 @@
 import argparse
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 import torch
 
-__all__ = ["Progress", "UserError", "add_common_options", "describe_device", "pick_device", "report_error"]
+__all__ = [
+    "EPILOG",
+    "Progress",
+    "UserError",
+    "add_common_options",
+    "add_run_options",
+    "check_common",
+    "describe_device",
+    "pick_device",
+    "report_error",
+]
 
 BACKENDS = ("kernels", "torch")
+EPILOG = (
+    "If DIR holds an earlier run, its files move into DIR/earlier-N first. "
+    "--resume goes on with it instead, to the same numbers as a run without a break."
+)
 
 
 class UserError(ValueError):
@@ -29,6 +44,16 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="this project's operators, or PyTorch's own to compare with (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0, help="a seed fixes the whole run (default: %(default)s)")
+
+
+def add_run_options(parser: argparse.ArgumentParser, out: Path | None) -> None:
+    """Add ``--out``, with `out` as its default, and ``--resume``; `EPILOG` explains them."""
+    parser.add_argument(
+        "--out", type=Path, default=out, metavar="DIR", help="where the run's files go (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from DIR/checkpoint.pt, with the settings that it was made with"
+    )
 
 
 def check_common(backend: str, seed: int) -> None:

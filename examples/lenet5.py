@@ -12,7 +12,6 @@ end ``curves.png``. An earlier run's files there first move into ``earlier-1`` (
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,13 +19,13 @@ import torch
 from torch import nn
 
 from autograd_bridge import GELU
-from cupyops.errors import MissingDependencyError
 from examples.checkpoint import CHECKPOINT, load_checkpoint
-from examples.console import UserError, add_common_options, describe_device, pick_device, report_error
+from examples.console import EPILOG, UserError, add_common_options, add_run_options, describe_device, pick_device
 from examples.datasets import MNIST_MIRRORS, ImageSet, load_digits, load_mnist
+from examples.endings import Diverged, run_command
 from examples.fast import FastTrainer
 from examples.reporting import EpochRecord
-from examples.run import DEFAULT_EPOCHS, Config, Diverged, Result, Run
+from examples.run import DEFAULT_EPOCHS, EXAMPLE, Config, Result, Run
 from examples.training import LoaderTrainer, Trainer, repeatable
 
 __all__ = ["Config", "Diverged", "LeNet5", "Result", "main", "train"]
@@ -82,7 +81,7 @@ def train(config: Config, echo: Callable[[str], object] = print) -> Result:
     device = pick_device(config.device)
     if config.fast and device.type != "cuda":
         raise UserError(f"--fast replays CUDA graphs and needs a GPU, got --device {device.type}; leave out --fast")
-    saved = load_checkpoint(config.out, config.settings(device)) if config.resume and config.out else None
+    saved = load_checkpoint(config.out, EXAMPLE, config.settings(device)) if config.resume and config.out else None
     data = load_data(config, echo)
     source = "scikit-learn's digits" if config.dataset == "digits" else f"MNIST from {config.data_dir}"
     echo(f"device:  {describe_device(device)}")
@@ -115,8 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m examples.lenet5",
         description="Train LeNet-5 with a custom GELU on handwritten digits.",
-        epilog="If DIR holds an earlier run, its files move into DIR/earlier-N first. "
-        "--resume goes on with it instead, to the same numbers as a run without a break.",
+        epilog=EPILOG,
     )
     add_common_options(parser)
     parser.add_argument(
@@ -142,12 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fast", action="store_true", help="keep the data on the GPU and replay the step as a CUDA graph (GPU only)"
     )
-    parser.add_argument(
-        "--out", type=Path, default=Config.out, metavar="DIR", help="where the run's files go (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from DIR/checkpoint.pt, with the settings that it was made with"
-    )
+    add_run_options(parser, Config.out)
     return parser
 
 
@@ -156,19 +149,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     options = vars(parser.parse_args(argv))
     mirrors = options.pop("mirror")
-    checkpoint = options["out"] / CHECKPOINT
-    try:
-        train(Config(**options, mirrors=tuple(mirrors) if mirrors else MNIST_MIRRORS))
-    except (UserError, MissingDependencyError, OSError) as error:  # OSError: the disk is full, or was taken away
-        return report_error(parser.prog, error)
-    except Diverged as error:
-        print(f"Stopped: {error}. {checkpoint} holds the last good state.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        kept = f" {checkpoint} is kept; the same command with --resume goes on from it." if checkpoint.exists() else ""
-        print(f"\nInterrupted.{kept}", file=sys.stderr)
-        return 130
-    return 0
+    options["mirrors"] = tuple(mirrors) if mirrors else MNIST_MIRRORS
+    return run_command(parser.prog, options["out"] / CHECKPOINT, lambda: train(Config(**options)))
 
 
 if __name__ == "__main__":

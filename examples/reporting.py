@@ -1,7 +1,8 @@
 """What a run leaves to look at: TensorBoard events, metrics.json, a PNG with curves, and the GPU's utilisation."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch import nn
 
+from examples.console import describe_device
 from examples.files import whole_file
 
-__all__ = ["EpochRecord", "EventLog", "GpuMonitor", "GpuUse", "plot_curves", "write_metrics"]
+__all__ = ["EpochRecord", "EventLog", "GpuMonitor", "GpuUse", "describe_run", "plot_curves", "write_metrics"]
 
 INSTALL_HINT = "pip install 'cupyops[examples]'"
 QUEUED_EVENTS = 4096
@@ -111,15 +114,21 @@ class EventLog:
 
     def write(self, record: EpochRecord, losses: Sequence[float]) -> None:
         """Add an epoch: ``Loss/Train`` per batch, numbered through from 0; the rest per epoch, numbered from 1."""
-        if self._writer is None:
-            return
-        first = (record.epoch - 1) * len(losses)
-        for batch, loss in enumerate(losses, first):
-            self._writer.add_scalar("Loss/Train", loss, batch)
-        self._writer.add_scalar("Accuracy/Test", record.accuracy, record.epoch)
-        if record.gpu is not None:
-            self._writer.add_scalar("GPU/Utilisation_percent", record.gpu.utilisation_percent, record.epoch)
-            self._writer.add_scalar("GPU/Memory_MiB", record.gpu.memory_mib, record.epoch)
+        self.add_series("Loss/Train", losses, (record.epoch - 1) * len(losses))
+        self.add({"Accuracy/Test": record.accuracy}, record.epoch, record.gpu)
+
+    def add(self, values: Mapping[str, float], step: int, gpu: GpuUse | None = None) -> None:
+        """Add each of `values` under its name at `step`, and the use of the GPU."""
+        if gpu is not None:
+            values = {**values, "GPU/Utilisation_percent": gpu.utilisation_percent, "GPU/Memory_MiB": gpu.memory_mib}
+        for name, value in values.items():
+            self.add_series(name, [value], step)
+
+    def add_series(self, name: str, values: Sequence[float], first: int) -> None:
+        """Add `values` under one name, at steps numbered from `first`."""
+        if self._writer is not None:
+            for step, value in enumerate(values, first):
+                self._writer.add_scalar(name, value, step)
 
     def __enter__(self) -> "EventLog":
         return self
@@ -129,6 +138,19 @@ class EventLog:
     ) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def describe_run(config: Any, device: torch.device, model: nn.Module) -> dict[str, Any]:
+    """What ``metrics.json`` says of every run: its options (a dataclass), where it ran, and the model's size."""
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()}
+    return {
+        "config": options,
+        "device": str(device),
+        "device_description": describe_device(device),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
 
 
 def write_metrics(path: Path, metrics: dict[str, Any]) -> None:

@@ -2,29 +2,34 @@
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from examples.checkpoint import save_checkpoint, set_aside
-from examples.console import Progress, UserError, check_common, describe_device
+from examples.checkpoint import open_folder, save_checkpoint
+from examples.console import Progress, UserError, check_common
 from examples.datasets import MNIST_MIRRORS
-from examples.reporting import INSTALL_HINT, EpochRecord, EventLog, GpuMonitor, plot_curves, write_metrics
+from examples.endings import Diverged, check_finite
+from examples.reporting import (
+    INSTALL_HINT,
+    EpochRecord,
+    EventLog,
+    GpuMonitor,
+    describe_run,
+    plot_curves,
+    write_metrics,
+)
 from examples.training import Trainer, epoch_order
 
-__all__ = ["DEFAULT_EPOCHS", "Config", "Diverged", "Result", "Run"]
+__all__ = ["DEFAULT_EPOCHS", "EXAMPLE", "Config", "Diverged", "Result", "Run"]
 
+EXAMPLE = "lenet5"
 DEFAULT_EPOCHS = {"digits": 20, "mnist": 10}
-
-
-class Diverged(RuntimeError):
-    """A batch's loss was infinite or NaN."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +101,10 @@ class Run:
     echo: Callable[[str], object]
 
     def open_folder(self) -> None:
-        """Make ``--out`` ready: an earlier run's files move aside, and the beginning is saved, so Ctrl-C finds it."""
-        out = self.config.out
-        if out is None:
-            return
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            if self.config.resume:
-                self.echo(f"output:  {out}, going on after epoch {len(self.history)}")
-                return
-            earlier = set_aside(out)
-            self.echo(f"output:  {out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
-            self.save()
-        except OSError as error:
-            raise UserError(f"cannot write to {out}: {error}; name another folder with --out") from None
+        """Make ``--out``, if there is one, ready to be written to."""
+        if self.config.out is not None:
+            done = f"epoch {len(self.history)}" if self.config.resume else None
+            open_folder(self.config.out, self.echo, going_on_after=done, save=self.save)
 
     def run_epochs(self) -> None:
         """Train and test up to ``--epochs``, writing each epoch's lines, events, checkpoint and metrics."""
@@ -140,16 +135,13 @@ class Run:
         with Progress(f"Epoch {epoch}", batches, enabled=self.config.progress) as progress:
             losses = self.trainer.train_epoch(order, progress.advance)
         trained = time.perf_counter()
-        finite = losses.isfinite()
-        if not finite.all():
-            batch = int(finite.logical_not().nonzero()[0])
-            raise Diverged(
-                f"the loss became {losses[batch].item()} in batch {batch + 1} of epoch {epoch}; "
-                f"a lower --lr may help, this run had {self.config.lr:g}"
-            )
-        # The last step of all has no loss after it to show what it did.
-        if not torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all():
-            raise Diverged(f"the parameters are not finite after epoch {epoch}; a lower --lr may help")
+        check_finite(
+            losses,
+            self.model,
+            where=lambda batch: f"batch {batch + 1} of epoch {epoch}",
+            after=f"epoch {epoch}",
+            lr=self.config.lr,
+        )
         gpu = monitor.read()
         testing = time.perf_counter()
         accuracy = self.trainer.accuracy()
@@ -165,24 +157,20 @@ class Run:
         history = [record.as_dict() for record in self.history]
         save_checkpoint(
             out,
-            epoch=len(self.history),
+            EXAMPLE,
             model=self.model,
+            settings=self.config.settings(self.device),
+            epoch=len(self.history),
             optimizer=self.trainer.optimizer_state(),
             history=history,
-            settings=self.config.settings(self.device),
         )
         write_metrics(out / "metrics.json", self.metrics(history))
 
     def metrics(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """What a script needs to compare runs. Losses are means over batches, accuracies percent, times seconds."""
-        config = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self.config).items()}
+        config = replace(self.config, epochs=self.config.total_epochs)
         return {
-            "config": {**config, "epochs": self.config.total_epochs},
-            "device": str(self.device),
-            "device_description": describe_device(self.device),
-            "python": sys.version.split()[0],
-            "torch": torch.__version__,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            **describe_run(config, self.device, self.model),
             "setup_seconds": self.trainer.setup_seconds,
             "epochs": history,
         }

@@ -1,6 +1,7 @@
 """What every test file shares: lanes, the GPU marks, and a cache folder of the tests' own."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -46,3 +47,12 @@ def _seed() -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """Where the tensors of a test are: once on the CPU, once on the GPU."""
     return str(request.param)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Have PyTorch use one thread: on tensors of a few elements, more of them only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

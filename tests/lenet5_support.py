@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from examples.datasets import ImageSet
 from examples.lenet5 import Config, build_model
@@ -34,25 +33,8 @@ def config(out: Path | None = None, **changes: Any) -> Config:
     return Config(out=out, **{**defaults, **changes})
 
 
-def quiet(_: str) -> None:
-    """Take the place of print."""
-
-
 def command(out: Path, *more: str) -> list[str]:
     return ["--out", str(out), "--device", "cpu", "--batch-size", str(BATCH), *more]
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    return torch.load(folder / "checkpoint.pt", weights_only=True)
-
-
-def numbers(value: Any) -> Any:
-    """A checkpoint without its times: everything that a resumed run must reproduce."""
-    if isinstance(value, dict):
-        return {k: numbers(v) for k, v in value.items() if not str(k).endswith("seconds") and k != "gpu"}
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape, value.flatten().tolist()
-    return [numbers(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def make_recipe(device: torch.device = CPU) -> LoaderTrainer:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lenet5_support import BATCH, CPU, TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe, quiet, saved
+from example_support import quiet, saved
+from lenet5_support import BATCH, CPU, TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe
 
 from autograd_bridge import GELU
 from examples import lenet5, reporting

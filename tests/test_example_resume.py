@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from lenet5_support import TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe, numbers, quiet, saved
+from example_support import numbers, quiet, saved
+from lenet5_support import TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe
 from torch import Tensor
 
 from examples import checkpoint, lenet5, reporting, run

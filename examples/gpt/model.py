@@ -1,0 +1,166 @@
+"""A transformer over characters, whose residual additions are each one operator with the norm that follows.
+
+A pre-norm block adds what a branch computed to the stream of residuals, and the next branch reads a norm of the sum. So
+the stream is carried from norm to norm as the pair (branch, residual), and at every norm
+
+    residual ← branch + residual
+    y        ← layer_norm(residual)
+
+is one call of `add_layer_norm`, which reads and writes the stream once. Under autocast the branches are bfloat16 and the
+stream is float32: dozens of small additions to a bfloat16 stream would each be rounded to 8 bits of the sum.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autograd_bridge import GELU, AddLayerNorm, LayerNorm
+
+__all__ = ["OPERATORS", "CharGPT", "Operators", "build_model", "generate"]
+
+INITIAL_STD = 0.02
+# cuBLAS takes its fast paths for 16-bit matrices whose rows are a multiple of 16 bytes, and its best for tiles of 64.
+VOCABULARY_MULTIPLE = 64
+
+
+class TorchAddLayerNorm(nn.LayerNorm):
+    """`AddLayerNorm` in PyTorch's own operators."""
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        s = x + residual
+        return super().forward(s), s
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The modules that a backend stands for. Their parameters are the same, so a `state_dict` fits every backend."""
+
+    norm: Callable[[int], nn.Module]
+    add_norm: Callable[[int], nn.Module]
+    activation: Callable[[], nn.Module]
+
+
+OPERATORS = {
+    "kernels": Operators(LayerNorm, AddLayerNorm, GELU),
+    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.GELU),
+}
+
+
+class Attention(nn.Module):
+    """Causal self-attention, (B, T, width) to (B, T, width)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Heads become the second dimension by strides alone: q, k, v are (B, heads, T, width / heads).
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention and a two-layer network; takes and gives (y, residual), where y is the norm of residual.
+
+    The norm that would open the next block closes this one, so that this block's last addition is fused with it.
+    """
+
+    def __init__(self, width: int, heads: int, operators: Operators) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads)
+        self.norm1 = operators.add_norm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), operators.activation(), nn.Linear(4 * width, width))
+        self.norm2 = operators.add_norm(width)
+
+    def forward(self, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        y, residual = self.norm1(self.attention(y), residual)
+        y, residual = self.norm2(self.mlp(y), residual)
+        return y, residual
+
+
+class CharGPT(nn.Module):
+    """Characters (B, T), int64 with T up to `context`, to logits (B, T, at least `vocabulary`) of the characters that
+    follow."""
+
+    def __init__(
+        self, vocabulary: int, *, context: int, layers: int, heads: int, width: int, operators: Operators
+    ) -> None:
+        super().__init__()
+        self.context = context
+        rows = math.ceil(vocabulary / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        self.token = nn.Embedding(rows, width)
+        self.position = nn.Embedding(context, width)
+        self.norm = operators.norm(width)
+        self.blocks = nn.ModuleList(Block(width, heads, operators) for _ in range(layers))
+        self.head = nn.Linear(width, rows, bias=False)
+        self._initialise(layers)
+
+    def _initialise(self, layers: int) -> None:
+        """N(0, 0.02²) for matrices and 0 for biases, as GPT-2 began; norms stay at 1 and 0.
+
+        The stream is the sum of 2·layers branches, so what each adds is drawn smaller by the root of their number.
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                last_of_branch = name.endswith(("attention.out.weight", "mlp.2.weight"))
+                nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(2 * layers if last_of_branch else 1))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        residual = self.token(characters) + self.position.weight[: characters.shape[1]]
+        y = self.norm(residual)
+        for block in self.blocks:
+            y, residual = block(y, residual)
+        logits: Tensor = self.head(y)
+        return logits
+
+
+def build_model(
+    vocabulary: int,
+    *,
+    context: int,
+    layers: int,
+    heads: int,
+    width: int,
+    backend: str,
+    seed: int,
+    device: torch.device,
+) -> CharGPT:
+    """The model that the seed stands for, drawn on the CPU so that it is the same on every device and backend."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        model = CharGPT(
+            vocabulary, context=context, layers=layers, heads=heads, width=width, operators=OPERATORS[backend]
+        )
+    return model.to(device)
+
+
+@torch.no_grad()
+def generate(
+    model: CharGPT,
+    prompt: Tensor,
+    count: int,
+    *,
+    vocabulary: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
+
+    Logits are divided by `temperature`. Nothing is read back from the device until all is drawn.
+    """
+    tokens = torch.zeros(len(prompt) + count, dtype=torch.int64, device=prompt.device)
+    tokens[: len(prompt)] = prompt
+    for end in range(len(prompt), len(tokens)):
+        logits = model(tokens[max(0, end - model.context) : end].unsqueeze(0))[0, -1, :vocabulary]
+        chances = (logits.float() / temperature).softmax(0)
+        tokens[end : end + 1] = torch.multinomial(chances, 1, generator=generator)
+    return tokens

@@ -1,0 +1,279 @@
+"""examples/gpt/model.py and trainer.py: the mathematics, the optimizer, and what the host never waits for."""
+
+import functools
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from char_gpt_support import CPU, TEXT, config, trainer
+from example_support import quiet
+from torch import Tensor
+
+from examples.gpt.config import SIZES, learning_rate
+from examples.gpt.model import OPERATORS, CharGPT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# The model -----------------------------------------------------------------------------------------------------------
+
+
+def textbook(state: dict[str, Tensor], characters: Tensor, *, layers: int, heads: int) -> Tensor:
+    """The same transformer as papers write it: x + branch(norm(x)), and attention by its formula, in float64."""
+    w = {name: value.double() for name, value in state.items()}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return (
+            centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+        )
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    length = characters.shape[1]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    x = w["token.weight"][characters] + w["position.weight"][:length]
+    opening = "norm"
+    for layer in range(layers):
+        q, k, v = linear(norm(x, opening), f"blocks.{layer}.attention.qkv").chunk(3, -1)
+        size = q.shape[-1] // heads
+        parts = []
+        for head in range(heads):
+            mine = slice(head * size, (head + 1) * size)
+            scores = q[..., mine] @ k[..., mine].mT / math.sqrt(size)
+            parts.append(scores.masked_fill(later, -math.inf).softmax(-1) @ v[..., mine])
+        x = x + linear(torch.cat(parts, -1), f"blocks.{layer}.attention.out")
+        inner = linear(norm(x, f"blocks.{layer}.norm1"), f"blocks.{layer}.mlp.0")
+        x = x + linear(inner * (1 + (inner / math.sqrt(2)).erf()) / 2, f"blocks.{layer}.mlp.2")
+        opening = f"blocks.{layer}.norm2"
+    return norm(x, opening) @ w["head.weight"].T
+
+
+@pytest.mark.parametrize("backend", ["kernels", "torch"])
+def test_model_is_the_textbooks(backend: str, tmp_path: Path) -> None:
+    subject = trainer(tmp_path, backend=backend)
+    with torch.no_grad():
+        for parameter in subject.parameters:
+            parameter.add_(torch.randn_like(parameter) / 5)  # biases and norms are at 0 and 1 to begin with
+    characters = subject.draw_batch()[0]
+    expected = textbook(subject.model.state_dict(), characters, layers=2, heads=2)
+    torch.testing.assert_close(subject.model(characters).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gpus_model_has_ten_million_parameters() -> None:
+    size = {name: SIZES["cuda"][name] for name in ("context", "layers", "heads", "width")}
+    with torch.device("meta"):
+        model = CharGPT(222, **size, operators=OPERATORS["kernels"])
+    assert 10e6 < sum(p.numel() for p in model.parameters()) < 11e6
+
+
+def test_state_fits_both_backends(tmp_path: Path) -> None:
+    ours, theirs = (trainer(tmp_path, backend=backend).model.state_dict() for backend in ("kernels", "torch"))
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_weights_begin_small_and_those_that_end_a_branch_smaller(tmp_path: Path) -> None:
+    state = trainer(tmp_path, width=128).model.state_dict()
+    for name, value in state.items():
+        if name.endswith("bias"):
+            assert not value.any()
+        elif value.dim() == 1:
+            assert (value == 1).all()
+        else:
+            ends_branch = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            assert value.std().item() == pytest.approx(0.02 / (2 if ends_branch else 1), rel=0.05), name
+
+
+def test_later_characters_change_nothing_before_them(tmp_path: Path) -> None:
+    model = trainer(tmp_path).model
+    characters = torch.arange(16).unsqueeze(0) % 7
+    changed = characters.clone()
+    changed[0, 9:] += 1
+    before, after = model(characters), model(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.equal(before[:, 9], after[:, 9])
+
+
+@pytest.mark.parametrize("backend", ["kernels", "torch"])
+def test_autocast_keeps_the_stream_in_float32_and_the_branches_in_bfloat16(backend: str, tmp_path: Path) -> None:
+    subject = trainer(tmp_path, backend=backend, amp=True)
+    seen: list[tuple[torch.dtype, ...]] = []
+    for block in subject.model.blocks:
+        for norm in (block.norm1, block.norm2):
+            norm.register_forward_hook(lambda _, given, made: seen.append(tuple(x.dtype for x in (*given, *made))))
+    subject.step(0)
+    assert seen == [(torch.bfloat16, torch.float32, torch.float32, torch.float32)] * 4
+
+
+def test_building_leaves_the_global_random_numbers_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    subject = trainer(tmp_path, seed=1)
+    subject.warm_up()
+    subject.step(0)
+    subject.sample(1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_backends_train_alike(amp: bool, tmp_path: Path) -> None:
+    ours, theirs = (trainer(tmp_path, backend=b, amp=amp).train(0, 12, quiet)[0] for b in ("kernels", "torch"))
+    torch.testing.assert_close(ours, theirs, rtol=2e-2 if amp else 1e-4, atol=0)
+
+
+def test_warming_up_changes_nothing(tmp_path: Path) -> None:
+    plain, warm = trainer(tmp_path), trainer(tmp_path)
+    warm.warm_up()
+    assert all(p.grad is None for p in warm.parameters)
+    assert torch.equal(plain.train(0, 3, quiet)[0], warm.train(0, 3, quiet)[0])
+
+
+def test_only_matrices_decay(tmp_path: Path) -> None:
+    subject = trainer(tmp_path)
+    decayed, kept = (group["params"] for group in subject.optimizer.param_groups)
+    assert (subject.optimizer.param_groups[0]["weight_decay"], subject.optimizer.param_groups[1]["weight_decay"]) == (
+        0.1,
+        0.0,
+    )
+    assert {p.dim() for p in kept} == {1}
+    assert {p.dim() for p in decayed} == {2}
+    assert len(decayed) + len(kept) == len(subject.parameters)
+
+
+def test_gradients_are_clipped_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = trainer(tmp_path)
+    norms = []
+    monkeypatch.setattr(
+        subject.optimizer,
+        "step",
+        lambda: norms.append(torch.cat([p.grad.flatten() for p in subject.parameters]).norm().item()),
+    )
+    plain = subject.loss
+    subject.loss = lambda *batch: 1000 * plain(*batch)
+    subject.step(0)
+    assert norms == [pytest.approx(1, rel=1e-3)]
+
+
+def test_learning_rate_rises_then_falls_to_a_tenth(tmp_path: Path) -> None:
+    rates = [learning_rate(config(tmp_path, steps=1000, lr=1.0), step) for step in range(1000)]
+    assert rates[:100] == pytest.approx([(step + 1) / 100 for step in range(100)])
+    assert all(a >= b for a, b in itertools.pairwise(rates[100:]))
+    assert rates[550] == pytest.approx(0.55)
+    assert 0.1 < rates[-1] < 0.101
+    assert learning_rate(config(tmp_path, steps=1, lr=1.0), 0) == 1
+
+
+def test_rate_of_the_step_is_the_optimizers(tmp_path: Path) -> None:
+    subject = trainer(tmp_path)
+    subject.step(7)
+    assert {g["lr"] for g in subject.optimizer.param_groups} == {learning_rate(subject.config, 7)}
+
+
+def test_validation_loss_is_the_mean_over_the_same_spread_windows(tmp_path: Path) -> None:
+    subject = trainer(tmp_path)
+    held_out = subject.corpus.validation.long()
+    last = len(held_out) - 17
+    expected = []
+    for i in range(8):
+        window = held_out[int(i * last / 7) :][:17]
+        expected.append(F.cross_entropy(subject.model(window[None, :-1])[0], window[1:]).item())
+    assert subject.validation_loss() == pytest.approx(sum(expected) / 8, rel=1e-5)
+    assert subject.validation_loss() == subject.validation_loss()
+
+
+def test_compiled_trains_like_eager_and_without_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    compiled, eager = (trainer(tmp_path, compile=mode, layers=1) for mode in (True, False))
+    compiled.warm_up()
+    torch.testing.assert_close(compiled.train(0, 5, quiet)[0], eager.train(0, 5, quiet)[0], rtol=1e-4, atol=0)
+    assert compiled.validation_loss() == pytest.approx(eager.validation_loss(), rel=1e-4)
+    assert list(compiled.model.state_dict()) == list(eager.model.state_dict())
+
+
+# Samples -------------------------------------------------------------------------------------------------------------
+
+
+def test_sample_depends_on_seed_step_and_parameters_alone(tmp_path: Path) -> None:
+    subject = trainer(tmp_path, sample_length=40)
+    first = subject.sample(3)
+    subject.draw_batch()
+    torch.rand(3)
+    assert subject.sample(3) == first
+    assert subject.sample(4) != first
+    assert len(first) == 41
+    assert set(first) <= set(TEXT)
+
+
+def test_sample_continues_the_prompt_and_one_longer_than_the_context(tmp_path: Path) -> None:
+    assert trainer(tmp_path, prompt="gre").sample(0).startswith("gre")
+    prompt = "red green blue yellow "
+    assert trainer(tmp_path, prompt=prompt).sample(0).startswith(prompt)
+
+
+def test_rows_that_pad_the_vocabulary_are_never_drawn(tmp_path: Path) -> None:
+    subject = trainer(tmp_path, sample_length=50)
+    count = len(subject.corpus.characters)
+    assert subject.model.head.weight.shape[0] == 64 > count
+    with torch.no_grad():
+        subject.model.head.weight[count:] = 100 * subject.model.head.weight[:1]
+    assert len(subject.sample(0)) == 51
+
+
+# On a GPU ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("amp", [False, True])
+def test_backends_train_alike_on_the_gpu(amp: bool, gpu: torch.device, tmp_path: Path) -> None:
+    sizes = {"width": 64, "amp": amp, "lr": 3e-3}
+    ours, theirs = (trainer(tmp_path, gpu, backend=b, **sizes).train(0, 20, quiet)[0] for b in ("kernels", "torch"))
+    torch.testing.assert_close(ours, theirs, rtol=2e-2 if amp else 5e-3, atol=0)
+
+
+@pytest.mark.gpu
+def test_gpu_trains_like_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
+    on_gpu, on_cpu = (trainer(tmp_path, device) for device in (gpu, CPU))
+    inputs, targets = on_cpu.draw_batch()
+    there = on_gpu.loss(inputs.to(gpu), targets.to(gpu))
+    here = on_cpu.loss(inputs, targets)
+    assert there.item() == pytest.approx(here.item(), rel=1e-5)
+    there.backward()
+    here.backward()
+    for a, b in zip(on_gpu.parameters, on_cpu.parameters, strict=True):
+        torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("backend", ["kernels", "torch"])
+def test_host_waits_for_the_gpu_in_no_step(backend: str, gpu: torch.device, tmp_path: Path) -> None:
+    subject = trainer(tmp_path, gpu, backend=backend, amp=True)
+    for step in range(3):
+        subject.step(step)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(3, 6):
+            subject.step(step)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+def test_compiled_trains_like_eager_on_the_gpu(gpu: torch.device, tmp_path: Path) -> None:
+    compiled, eager = (trainer(tmp_path, gpu, compile=mode, layers=1, lr=3e-3) for mode in (True, False))
+    compiled.warm_up()
+    torch.testing.assert_close(compiled.train(0, 10, quiet)[0], eager.train(0, 10, quiet)[0], rtol=1e-2, atol=0)
