@@ -14,6 +14,7 @@ COLOURS = {
     "eager": "#e69f00",
     "compile": "#009e73",
     "triton": "#cc79a7",
+    "liger": "#d55e00",
     "extension": "#7f7f7f",
     "dlpack": "#56b4e9",
 }

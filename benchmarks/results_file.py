@@ -55,6 +55,7 @@ def environment() -> dict[str, Any]:
         "cupy": toolchain.cupy().__version__,
         "nvrtc": ".".join(map(str, toolchain.nvrtc_version())),
         "triton": _version("triton"),
+        "liger": _version("liger_kernel"),
         "nvcc": _search(r"release ([\d.]+)", _output("nvcc", "--version")),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
