@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ __all__ = [
     "ROWWISE",
     "SIZES",
     "Case",
+    "Choice",
     "Operand",
     "WrongResult",
     "backward_alone",
@@ -27,7 +28,6 @@ __all__ = [
     "host_cases",
     "plain",
     "recording",
-    "selected",
     "title",
     "tolerance",
 ]
@@ -271,13 +271,28 @@ def device_cases(
     return cases
 
 
-def selected(cases: Iterable[Case], dtypes: Sequence[str] = (), directions: Sequence[str] = ()) -> Iterator[Case]:
-    """Those that read nothing but these dtypes, and go in one of these directions; no names: any."""
-    for case in cases:
-        if (not dtypes or set(case.dtype.split("+")) <= set(dtypes)) and (
-            not directions or case.direction in directions
-        ):
-            yield case
+@dataclass(frozen=True)
+class Choice:
+    """Which cases are measured on the GPU; no names: any.
+
+    Attributes:
+        sizes, row_lengths, full: as of :func:`device_cases`.
+        dtypes: a case is taken if it reads no other.
+        directions: "forward", "backward".
+    """
+
+    sizes: tuple[int, ...] = SIZES
+    row_lengths: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
+    full: bool = False
+
+    def cases(self, op: str) -> Iterator[Case]:
+        """The operator's cases that are chosen."""
+        for case in device_cases(op, self.sizes, self.row_lengths, full=self.full):
+            of_dtype = not self.dtypes or set(case.dtype.split("+")) <= set(self.dtypes)
+            if of_dtype and (not self.directions or case.direction in self.directions):
+                yield case
 
 
 def host_cases(op: str) -> Iterator[Case]:

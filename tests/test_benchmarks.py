@@ -18,12 +18,12 @@ from benchmarks.cases import (
     OPERATORS,
     ROWWISE,
     Case,
+    Choice,
     WrongResult,
     check,
     device_cases,
     error_in_eps,
     host_cases,
-    selected,
 )
 from benchmarks.measure import check_call, measure_device, measure_host
 from benchmarks.peers import BuildFailed, Unavailable, extension
@@ -166,9 +166,9 @@ def test_gradients_do_not_pile_up_from_call_to_call(direction: str) -> None:
 def test_cases_are_chosen_by_dtype_and_direction(
     dtypes: tuple[str, ...], directions: tuple[str, ...], found: set[tuple[str, str]]
 ) -> None:
-    cases = [*selected(device_cases("add2", (2**24,)), dtypes, directions)]
+    cases = [*Choice((2**24,), dtypes=dtypes, directions=directions).cases("add2")]
     assert {(case.dtype, case.direction) for case in cases} == found
-    assert {case.dtype for case in selected(device_cases("add2", (2**24,)))} >= {"float16", "float64"}
+    assert {case.dtype for case in Choice((2**24,)).cases("add2")} >= {"float16", "float64"}
 
 
 # Wrong results

@@ -115,31 +115,6 @@ def test_a_broken_document_is_named_by_its_fault(break_it: Callable[[Any], Any],
         results_file.validate(broken)
 
 
-def test_merging_keeps_other_sections_and_replaces_this_one() -> None:
-    old, fresh = document(commit="old"), document(commit="new")
-    for name in ("gelu.host", "build", "lenet5"):
-        del fresh["sections"][name]
-    fresh["host"], fresh["build"], fresh["lenet5"], fresh["skipped"] = [], [], [], []
-    fresh["rows"] = fresh["rows"][:1]
-    both = results_file.merged(old, fresh)
-    assert both["rows"] == fresh["rows"]
-    assert (both["host"], both["build"], both["lenet5"]) == (old["host"], old["build"], old["lenet5"])
-    assert both["skipped"] == []  # what was missing from the section that was measured again
-    assert {name: section["commit"] for name, section in both["sections"].items()} == {
-        "build": "old",
-        "gelu.device": "new",
-        "gelu.host": "old",
-        "lenet5": "old",
-    }
-
-
-def test_merging_refuses_another_machine() -> None:
-    old = document()
-    old["environment"] = {**old["environment"], "gpu": "NVIDIA A100"}
-    with pytest.raises(results_file.ResultsError, match="measured with gpu NVIDIA A100, and this is NVIDIA H200"):
-        results_file.merged(old, document())
-
-
 @pytest.mark.parametrize(
     ("gpu", "name"),
     [("NVIDIA H200", "nvidia-h200.json"), ("NVIDIA A100-SXM4-80GB (MIG)", "nvidia-a100-sxm4-80gb-mig.json")],
@@ -307,6 +282,13 @@ def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, caps
             ("--from", "x.json", "--table", "--ops", "gelu"),
             "--from measures nothing, so --ops has no meaning beside it",
         ),
+        (
+            ("--from", "x.json", "--table", "--row-lengths", "64"),
+            "--from measures nothing, so --row-lengths has no meaning beside it",
+        ),
+        (("--from", "x.json", "--table", "--full"), "--from measures nothing, so --full has no meaning beside it"),
+        (("--dtypes", "int8"), "invalid choice: 'int8'"),
+        (("--warm-up", "0"), "expected a whole number of at least 1, got '0'"),
         (("--ops", "lenet5"), "--ops lenet5 needs --mnist DIR"),
         (("--ops", "softmax"), "invalid choice: 'softmax'"),
         (("--sizes", "2^40"), "expected a number of elements from 2 to 2^31, such as 2^20, got '2^40'"),

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(1024)
     layer_norm_forward_kernel(int64_t width, Acc eps, bool aligned, bool staged, const T* __restrict__ x,
                               const T* __restrict__ residual, const T* __restrict__ weight, const T* __restrict__ bias,
                               T* __restrict__ y, T* __restrict__ s, Acc* __restrict__ stats) {
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(32) unsigned char memory[];
   Acc* const row = reinterpret_cast<Acc*>(memory);
   __shared__ Acc shared[33];
   const int64_t begin = blockIdx.x * width, step = static_cast<int64_t>(blockDim.x) * P;
