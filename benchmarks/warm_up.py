@@ -6,6 +6,7 @@ Inductor and Triton keep what they have compiled on disk, where the process that
 import contextlib
 import multiprocessing
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,11 +78,12 @@ def _work(
 
 
 def share(choice: Choice, ops: Sequence[str], kinds: Sequence[str], part: int, parts: int) -> Iterator[Case]:
-    """Every parts-th of the chosen cases."""
+    """Every parts-th of the chosen cases, shuffled: forward and backward, which takes longer, alternate."""
     cases: list[Case] = []
     for op in ops:
         cases += host_cases(op) if "host" in kinds else ()
         cases += choice.cases(op) if "device" in kinds else ()
+    random.Random(0).shuffle(cases)
     return iter(cases[part::parts])
 
 

@@ -26,7 +26,7 @@ from benchmarks.cases import (
     host_cases,
 )
 from benchmarks.measure import check_call, measure_device, measure_host
-from benchmarks.peers import BuildFailed, Unavailable, extension
+from benchmarks.peers import BuildFailed, Unavailable, extension, liger_kernels
 from benchmarks.timing import gigabytes_per_second, interleave, rotation, spread
 
 CPU = torch.device("cpu")
@@ -315,6 +315,13 @@ def test_the_extension_exports_what_the_cases_call() -> None:
             (results_file.ROOT / "benchmarks" / f"{op}.py").read_text(encoding="utf-8") for op in OPERATORS
         )
     assert text.count("#include") > 0
+
+
+@pytest.mark.parametrize(("missing", "message"), [("liger_kernel", "liger_kernel is not"), ("triton", "Triton is not")])
+def test_liger_is_told_apart_from_what_it_needs(monkeypatch: pytest.MonkeyPatch, missing: str, message: str) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(Unavailable, match=message):
+        liger_kernels("layer_norm")
 
 
 def test_importing_the_benchmarks_imports_no_peer() -> None:

@@ -2,13 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import results_file, warm_up
+from benchmarks import __main__ as command
+from benchmarks import measure, results_file, warm_up
 from benchmarks.cases import Case, Choice, device_cases
 from benchmarks.measure import Findings
 from benchmarks.merging import merged
@@ -137,6 +138,21 @@ def test_a_section_told_in_parts_tells_what_is_missing_once() -> None:
     assert len(made["rows"]) == 2
 
 
+def test_rows_are_measured_and_saved_length_by_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[tuple[str, int]]] = []
+
+    def measured(cases: Iterable[Case], *arguments: Any, **options: Any) -> Findings:
+        seen.append({(case.dtype, case.shape[-1]) for case in cases})
+        return Findings()
+
+    monkeypatch.setattr(measure, "measure_device", measured)
+    words = "--ops layer_norm --kinds device --row-lengths 128 64 --dtypes float32 --sizes 2^10 --directions forward"
+    options = command.build_parser().parse_args(words.split())
+    sections = [(section, name) for section, name, _ in command._sections(options, torch.device("cpu"), 1.0)]
+    assert seen == [{("float32", 64)}, {("float32", 128)}]
+    assert sections == [("layer_norm.device", "rows")] * 2
+
+
 # Compiling ahead
 
 
@@ -146,6 +162,8 @@ def test_shares_are_all_the_cases_and_each_once() -> None:
     parts = [[c.title for c in warm_up.share(choice, ("layer_norm",), ("device",), i, 3)] for i in range(3)]
     assert sorted(itertools.chain(*parts)) == sorted(whole)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    both = [c.direction for c in warm_up.share(Choice((2**10,), (64, 768)), ("layer_norm",), ("device",), 0, 2)]
+    assert len(set(both)) == 2
     with_host = [*warm_up.share(choice, ("layer_norm",), ("device", "host"), 0, 1)]
     assert len(with_host) == len(whole) + 3
 
