@@ -4,27 +4,33 @@
 
     python -m benchmarks                                  # every operator, into benchmarks/results/<gpu>.json
     python -m benchmarks --ops gelu --kinds device --merge
+    python -m benchmarks --ops layer_norm --row-lengths 1024 8192 --dtypes bfloat16 --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --into README.md
 """
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cupyops.errors import MissingDependencyError
 
-from . import results_file
-from .cases import OPERATORS, SIZES
+from . import results_file, warm_up
+from .cases import DTYPES, OPERATORS, SIZES, Choice
 from .lenet5 import RECIPES
 from .peers import IMPLEMENTATIONS
 
 __all__ = ["main"]
 
 KINDS = ("device", "host", "build")
+DIRECTIONS = ("forward", "backward")
+DTYPE_NAMES = tuple(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, torch.float64))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,10 +71,24 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=_size,
         metavar="N",
-        help="numbers of elements, also as 2^K; default: 2^10 2^16 2^20 2^24 2^28",
+        help="numbers of elements, also as 2^K; default: 2^10 2^16 2^20 2^24 2^28; layer_norm takes the largest",
+    )
+    parser.add_argument(
+        "--row-lengths", nargs="+", type=_size, metavar="N", help="of layer_norm; default: 15 from 64 to 2^18"
+    )
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPE_NAMES, help="of the rows on the GPU; default: all")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, help="of the rows on the GPU; default: both")
+    parser.add_argument(
+        "--full", action="store_true", help="layer_norm: float16, no weight and the addition at every row length"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=_positive,
+        metavar="JOBS",
+        help="first compile what has to be compiled, in so many processes at a time",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: benchmarks/results/<name of the GPU>.json")
-    parser.add_argument("--merge", action="store_true", help="keep the file's sections that are not measured now")
+    parser.add_argument("--merge", action="store_true", help="keep the file's rows that are not measured now")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw SVG plots into this folder")
     parser.add_argument(
@@ -113,8 +133,8 @@ def _positive(text: str) -> int:
 
 def _misuse(options: argparse.Namespace) -> str:
     """What is wrong with options that argparse has taken one by one, or nothing."""
-    names = ("ops", "kinds", "implementations", "sizes", "out", "merge")
-    measuring = [f"--{name}" for name in names if getattr(options, name)]
+    names = ("ops", "kinds", "implementations", "sizes", "row_lengths", "dtypes", "directions", "full", "warm_up")
+    measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
     if options.source is not None:
         if measuring:
             return f"--from measures nothing, so {measuring[0]} has no meaning beside it; leave one of them out"
@@ -127,8 +147,7 @@ def _misuse(options: argparse.Namespace) -> str:
 
 def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
-    import torch
-
+    from .merging import merged
     from .timing import copy_bandwidth
 
     if not torch.cuda.is_available():
@@ -151,11 +170,11 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     fresh = results_file.new(environment, *results_file.commit(), copy)
     print(f"{environment['gpu']}: copies {copy['gb_per_s'] / 1000:.3f} TB/s", flush=True)
     if old is not None:
-        results_file.merged(old, fresh)  # refuses another machine's file before anything is measured
+        merged(old, fresh)  # refuses another machine's file before anything is measured
     document, failed = fresh, False
     for section, name, findings in _sections(options, device, copy["gb_per_s"]):
         results_file.add(fresh, section, name, findings)
-        document = fresh if old is None else results_file.merged(old, fresh)
+        document = fresh if old is None else merged(old, fresh)
         results_file.save(path, document)
         failed |= findings.failed
     print(f"written to {path}")
@@ -167,7 +186,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) -> Any:
     """(section, list of the document, findings), one after the other."""
     from .build_time import measure_build
-    from .cases import device_cases, host_cases
+    from .cases import host_cases
     from .lenet5 import Plan, measure_lenet5
     from .measure import measure_device, measure_host
 
@@ -175,12 +194,24 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
     operators = [op for op in OPERATORS if op in chosen]
     kinds = options.kinds or KINDS
     names = [name for name in IMPLEMENTATIONS if name in (options.implementations or IMPLEMENTATIONS)]
+    choice = Choice(
+        tuple(options.sizes or SIZES),
+        tuple(options.row_lengths or ()),
+        tuple(options.dtypes or ()),
+        tuple(options.directions or ()),
+        options.full,
+    )
+    if options.warm_up:
+        # The extension's build time is a figure, to be measured with nothing beside it.
+        ahead = [name for name in names if name != "extension" or "build" not in kinds]
+        warm_up.run(choice, operators, kinds, ahead, options.warm_up, echo=_echo)
     for op in operators:
         if "host" in kinds:
             yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
         if "device" in kinds:
-            cases = device_cases(op, options.sizes or SIZES)
-            yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
+            # Row length by row length, so that a run that is cut short keeps what it has.
+            for _, cases in itertools.groupby(choice.cases(op), lambda case: case.shape[-1]):
+                yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
     if operators and "build" in kinds:
         yield "build", "build", measure_build(names, echo=_echo)
     if "lenet5" in chosen:

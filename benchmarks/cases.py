@@ -13,8 +13,10 @@ from torch import Tensor
 __all__ = [
     "DTYPES",
     "OPERATORS",
+    "ROWWISE",
     "SIZES",
     "Case",
+    "Choice",
     "Operand",
     "WrongResult",
     "backward_alone",
@@ -26,9 +28,13 @@ __all__ = [
     "host_cases",
     "plain",
     "recording",
+    "title",
+    "tolerance",
 ]
 
-OPERATORS = ("add2", "gelu")
+OPERATORS = ("add2", "gelu", "layer_norm")
+# Whose time depends on the length of a row as well as on the number of elements.
+ROWWISE = ("layer_norm",)
 
 SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -39,10 +45,15 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor that a case reads or writes."""
+    """A tensor that a case reads or writes.
+
+    Attributes:
+        terms: of how many terms a result's element is a sum; 0 where no such sum is kept in the arithmetic's own type.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    terms: int = 0
 
     @property
     def numel(self) -> int:
@@ -104,6 +115,8 @@ class Case:
         bind: how the function and one set of inputs become the call that is measured.
         reads: what the computation has to read, where that is not every operand. Bytes are counted as each of these
             read once and each result written once.
+        draw: makes the operands on the generator's device, where they depend on one another; else each is from the
+            standard normal distribution.
         capturable: whether that call can be captured in a CUDA graph; autograd's backward, which runs on the
             forward's stream, cannot.
     """
@@ -118,11 +131,12 @@ class Case:
     bind: Callable[[Function, Sequence[Tensor]], Call] = plain
     reads: tuple[Operand, ...] | None = None
     capturable: bool = True
+    draw: Callable[[torch.Generator], tuple[Tensor, ...]] | None = None
 
     @property
     def dtype(self) -> str:
-        """Names of the operands' dtypes, ``"float32"`` or ``"bfloat16+float32"``."""
-        return "+".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in self.operands))
+        """Names of the dtypes that are read, ``"float32"`` or ``"bfloat16+float32"``."""
+        return "+".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in self._read()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,8 +144,14 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        reads = self.operands if self.reads is None else self.reads
-        return sum(x.nbytes for x in (*reads, *self.results))
+        return sum(x.nbytes for x in (*self._read(), *self.results))
+
+    def _read(self) -> tuple[Operand, ...]:
+        return self.operands if self.reads is None else self.reads
+
+    @property
+    def title(self) -> str:
+        return title(self.labels())
 
     def labels(self) -> dict[str, Any]:
         """What identifies the case in a row."""
@@ -144,7 +164,9 @@ class Case:
         }
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Fresh operands from the standard normal distribution, on the generator's device."""
+        """Fresh operands, on the generator's device."""
+        if self.draw is not None:
+            return self.draw(generator)
         return tuple(
             torch.randn(x.shape, dtype=x.dtype, device=generator.device, generator=generator) for x in self.operands
         )
@@ -152,6 +174,12 @@ class Case:
     def expected(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results in float64."""
         return _as_tuple(self.reference(*(x.double() for x in inputs)))
+
+
+def title(labels: Mapping[str, Any]) -> str:
+    """A case, or the row of one, in a line."""
+    shape = " × ".join(map(str, labels["shape"]))
+    return f"{labels['op']} {labels['variant']}, {labels['direction']}, {labels['dtype']}, {shape}"
 
 
 class WrongResult(RuntimeError):
@@ -162,6 +190,18 @@ class WrongResult(RuntimeError):
 # one after a double rounding. In the wider types 1 - tanh² and its like cancel, and what follows multiplies the lost
 # units by up to 30 for |x| < 6; a formula that is wrong is off by thousands.
 TOLERANCE_EPS = {torch.float64: 64.0, torch.float32: 64.0, torch.bfloat16: 2.0, torch.float16: 2.0}
+
+
+def tolerance(result: Operand) -> float:
+    """The error allowed in a result, in eps of its dtype.
+
+    A running sum of M terms of either sign grows like √M, and is rounded at every step: by M/√2 · eps/√12 in all, or
+    √M/5 eps beside the result's own √M. Five times that leaves room for the worst of many columns, and none for a row
+    that is left out, whose share of the result is 1/√M.
+    """
+    arithmetic = torch.promote_types(result.dtype, torch.float32)
+    unit = torch.finfo(arithmetic).eps / torch.finfo(result.dtype).eps
+    return TOLERANCE_EPS[result.dtype] + math.sqrt(result.terms) * unit
 
 
 def error_in_eps(out: Tensor, expected: Tensor) -> float:
@@ -180,7 +220,7 @@ def check(case: Case, outputs: Any, expected: Sequence[Tensor]) -> float:
     """The largest error of a call's outputs, in eps.
 
     Raises:
-        WrongResult: another number, shape or dtype of outputs, or an error beyond :data:`TOLERANCE_EPS`.
+        WrongResult: another number, shape or dtype of outputs, or an error beyond :func:`tolerance`.
     """
     outputs = _as_tuple(outputs)
     found = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x for x in outputs]
@@ -188,10 +228,10 @@ def check(case: Case, outputs: Any, expected: Sequence[Tensor]) -> float:
     if found != wanted:
         raise WrongResult(f"expected results of {wanted}, got {found}")
     worst = 0.0
-    for out, right in zip(outputs, expected, strict=True):
-        error = error_in_eps(out.detach(), right)
-        if not error <= TOLERANCE_EPS[out.dtype]:
-            raise WrongResult(f"off by {error:.3g} eps of {out.dtype}; {TOLERANCE_EPS[out.dtype]:g} are allowed")
+    for out, right, result in zip(outputs, expected, case.results, strict=True):
+        error, allowed = error_in_eps(out.detach(), right), tolerance(result)
+        if not error <= allowed:
+            raise WrongResult(f"off by {error:.3g} eps of {out.dtype}; {allowed:.3g} are allowed")
         worst = max(worst, error)
     return worst
 
@@ -212,10 +252,47 @@ def _as_tuple(outputs: Any) -> tuple[Any, ...]:
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
-def device_cases(op: str, sizes: Sequence[int] = SIZES) -> Iterator[Case]:
-    """The operator's cases for time on the GPU, at these numbers of elements."""
-    cases: Iterator[Case] = importlib.import_module(f"benchmarks.{op}").cases(sizes)
+def device_cases(
+    op: str, sizes: Sequence[int] = SIZES, row_lengths: Sequence[int] = (), *, full: bool = False
+) -> Iterator[Case]:
+    """The operator's cases for time on the GPU.
+
+    Args:
+        sizes: numbers of elements; an operator on rows is measured near the largest.
+        row_lengths: of an operator on rows; if there are none, its own.
+        full: with what it leaves out to save time.
+    """
+    module = importlib.import_module(f"benchmarks.{op}")
+    cases: Iterator[Case]
+    if op in ROWWISE:
+        cases = module.cases(sizes, row_lengths or module.ROW_LENGTHS, full=full)
+    else:
+        cases = module.cases(sizes)
     return cases
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which cases are measured on the GPU; no names: any.
+
+    Attributes:
+        sizes, row_lengths, full: as of :func:`device_cases`.
+        dtypes: a case is taken if it reads no other.
+        directions: "forward", "backward".
+    """
+
+    sizes: tuple[int, ...] = SIZES
+    row_lengths: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
+    full: bool = False
+
+    def cases(self, op: str) -> Iterator[Case]:
+        """The operator's cases that are chosen."""
+        for case in device_cases(op, self.sizes, self.row_lengths, full=self.full):
+            of_dtype = not self.dtypes or set(case.dtype.split("+")) <= set(self.dtypes)
+            if of_dtype and (not self.directions or case.direction in self.directions):
+                yield case
 
 
 def host_cases(op: str) -> Iterator[Case]:

@@ -85,7 +85,7 @@ def measure_device(
         torch.cuda.empty_cache()
         lacking = _memory_lacking(case, device)
         if lacking:
-            findings.skip(section, _title(case), lacking, failed=False)
+            findings.skip(section, case.title, lacking, failed=False)
             continue
         sets = rotation(case.nbytes, _l2_bytes(device))
         make_timer = partial(_device_timer, case, torch.cuda.graph_pool_handle())
@@ -94,7 +94,7 @@ def measure_device(
             rate = gigabytes_per_second(case.nbytes, row["microseconds"])
             row |= {"bytes": case.nbytes, "gb_per_s": round(rate, 2), "share_of_copy": round(rate / copy_gb_per_s, 4)}
         findings.rows += rows
-        echo(_title(case) + ": " + _summary(rows, "share_of_copy", "{:.1%}"))
+        echo(case.title + ": " + _summary(rows, "share_of_copy", "{:.1%}"))
     return findings
 
 
@@ -113,7 +113,7 @@ def measure_host(
     for case in cases:
         rows = _rows(case, f"{case.op}.host", device, 1, names, make_timer, rounds, findings)
         findings.rows += rows
-        echo(_title(case) + ", host: " + _summary(rows, "microseconds", "{:.2f} µs"))
+        echo(case.title + ", host: " + _summary(rows, "microseconds", "{:.2f} µs"))
     return findings
 
 
@@ -145,7 +145,7 @@ def _rows(
         except Unavailable as reason:
             findings.skip(section, name, str(reason), failed=isinstance(reason, BuildFailed))
         except Exception as error:
-            findings.skip(section, f"{name}, {_title(case)}", f"{type(error).__name__}: {error}", failed=True)
+            findings.skip(section, f"{name}, {case.title}", f"{type(error).__name__}: {error}", failed=True)
             synchronize(device)  # raises again if the GPU is lost to this process: nothing more can be measured
     spreads = interleave(timers, rounds)
     return [
@@ -183,7 +183,7 @@ def _device_timer(case: Case, pool: Any, calls: Sequence[Call], expected: Sequen
     try:
         timer = GraphTimer(calls, pool)
     except RuntimeError as error:
-        print(f"{_title(case)}: not captured, timed by events instead: {error}", file=sys.stderr, flush=True)
+        print(f"{case.title}: not captured, timed by events instead: {error}", file=sys.stderr, flush=True)
         synchronize(expected[0].device)
         return EventTimer(calls)
     # What is timed is the replay, so it is the replay that has to be right.
@@ -217,11 +217,6 @@ def _memory_lacking(case: Case, device: torch.device) -> str:
 
 def _l2_bytes(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", DEFAULT_L2_BYTES)) or DEFAULT_L2_BYTES
-
-
-def _title(case: Case) -> str:
-    shape = " × ".join(map(str, case.shape))
-    return f"{case.op} {case.variant}, {case.direction}, {case.dtype}, {shape}"
 
 
 def _summary(rows: Sequence[dict[str, Any]], key: str, form: str) -> str:

@@ -1,10 +1,11 @@
 """Plots of a results file, as SVG that is the same byte for byte whenever it is drawn from the same file."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .cases import ROWWISE
 from .peers import IMPLEMENTATIONS, LABELS
 
 __all__ = ["draw"]
@@ -14,9 +15,12 @@ COLOURS = {
     "eager": "#e69f00",
     "compile": "#009e73",
     "triton": "#cc79a7",
+    "liger": "#d55e00",
     "extension": "#7f7f7f",
     "dlpack": "#56b4e9",
 }
+# Of an operator on rows, the lengths that stand for the rest where there is no room for all.
+TYPICAL_LENGTHS = (1024, 8192)
 # No random identifiers, no font outlines.
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "cupyops",
@@ -54,8 +58,11 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
 def _figures(document: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     for op in dict.fromkeys(row["op"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["op"] == op]
-        yield f"{op}-share", _share(op, rows)
-        yield f"{op}-sizes", _sizes(op, rows)
+        if op in ROWWISE:
+            yield f"{op}-rows", _by_length(rows)
+        else:
+            yield f"{op}-share", _share(op, rows)
+            yield f"{op}-sizes", _sizes(rows)
     if document["host"]:
         yield "host", _host(document["host"])
     if document["build"]:
@@ -79,11 +86,23 @@ def elements(row: Row) -> int:
 
 
 def largest(rows: Sequence[Row]) -> list[Row]:
-    """Of each operation, the rows at the greatest number of elements."""
-    greatest: dict[tuple[str, ...], int] = {}
-    for row in rows:
-        greatest[kind(row)] = max(greatest.get(kind(row), 0), elements(row))
-    return [row for row in rows if elements(row) == greatest[kind(row)]]
+    """Of each operation, the rows at the greatest number of elements; of those on rows, at each of the typical
+    lengths."""
+
+    def place(row: Row) -> tuple[Any, ...]:
+        return (*kind(row), row["shape"][-1]) if row["op"] in ROWWISE else kind(row)
+
+    shown = [row for row in rows if row["op"] not in ROWWISE or row["shape"][-1] in TYPICAL_LENGTHS]
+    greatest: dict[tuple[Any, ...], int] = {}
+    for row in shown:
+        greatest[place(row)] = max(greatest.get(place(row), 0), elements(row))
+    return [row for row in shown if elements(row) == greatest[place(row)]]
+
+
+def of_many_rows(rows: Sequence[Row]) -> list[Row]:
+    """Those near the greatest number of elements, which not every row length divides."""
+    greatest = max(map(elements, rows))
+    return [row for row in rows if 2 * elements(row) > greatest]
 
 
 def kind(row: Row) -> tuple[str, ...]:
@@ -149,23 +168,34 @@ def _share(op: str, rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _sizes(op: str, rows: Sequence[Row]) -> Any:
+def _sizes(rows: Sequence[Row]) -> Any:
     """Share of the copy bandwidth over the number of elements, for what was measured at several."""
     panels = [k for k in dict.fromkeys(map(kind, rows)) if len({elements(row) for row in rows if kind(row) == k}) > 1]
     if not panels:
         panels = list(dict.fromkeys(map(kind, rows)))
+    return _curves(rows, panels, elements, "elements")
+
+
+def _by_length(rows: Sequence[Row]) -> Any:
+    """Share of the copy bandwidth over the row length, of the first variant, where there are many rows."""
+    mine = of_many_rows([row for row in rows if row["variant"] == rows[0]["variant"]])
+    return _curves(mine, list(dict.fromkeys(map(kind, mine))), lambda row: int(row["shape"][-1]), "row length")
+
+
+def _curves(rows: Sequence[Row], panels: list[tuple[str, ...]], over: Callable[[Row], int], label: str) -> Any:
+    """Share of the copy bandwidth, a line per implementation."""
     # A line of panels per direction and variant, a column per dtype.
     panels.sort(key=lambda panel: (panel[2], panel[1]), reverse=True)
     figure, grid = _grid(len(panels), min(3, len(panels)), 3.6, 2.7, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         mine = [row for row in rows if kind(row) == panel]
         for name in present(rows):
-            line = sorted((elements(row), 100 * row["share_of_copy"]) for row in mine if row["implementation"] == name)
+            line = sorted((over(row), 100 * row["share_of_copy"]) for row in mine if row["implementation"] == name)
             x, y = [point[0] for point in line], [point[1] for point in line]
             axes.plot(x, y, marker="o", markersize=3, color=COLOURS[name], label=LABELS[name])
         axes.axhline(100, color="black", linewidth=0.8, linestyle="--")
         axes.set_xscale("log", base=2)
-        axes.set(title=f"{panel[2]}, {panel[1]}, {panel[3]}", xlabel="elements", ylabel="% of copy", ylim=(0, None))
+        axes.set(title=f"{panel[2]}, {panel[1]}, {panel[3]}", xlabel=label, ylabel="% of copy", ylim=(0, None))
         axes.label_outer()
         axes.tick_params(labelbottom=True)
     _legend(figure, grid[0])

@@ -1,6 +1,7 @@
 """The results file: one JSON per machine, with what was measured, on what, and from which commit.
 
-Sections ("add2.device", "gelu.host", "build", "lenet5") carry their own commit and date: each can be measured alone.
+Sections ("add2.device", "gelu.host", "build", "lenet5") carry their own commit and date: each can be measured alone, and
+in parts, which :mod:`benchmarks.merging` joins.
 """
 
 import datetime
@@ -18,7 +19,7 @@ import torch
 
 from .measure import Findings
 
-__all__ = ["ResultsError", "add", "commit", "default_path", "environment", "load", "merged", "new", "save", "validate"]
+__all__ = ["ResultsError", "add", "commit", "default_path", "environment", "load", "new", "save", "validate"]
 
 SCHEMA = 1
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ def environment() -> dict[str, Any]:
         "cupy": toolchain.cupy().__version__,
         "nvrtc": ".".join(map(str, toolchain.nvrtc_version())),
         "triton": _version("triton"),
+        "liger": _version("liger_kernel"),
         "nvcc": _search(r"release ([\d.]+)", _output("nvcc", "--version")),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -120,38 +122,14 @@ def new(environment: dict[str, Any], commit: str | None, dirty: bool | None, cop
 def add(document: dict[str, Any], section: str, name: str, findings: Findings) -> None:
     """Put a section's findings into the document's list `name`, and write down of which commit and time they are."""
     document[name] += findings.rows
-    document["skipped"] += [asdict(entry) for entry in findings.skipped]
+    skipped = [asdict(entry) for entry in findings.skipped]
+    document["skipped"] += [entry for entry in skipped if entry not in document["skipped"]]
     document["sections"][section] = {
         "commit": document["commit"],
         "dirty": document["dirty"],
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "copy_gb_per_s": document["copy_gb_per_s"],
     }
-
-
-def merged(old: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
-    """The fresh document with the old one's sections that it has not measured itself.
-
-    Raises:
-        ResultsError: they are of different machines or versions, and would not compare.
-    """
-    for key in ("gpu", "torch", "cupy", "nvrtc", "triton"):
-        before, now = old["environment"].get(key), fresh["environment"].get(key)
-        if before != now:
-            raise ResultsError(
-                f"--merge: the file was measured with {key} {before}, and this is {now}; name another file with --out"
-            )
-    kept = set(old["sections"]) - set(fresh["sections"])
-    document = {**fresh, "sections": {**{s: old["sections"][s] for s in sorted(kept)}, **fresh["sections"]}}
-    for name in LISTS:
-        document[name] = [entry for entry in old[name] if _section_of(name, entry) in kept] + fresh[name]
-    return document
-
-
-def _section_of(name: str, entry: dict[str, Any]) -> str:
-    if name == "skipped":
-        return str(entry["section"])
-    return {"rows": f"{entry.get('op')}.device", "host": f"{entry.get('op')}.host"}.get(name, name)
 
 
 def save(path: Path, document: dict[str, Any]) -> None:

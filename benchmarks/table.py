@@ -1,11 +1,13 @@
 """The results file as Markdown, for the README and the documentation."""
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .cases import ROWWISE
 from .peers import LABELS
-from .plots import elements, kind, largest, present
+from .plots import elements, kind, largest, of_many_rows, present
 
 __all__ = ["insert", "losing_rows", "markdown"]
 
@@ -17,17 +19,23 @@ LEAST_ELEMENTS = 2**20
 
 
 def markdown(document: dict[str, Any], *, all_sizes: bool = False) -> str:
-    """Tables of every section that has rows; of the GPU's times at the largest sizes, or at all."""
+    """Tables of every section that has rows; of the GPU's times at the largest sizes and typical row lengths, or at
+    all."""
     machine = document["environment"]
     parts = [
         f"Measured on one {machine.get('gpu')} (driver {machine.get('driver')}) with PyTorch {machine.get('torch')}, "
-        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, "
+        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, {_liger(machine)}"
         f"Python {machine.get('python')}; {_commits(document)}. "
         f"100 % is a copy of {document['copy']['bytes'] / 1e9:.1f} GB, {document['copy_gb_per_s'] / 1000:.2f} TB/s."
     ]
-    if document["rows"]:
-        rows = document["rows"] if all_sizes else largest(document["rows"])
-        parts += ["### Time on the GPU: % of copy bandwidth (µs)", _device_table(rows)]
+    rows = document["rows"] if all_sizes else largest(document["rows"])
+    apart = [row for row in rows if row["op"] in ROWWISE] if all_sizes else []
+    together = [row for row in rows if row["op"] not in ROWWISE] if all_sizes else rows
+    if together:
+        parts += ["### Time on the GPU: % of copy bandwidth (µs)", _device_table(together)]
+    for op, direction in dict.fromkeys((row["op"], row["direction"]) for row in apart):
+        mine = [row for row in apart if (row["op"], row["direction"]) == (op, direction)]
+        parts += [f"### {op} {direction}, by row length: % of copy bandwidth (µs)", _lengths_table(mine)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -70,6 +78,10 @@ def losing_rows(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _liger(machine: Row) -> str:
+    return f"Liger {machine['liger']}, " if machine.get("liger") else ""
+
+
 def _commits(document: dict[str, Any]) -> str:
     named = {
         (section["commit"] or "unknown")[:10] + (" with changes" if section["dirty"] else "")
@@ -104,9 +116,30 @@ def _device_table(rows: Sequence[Row]) -> str:
     body = []
     for place in dict.fromkeys(map(_place, rows)):
         mine = [row for row in rows if _place(row) == place]
-        cells = _cells(mine, names, lambda row: f"{row['share_of_copy']:.1%} ({row['microseconds']:.1f})")
+        cells = _cells(mine, names, _share_and_time)
         body.append([place[0], place[1], place[2], place[3], _shape(mine[0]), *cells])
     return _table(["operator", "variant", "direction", "dtype", "shape", *(LABELS[n] for n in names)], body)
+
+
+def _lengths_table(rows: Sequence[Row]) -> str:
+    """One operator and direction: by variant and dtype, many rows of each length before few."""
+    names = present(rows)
+    variants, dtypes = (dict.fromkeys(row[label] for row in rows) for label in ("variant", "dtype"))
+    body = []
+    for variant, dtype in itertools.product(variants, dtypes):
+        mine = [row for row in rows if (row["variant"], row["dtype"]) == (variant, dtype)]
+        if not mine:
+            continue
+        many = {tuple(row["shape"]) for row in of_many_rows(mine)}
+        shapes = {tuple(row["shape"]) for row in mine}
+        for shape in sorted(shapes, key=lambda shape: (shape not in many, shape[-1], shape)):
+            cells = _cells([row for row in mine if tuple(row["shape"]) == shape], names, _share_and_time)
+            body.append([variant, dtype, "×".join(map(str, shape)), *cells])
+    return _table(["variant", "dtype", "shape", *(LABELS[n] for n in names)], body)
+
+
+def _share_and_time(row: Row) -> str:
+    return f"{row['share_of_copy']:.1%} ({row['microseconds']:.1f})"
 
 
 def _host_table(rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,18 +14,29 @@ import pytest
 import torch
 
 from benchmarks import results_file
-from benchmarks.cases import OPERATORS, Case, WrongResult, check, device_cases, error_in_eps, host_cases
+from benchmarks.cases import (
+    OPERATORS,
+    ROWWISE,
+    Case,
+    Choice,
+    WrongResult,
+    check,
+    device_cases,
+    error_in_eps,
+    host_cases,
+)
 from benchmarks.measure import check_call, measure_device, measure_host
-from benchmarks.peers import BuildFailed, Unavailable, extension
+from benchmarks.peers import BuildFailed, Unavailable, extension, liger_kernels
 from benchmarks.timing import gigabytes_per_second, interleave, rotation, spread
 
 CPU = torch.device("cpu")
 SIZES = (16, 64)
+ELEMENTWISE = tuple(op for op in OPERATORS if op not in ROWWISE)
 PEERS = {"ours", "eager", "compile", "triton", "extension"}
 
 
 def all_cases() -> list[Any]:
-    cases = [case for op in OPERATORS for case in (*device_cases(op, SIZES), *host_cases(op))]
+    cases = [case for op in ELEMENTWISE for case in (*device_cases(op, SIZES), *host_cases(op))]
     return [pytest.param(c, id=f"{c.op}-{c.variant}-{c.direction}-{c.dtype}-{c.shape}".replace(" ", "")) for c in cases]
 
 
@@ -105,7 +117,7 @@ def test_bytes_count_every_read_and_write_once(op: str, direction: str, dtype: s
     assert one_case(op, direction, dtype, variant).nbytes == nbytes
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", ELEMENTWISE)
 def test_cases_cover_what_is_claimed(op: str) -> None:
     cases = [*device_cases(op, (16, 64, 2**24))]
     assert {case.direction for case in cases} == {"forward", "backward"}
@@ -141,6 +153,22 @@ def test_gradients_do_not_pile_up_from_call_to_call(direction: str) -> None:
     call = case.bind(torch.add, inputs)
     call()
     assert check(case, call(), case.expected(inputs)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "directions", "found"),
+    [
+        (("float32",), (), {("float32", "forward"), ("float32", "backward")}),
+        (("bfloat16",), ("forward",), {("bfloat16", "forward")}),
+        (("bfloat16", "float32"), ("forward",), {(d, "forward") for d in ("bfloat16", "float32", "bfloat16+float32")}),
+    ],
+)
+def test_cases_are_chosen_by_dtype_and_direction(
+    dtypes: tuple[str, ...], directions: tuple[str, ...], found: set[tuple[str, str]]
+) -> None:
+    cases = [*Choice((2**24,), dtypes=dtypes, directions=directions).cases("add2")]
+    assert {(case.dtype, case.direction) for case in cases} == found
+    assert {case.dtype for case in Choice((2**24,)).cases("add2")} >= {"float16", "float64"}
 
 
 # Wrong results
@@ -237,7 +265,7 @@ def test_memory_that_is_never_written_holds_nan() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", ELEMENTWISE)
 def test_rows_of_the_gpu_are_timed_in_graphs(op: str) -> None:
     device = torch.device("cuda")
     findings = measure_device(
@@ -279,18 +307,25 @@ def test_a_graph_in_which_nothing_happens_is_found_out() -> None:
 
 def test_the_extension_exports_what_the_cases_call() -> None:
     text, declarations, functions = extension.sources()
-    assert functions == ["add2", "gelu_forward", "gelu_backward"]
+    assert functions == ["add2", "gelu_forward", "gelu_backward", "layer_norm_forward", "layer_norm_backward"]
     assert declarations.count(";") == len(functions)
     for name in functions:
-        assert f"at::Tensor {name}(" in declarations
+        assert re.search(rf"^(at::Tensor|std::vector<at::Tensor>) {name}\(", declarations, re.MULTILINE)
         assert f"extension().{name}" in "".join(
             (results_file.ROOT / "benchmarks" / f"{op}.py").read_text(encoding="utf-8") for op in OPERATORS
         )
     assert text.count("#include") > 0
 
 
+@pytest.mark.parametrize(("missing", "message"), [("liger_kernel", "liger_kernel is not"), ("triton", "Triton is not")])
+def test_liger_is_told_apart_from_what_it_needs(monkeypatch: pytest.MonkeyPatch, missing: str, message: str) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(Unavailable, match=message):
+        liger_kernels("layer_norm")
+
+
 def test_importing_the_benchmarks_imports_no_peer() -> None:
-    lines = "import sys, benchmarks.__main__, benchmarks.add2, benchmarks.gelu; print('triton' in sys.modules)"
+    lines = "import sys, benchmarks.__main__, benchmarks.add2, benchmarks.layer_norm; print('triton' in sys.modules)"
     with_torch = "import sys, torch; print('triton' in sys.modules)"
     found, usual = (
         subprocess.run(

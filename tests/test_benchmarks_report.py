@@ -115,31 +115,6 @@ def test_a_broken_document_is_named_by_its_fault(break_it: Callable[[Any], Any],
         results_file.validate(broken)
 
 
-def test_merging_keeps_other_sections_and_replaces_this_one() -> None:
-    old, fresh = document(commit="old"), document(commit="new")
-    for name in ("gelu.host", "build", "lenet5"):
-        del fresh["sections"][name]
-    fresh["host"], fresh["build"], fresh["lenet5"], fresh["skipped"] = [], [], [], []
-    fresh["rows"] = fresh["rows"][:1]
-    both = results_file.merged(old, fresh)
-    assert both["rows"] == fresh["rows"]
-    assert (both["host"], both["build"], both["lenet5"]) == (old["host"], old["build"], old["lenet5"])
-    assert both["skipped"] == []  # what was missing from the section that was measured again
-    assert {name: section["commit"] for name, section in both["sections"].items()} == {
-        "build": "old",
-        "gelu.device": "new",
-        "gelu.host": "old",
-        "lenet5": "old",
-    }
-
-
-def test_merging_refuses_another_machine() -> None:
-    old = document()
-    old["environment"] = {**old["environment"], "gpu": "NVIDIA A100"}
-    with pytest.raises(results_file.ResultsError, match="measured with gpu NVIDIA A100, and this is NVIDIA H200"):
-        results_file.merged(old, document())
-
-
 @pytest.mark.parametrize(
     ("gpu", "name"),
     [("NVIDIA H200", "nvidia-h200.json"), ("NVIDIA A100-SXM4-80GB (MIG)", "nvidia-a100-sxm4-80gb-mig.json")],
@@ -197,6 +172,60 @@ def test_the_table_shows_the_largest_size_and_the_fastest_in_bold() -> None:
 
 def test_rows_lost_to_eager_are_listed() -> None:
     assert losing_rows(document()) == ["gelu none forward bfloat16 1048576: 20.0% longer than eager"]
+
+
+def by_length() -> list[dict[str, Any]]:
+    """LayerNorm's rows as a run leaves them: length by length, 1000 dividing no power of two, few rows beside many."""
+    rows = []
+    for n, variants in ((8192, ("affine", "add_layer_norm")), (64, ("affine",)), (1000, ("affine",))):
+        for variant in variants:
+            for dtype in ("float32", "bfloat16"):
+                for direction in ("forward", "backward"):
+                    for m in (2**28 // n, 8) if n == 8192 else (2**28 // n,):
+                        labels = {"op": "layer_norm", "variant": variant, "dtype": dtype, "direction": direction}
+                        rows += [row(name, m * n / 2**20, shape=[m, n], **labels) for name in ("ours", "liger")]
+    return rows
+
+
+def test_rows_have_a_table_per_direction_many_before_few() -> None:
+    text = markdown(document(by_length()), all_sizes=True)
+    assert "### Time on the GPU" not in text
+    forward, _, backward = text.partition("### layer_norm forward")[2].partition("### layer_norm backward")
+    for table in (forward, backward.partition("###")[0]):
+        lines = [line.split(" | ")[:3] for line in table.splitlines() if "float" in line]
+        shapes = ["4194304×64", "268435×1000", "32768×8192", "8×8192"]
+        affine = [["| affine", dtype, shape] for dtype in ("float32", "bfloat16") for shape in shapes]
+        added = [["| add_layer_norm", dtype, shape] for dtype in ("float32", "bfloat16") for shape in shapes[2:]]
+        assert lines == affine + added
+        assert "| cupyops | Liger |" in table
+
+
+def test_rows_stand_at_typical_lengths_where_there_is_no_room() -> None:
+    text = markdown(document(by_length()))
+    lines = [line for line in text.splitlines() if line.startswith("| layer_norm")]
+    assert len(lines) == 8
+    assert all("32768×8192" in line for line in lines)
+
+
+def test_rows_are_drawn_over_their_length(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.plots import draw
+
+    made = document(by_length())
+    paths = {path.name: path for path in draw(made, tmp_path)}
+    assert "layer_norm-rows.svg" in paths
+    assert "layer_norm-share.svg" not in paths
+    text = paths["layer_norm-rows.svg"].read_text(encoding="utf-8")
+    for title in ("forward, affine, float32", "backward, affine, bfloat16", "row length", "Liger"):
+        assert title in text
+    assert "add_layer_norm" not in text
+
+
+def test_versions_name_liger_where_it_was_there() -> None:
+    made = document()
+    assert "Liger" not in markdown(made)
+    made["environment"]["liger"] = "0.8.5"
+    assert "Triton 3.6.0, Liger 0.8.5, Python" in markdown(made)
 
 
 # Other sections
@@ -307,6 +336,13 @@ def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, caps
             ("--from", "x.json", "--table", "--ops", "gelu"),
             "--from measures nothing, so --ops has no meaning beside it",
         ),
+        (
+            ("--from", "x.json", "--table", "--row-lengths", "64"),
+            "--from measures nothing, so --row-lengths has no meaning beside it",
+        ),
+        (("--from", "x.json", "--table", "--full"), "--from measures nothing, so --full has no meaning beside it"),
+        (("--dtypes", "int8"), "invalid choice: 'int8'"),
+        (("--warm-up", "0"), "expected a whole number of at least 1, got '0'"),
         (("--ops", "lenet5"), "--ops lenet5 needs --mnist DIR"),
         (("--ops", "softmax"), "invalid choice: 'softmax'"),
         (("--sizes", "2^40"), "expected a number of elements from 2 to 2^31, such as 2^20, got '2^40'"),

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["IMPLEMENTATIONS", "LABELS", "BuildFailed", "Unavailable", "compiled", "triton_kernels"]
+__all__ = ["IMPLEMENTATIONS", "LABELS", "BuildFailed", "Unavailable", "compiled", "liger_kernels", "triton_kernels"]
 
 LABELS = {
     "ours": "cupyops",
     "eager": "PyTorch eager",
     "compile": "torch.compile",
     "triton": "Triton",
+    "liger": "Liger",
     "extension": "C++ extension",
     "dlpack": "cupyops through DLPack",
 }
@@ -40,6 +41,18 @@ def triton_kernels(op: str) -> ModuleType:
     """
     _need_triton()
     return importlib.import_module(f"benchmarks.peers.{op}_triton")
+
+
+def liger_kernels(op: str) -> ModuleType:
+    """The module of the package Liger Kernel that holds the operator's kernels.
+
+    Raises:
+        Unavailable: the package is missing, or what its Triton kernels need.
+    """
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise Unavailable("liger_kernel is not installed")
+    _need_triton()
+    return importlib.import_module(f"liger_kernel.ops.{op}")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

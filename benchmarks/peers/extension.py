@@ -87,10 +87,10 @@ def load(folder: Path) -> tuple[Any, float]:
 def sources(operators: Sequence[str] = OPERATORS) -> tuple[str, str, list[str]]:
     """The CUDA text, declarations of the functions that Python calls, and their names.
 
-    Those are the functions whose definition begins a line with ``at::Tensor name(``.
+    Those are the functions whose definition begins a line with ``at::Tensor name(`` or ``std::vector<at::Tensor> name(``.
     """
     files = [FOLDER / f"{op}.cu" for op in operators]
     bodies = "\n".join(path.read_text(encoding="utf-8") for path in files if path.is_file())
     text = (FOLDER / "pointwise.cuh").read_text(encoding="utf-8") + "\n" + bodies
-    found = re.findall(r"^(at::Tensor (\w+)\([^)]*\)) \{", bodies, re.MULTILINE)
+    found = re.findall(r"^((?:at::Tensor|std::vector<at::Tensor>) (\w+)\([^)]*\)) \{", bodies, re.MULTILINE)
     return text, "\n".join(f"{declaration};" for declaration, _ in found), [name for _, name in found]
