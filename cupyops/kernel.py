@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import debug, driver, toolchain
+from . import debug, driver, simulator, toolchain
 from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES
@@ -218,11 +218,13 @@ class Kernel:
         if lead.fake:
             return
         self._check_scalars(values, infos, types)
+        if lead.place == "cpu" and simulator.enabled():
+            return simulator.launch(self, values, infos, types)
         if lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
         variant = self.variant(types, lead.device)
         arguments = [infos[p.name].pointer if p.pointer else values[p.name] for p in self.signature.parameters]
-        grid = self._grid(variant, values)
+        grid = self.plan(variant.grid, values)
         if 0 in grid:
             return
         with library.device(lead.device):
@@ -234,9 +236,14 @@ class Kernel:
         if not debug.enabled():
             self._open_fast_lane(library, values, lead, variant)
 
-    def _grid(self, variant: Variant, values: Mapping[str, Any]) -> Grid:
+    def plan(self, planner: Callable[..., Grid], values: Mapping[str, Any]) -> Grid:
+        """The grid for these arguments, by the geometry's planner.
+
+        Raises:
+            ValueError: CUDA has no grid so large.
+        """
         try:
-            grid = variant.grid(*(values[s] for s in self.geometry.sizes))
+            grid = planner(*(values[s] for s in self.geometry.sizes))
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
         if grid[0] > MAX_GRID_X and 0 not in grid:
