@@ -219,7 +219,8 @@ class Kernel:
             return
         self._check_scalars(values, infos, types)
         if lead.place == "cpu" and simulator.enabled():
-            return simulator.launch(self, values, infos, types)
+            simulator.launch(self, values, infos, types)
+            return
         if lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
         variant = self.variant(types, lead.device)

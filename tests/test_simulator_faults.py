@@ -35,9 +35,6 @@ def fault(found: Kernel, **options: int) -> str:
     return str(caught.value)
 
 
-AT = "k: {} at k.cu:{}, by block ({}, 0, 0), thread ({}, 0, 0) of grid ({}, 1, 1), block (64, 1, 1)"
-
-
 def place(line: int, thread: int, block: int = 0, grid: int = 1) -> str:
     return f"at k.cu:{line}, by block ({block}, 0, 0), thread ({thread}, 0, 0) of grid ({grid}, 1, 1), block (64, 1, 1)"
 
@@ -120,7 +117,10 @@ def test_local_arrays_are_bounded() -> None:
 
 
 def test_a_local_variable_of_another_thread() -> None:
-    body = "__shared__ float* p;\nfloat mine = x[0];\nif (threadIdx.x == 0) p = &mine;\n__syncthreads();\nif (threadIdx.x == 1) y[0] = *p;\n__syncthreads();\ny[1] = mine;"
+    body = (
+        "__shared__ float* p;\nfloat mine = x[0];\nif (threadIdx.x == 0) p = &mine;\n__syncthreads();\n"
+        "if (threadIdx.x == 1) y[0] = *p;\n__syncthreads();\ny[1] = mine;"
+    )
     assert "memory that belongs to no array of the launch at k.cu:14" in fault(kernel(body))
 
 
@@ -165,7 +165,10 @@ RACE = "__shared__ float s[64];\ns[threadIdx.x] = x[threadIdx.x];\n{}\ny[threadI
 
 def test_a_dropped_barrier_is_a_race() -> None:
     assert run(kernel(RACE.format("__syncthreads();")))[0] == 63
-    body = "__shared__ float s[64];\ns[63 - threadIdx.x] = 0;\n__syncthreads();\ns[threadIdx.x] = x[threadIdx.x];\ny[threadIdx.x] = s[63 - threadIdx.x];"
+    body = (
+        "__shared__ float s[64];\ns[63 - threadIdx.x] = 0;\n__syncthreads();\ns[threadIdx.x] = x[threadIdx.x];\n"
+        "y[threadIdx.x] = s[63 - threadIdx.x];"
+    )
     message = fault(kernel(body))
     told = (
         "k: a race in shared memory: writes element 0 of `s`, which has 64, which thread (63, 0, 0) read at k.cu:14 "

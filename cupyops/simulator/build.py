@@ -99,9 +99,9 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fmax-errors=8", "-fno-diagnostics-show-caret"]
     if checked or watched:
         flags += ["-fsanitize=thread"]
-        options = ("tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0")
+        options = ["tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0"]
         if tool.family == "clang":
-            options = (*options, "tsan-instrument-read-before-write=1")
+            options.append("tsan-instrument-read-before-write=1")
             flags += [f for o in options for f in ("-mllvm", f"-{o}")]
         elif tool.major >= 12:
             flags += [f"--param={o}" for o in options]

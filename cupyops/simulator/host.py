@@ -47,7 +47,7 @@ def candidates() -> list[tuple[str, ...]]:
     """What may be a compiler, best first: ``CUPYOPS_CXX``, g++, clang++, the clang of ziglang."""
     if chosen := os.environ.get("CUPYOPS_CXX"):
         return [tuple(shlex.split(chosen))]
-    found = [(path,) for name in ("g++", "clang++", "c++") if (path := shutil.which(name))]
+    found: list[tuple[str, ...]] = [(path,) for name in ("g++", "clang++", "c++") if (path := shutil.which(name))]
     if _has_ziglang():
         found.append((sys.executable, "-m", "ziglang", "c++"))
     return found
