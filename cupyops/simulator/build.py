@@ -29,6 +29,8 @@ _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
 # multiply-add says fma). Frames are kept, since a report follows them to the author's line.
 _COMMON = (
     *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
+    # No symbol of one kernel may stand for another's: a template's variables have the same name in both.
+    *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
 # What ends a launch on a GPU, or would end this process.
@@ -96,7 +98,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
     if tool.family == "clang":
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
-        flags += ["-fmax-errors=8", "-fno-diagnostics-show-caret"]
+        flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
     if checked or watched:
         flags += ["-fsanitize=thread"]
         options = ["tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0"]

@@ -58,7 +58,12 @@ inline double normcdf(double x) {
     return 0.5 * (erfc(z) - 1.12837916709551257390 * exp(-z * z) * rest);
 }
 inline float normcdff(float x) { return float(normcdf(double(x))); }
-inline double erfcx(double x) { return x < 25.0 ? exp(x * x) * erfc(x) : 0.56418958354775628695 / (x + 0.5 / (x + 1.0 / (x + 1.5 / (x + 2.0 / x)))); }
+inline double erfcx(double x) {
+    if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
+    double rest = x;  // the continued fraction of Laplace, from its far end
+    for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
+    return 0.56418958354775628695 / rest;
+}
 inline float erfcxf(float x) { return float(erfcx(double(x))); }
 
 inline double norm3d(double a, double b, double c) { return hypot(hypot(a, b), c); }
