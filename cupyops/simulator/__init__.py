@@ -7,8 +7,10 @@ not cover does not compile, and the message names it. ``docs/simulator.md`` is t
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..errors import expected
 
 if TYPE_CHECKING:
     from ..arrays import ArrayLibrary, Info
@@ -22,6 +24,7 @@ class _Mode:
     on: bool
     sanitize: bool
     optimize: bool
+    blocks: slice | None = None
 
 
 _word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
@@ -35,7 +38,9 @@ def enabled() -> bool:
 
 
 @contextmanager
-def simulate(on: bool = True, *, sanitize: bool = False, optimize: bool = True) -> Iterator[None]:
+def simulate(
+    on: bool = True, *, sanitize: bool = False, optimize: bool = True, blocks: slice | None = None
+) -> Iterator[None]:
     """A block of code in which CPU tensors and NumPy arrays run the kernels themselves, on the CPU.
 
     It holds for all threads of the process, since gradients are computed in threads of PyTorch's own.
@@ -45,8 +50,11 @@ def simulate(on: bool = True, *, sanitize: bool = False, optimize: bool = True) 
         sanitize: look at every access: bounds to the element, races and uninitialised reads in shared memory, signed
             overflow and bad shifts, barriers that some threads do not reach.
         optimize: False compiles for a debugger.
+        blocks: which blocks of a grid run, ``slice(0, 1)`` for the first alone; by default all. What the others would
+            have written is left as it was.
 
     Raises:
+        ValueError: ``blocks`` is a slice with a step.
         MissingDependencyError: there is no C++ compiler; the message names three ways to get one.
         LaunchError: from a launch: the kernel did what it must not, and the message names kernel, line, block, thread.
         CompileError: from a launch: the text does not compile for the host.
@@ -58,12 +66,14 @@ def simulate(on: bool = True, *, sanitize: bool = False, optimize: bool = True) 
     [-0.15870000422000885, 0.0, 0.8413000106811523]
     """
     global _mode
+    if blocks is not None and blocks.step not in (None, 1):
+        raise ValueError(expected("simulate", "blocks", "be a slice without a step", blocks))
     if on:
         from . import host
 
         host.compiler()  # says what is missing here, not at some launch
     before = _mode
-    _mode = replace(_mode, on=on, sanitize=sanitize, optimize=optimize)
+    _mode = _Mode(on, sanitize, optimize, blocks)
     try:
         yield
     finally:
@@ -77,7 +87,7 @@ def launch(kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, "Inf
     simulated = prepare(kernel, types, checked=_mode.sanitize, optimize=_mode.optimize)
     grid = kernel.plan(simulated.grid, values)
     if 0 not in grid:
-        simulated.run(values, infos, grid)
+        simulated.run(values, infos, grid, _mode.blocks or slice(None))
 
 
 def numpy_library(kind: type) -> "ArrayLibrary | None":

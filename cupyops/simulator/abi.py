@@ -59,6 +59,8 @@ class Launch(ctypes.Structure):
         ("checked", c_int),
         ("ranges", POINTER(Range)),
         ("range_count", c_uint),
+        ("first_block", c_ulonglong),
+        ("end_block", c_ulonglong),
         ("progress", PROGRESS),
     )
 

@@ -1,7 +1,8 @@
 """The arrays of a launch, as the simulator gives them to a kernel.
 
 With checks, a kernel works on copies that lie far apart, so that an index just outside one array never falls into
-another; what it wrote is copied back. Arrays that overlap stay together, since a kernel may mean that.
+another; what it wrote is copied back. Arrays that overlap stay together, since a kernel may mean that; very large ones
+stay where they are.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ from .abi import Range
 __all__ = ["Memory", "Place"]
 
 _GAP = 65536  # bytes between arrays
+_LARGE = 2**28  # bytes beyond which an array stays where it is: copying it would take longer than the launch
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ class Memory:
                 spans.append((last[0], max(last[1], end), [*last[2], name]))
             else:
                 spans.append((begin, end, [name]))
+        spans = [span for span in spans if span[1] - span[0] <= _LARGE]
         total = sum(end - begin + 2 * _GAP for begin, end, _ in spans) + _GAP
         self._memory = ctypes.create_string_buffer(total)
         at = ctypes.addressof(self._memory) + _GAP
-        moves = {}
+        moves = dict.fromkeys(extents, 0)
         for begin, end, names in spans:
             at += (begin - at) % 256  # an array that is not aligned must stay so, since kernels choose by it
             ctypes.memmove(at, begin, end - begin)

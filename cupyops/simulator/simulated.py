@@ -77,8 +77,10 @@ class Simulated:
                 f"Declare parameters with plain types and no macros, so that the declaration can be read."
             )
 
-    def run(self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid) -> None:
-        """Runs all blocks.
+    def run(
+        self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
+    ) -> None:
+        """Runs all blocks, or those of a slice, in the order x, y, z.
 
         Raises:
             LaunchError: the geometry is none that a GPU takes, or the kernel did what it must not; the message names
@@ -96,7 +98,8 @@ class Simulated:
             numbers = (n for a in arguments for n in (a if isinstance(a, tuple) else (a,)))
             self._packing.pack_into(buffer.memory, 0, *numbers)
             ranges = memory.ranges()
-            progress = _Progress(self.what, grid)
+            first, end, _ = blocks.indices(grid[0] * grid[1] * grid[2])
+            progress = _Progress(self.what, max(end - first, 0))
             launch = Launch(
                 self._module,
                 buffer.addresses,
@@ -106,6 +109,8 @@ class Simulated:
                 self.checked,
                 ranges,
                 len(memory.places),
+                first,
+                max(first, end),
                 progress.callback,
             )
             outcome = self._runtime.cupyops_run(ctypes.byref(launch))
@@ -148,8 +153,8 @@ _MORE = ". `cupyops.simulate(sanitize=True)` looks at every access and says more
 class _Progress:
     """Speaks up when a launch takes long."""
 
-    def __init__(self, what: str, grid: Grid) -> None:
-        self._what, self._blocks = what, grid[0] * grid[1] * grid[2]
+    def __init__(self, what: str, blocks: int) -> None:
+        self._what, self._blocks = what, blocks
         self._started = self._spoke = time.monotonic()
         self.error: BaseException | None = None
         self.callback = PROGRESS(self._tell)

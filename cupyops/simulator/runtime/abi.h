@@ -40,6 +40,7 @@ struct CupyopsLaunch {
     int checked;
     const CupyopsRange* ranges;
     unsigned range_count;
+    unsigned long long first_block, end_block;  // only clusters that begin in between run
     // Called about once a second with the number of finished blocks; anything but 0 ends the launch.
     int (*progress)(unsigned long long finished);
 };

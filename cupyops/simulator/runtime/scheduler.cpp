@@ -194,7 +194,7 @@ void simulate() {
     while (!machine.outcome) {
         drop_finished();
         if (machine.active.empty()) {
-            if (machine.next_group == machine.groups) return;
+            if (machine.next_group >= machine.groups) return;
             begin_group();
             if (machine.active[0]->blocks.size() > 1) give_places();
         }
@@ -316,6 +316,9 @@ int cupyops_run(const CupyopsLaunch* launch) {
     machine.next_group = machine.finished_blocks = 0;
     machine.groups = 1;
     for (int d = 0; d < 3; ++d) machine.groups *= launch->grid[d] / cluster[d];
+    const unsigned size = cluster[0] * cluster[1] * cluster[2];
+    machine.next_group = launch->first_block / size;
+    if (launch->end_block / size < machine.groups) machine.groups = launch->end_block / size;
     machine.threads = launch->block[0] * launch->block[1] * launch->block[2];
     machine.outcome = 0;
     set(launch->module->block_dim, {launch->block[0], launch->block[1], launch->block[2]});
