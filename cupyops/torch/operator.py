@@ -143,14 +143,11 @@ class Operator:
                 cast[i] = x.to(torch.float32 if self._autocast == "float32" else torch.get_autocast_dtype(device))
         return tuple(cast)
 
-    def _on_cpu(self, *args: Any) -> Any:
-        return self.body(*args) if simulator.enabled() else self.reference(*args)
-
     def _register(self, rest: str, setup_context: Any, backward: Any, elementwise: bool) -> None:
         library, name = self._library, self.qualified_name
         library.define(rest, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.name, self.body, "CUDA")
-        library.impl(self.name, self._on_cpu, "CPU")
+        library.impl(self.name, _on_cpu(self.body, self.reference), "CPU")
         torch.library.register_fake(name, self.body, lib=library)
 
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -186,6 +183,15 @@ class Operator:
         for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
             batched[i] = x
         return self(*batched), 0
+
+
+def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
+    """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
+
+    def either(*args: Any) -> Any:
+        return body(*args) if simulator.enabled() else reference(*args)
+
+    return either
 
 
 def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> str:
