@@ -74,7 +74,7 @@ _HALF_ROUNDING = ("bfloat16 rounded towards zero", SCALAR, "__float2bfloat16_rn(
 MUTANTS = [
     *_of(
         "add2",
-        "(bits_of_torch_add or mixed or subnormals or wrap or (add2 and not scalar) or 31)",
+        "(one_layout or integers_beyond or bits_of_torch_add or mixed or subnormals or wrap or two_to_the_32)",
         _BOUND,
         _TAIL,
         _GROUPS,
@@ -105,7 +105,7 @@ MUTANTS = [
     ),
     *_of(
         "add2_scalar",
-        "(numbers or host_scalar or 31)",
+        "(with_a_number or numbers or host_scalar or two_to_the_32)",
         _SHORT,
         _STRIDE,
         _ALIGNED,
@@ -138,7 +138,7 @@ MUTANTS = [
     ),
     *_of(
         "add2_strided",
-        "(bits_of_torch_add or mixed or 32)",
+        "(of_views or bits_of_torch_add or mixed or 32_bits)",
         ("off by one in the bound", ADD2, "if (thread >= groups) return;", "if (thread > groups) return;"),
         ("no bound", ADD2, "    if (thread >= groups) return;\n", ""),
         (
@@ -190,7 +190,7 @@ MUTANTS = [
     ),
     *_of(
         "gelu_forward",
-        "(forward or special or 16_bit or network or tail or (gelu and layout) or (31 and not backward))",
+        "((forward or special or 16_bit or network or two_to_the_32) and not backward)",
         _WHOLE,
         _STRIDE,
         _ALIGNED,
@@ -234,7 +234,7 @@ MUTANTS = [
     ),
     *_of(
         "gelu_backward",
-        "(backward or gradient or network or 16_bit)",
+        "(backward or gradient or network)",
         _SHORT,
         _STORE,
         _OUT,

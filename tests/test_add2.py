@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from accuracy import added_as_on_a_gpu
 from cases import FLOATS
 from support import alike
 from torch import Tensor
@@ -41,41 +42,6 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, device: str, seed: int) 
     return torch.randint(low, 2**40, shape, generator=generator).to(dtype).to(device)
 
 
-def added_as_on_a_gpu(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """What torch.add gives on a GPU, where PyTorch's loops for a CPU round more often, made of float64 alone.
-
-    A number, or a tensor without dimensions beside one with some, is not rounded to the result's dtype.
-    """
-    dtype = torch.result_type(a, b)
-    if not dtype.is_floating_point:
-        return torch.add(a, b, alpha=alpha)
-    acc = torch.float64 if dtype == torch.float64 else torch.float32
-    x, y = (v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (a, b))
-    first, second = (
-        (v if v.dim() == 0 and other.dim() else v.to(dtype)).to(acc).double()
-        for v, other in ((x, y), (y, x if isinstance(b, Tensor) else x.reshape(-1)))
-    )
-    return fused(second, torch.tensor(alpha, dtype=acc).double(), first, acc).to(dtype)
-
-
-def fused(a: Tensor, b: Tensor, c: Tensor, acc: torch.dtype) -> Tensor:
-    """a·b + c in float64 with the roundings' errors added again (Dekker, 1971; Knuth, 1969), rounded to ``acc``."""
-    product = a * b
-    if acc == torch.float32:
-        return (product + c).float()  # the product of two such numbers is exact
-
-    def split(x: Tensor) -> tuple[Tensor, Tensor]:
-        high = x * 134217729.0
-        high = high - (high - x)
-        return high, x - high
-
-    (a1, a2), (b1, b2) = split(a), split(b)
-    rest = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-    total = product + c
-    part = total - product
-    return total + (((product - (total - part)) + (c - part)) + rest)
-
-
 @pytest.fixture
 def torch_add(lane: str) -> Callable[..., Tensor]:
     """torch.add of the GPU, which the kernel is held to bit by bit; the reference is PyTorch's own of the CPU."""
@@ -101,8 +67,10 @@ def test_bits_of_torch_add_in_mixed_dtypes(
     device: str, lane: str, torch_add: Callable[..., Tensor], alpha: int
 ) -> None:
     pairs = list(itertools.product([*FLOATS, *INTEGERS], repeat=2))
-    # Each pair is a compilation, of a second for the simulator: every dtype with two others, on either side.
-    for first, second in pairs[::4] if lane == "simulator" else pairs:
+    if lane == "simulator":
+        # Each pair is a compilation of a second: every dtype with two or three others, on either side.
+        pairs = [pair for i, pair in enumerate(pairs) if (i // 9 + i % 9) % 4 == 1]
+    for first, second in pairs:
         a, b = numbers((33, 5), first, device, 0), numbers((33, 5), second, device, 1)
         assert alike(add2(a, b, alpha=alpha), torch_add(a, b, alpha=alpha)), (first, second)
         assert alike(add2(a, b[0], alpha=alpha), torch_add(a, b[0], alpha=alpha)), (first, second)

@@ -15,6 +15,7 @@ __all__ = ["translate"]
 
 _SHARED = re.compile(r"\b__shared__\b")
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
+_WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -161,11 +162,12 @@ def _entry(bare: str, kernel: str) -> str:
         for m in re.finditer(rf"\b{kernel}\s*\(", bare)
         if "__global__" in bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
     )
-    cluster = _arguments(head, "__cluster_dims__")
-    bounds = _arguments(head, "__launch_bounds__")
-    dims = ", ".join(f"unsigned({c})" for c in (*cluster, "1", "1", "1")[:3])
+    # What is left holds the attributes, or macros of the text that stand for them.
+    attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\btemplate\s*<[^<>]*>", " ", " ".join(head.split()))
     return f"""
+#include "attributes.h"
 #line 1 "cupyops/simulator/entry"
+static constexpr CupyopsAttributes cupyops_attributes = CupyopsAttributes() {attributes};
 static void cupyops_entry(void** arguments) {{ cupyops_call(&{kernel}, arguments); }}
 extern "C" {{
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
@@ -173,19 +175,7 @@ __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
     cupyops_entry, &threadIdx, &blockIdx, &blockDim, &gridDim,
     CupyopsParameters<decltype({kernel})>::bytes, CupyopsParameters<decltype({kernel})>::count,
-    {{{dims}}}, unsigned({bounds[0] if bounds else "0"}), 0, 0, {{}}}};
+    {{cupyops_attributes.x, cupyops_attributes.y, cupyops_attributes.z}}, cupyops_attributes.threads, 0, 0, {{}}}};
 __attribute__((visibility("default"))) CupyopsModule* cupyops_get_module() {{ return &cupyops_module; }}
 }}
 """
-
-
-def _arguments(head: str, attribute: str) -> list[str]:
-    """What stands in an attribute's parentheses, ``["4", "1", "1"]``; nothing where it is absent."""
-    match = re.search(rf"\b{attribute}\s*\(", head)
-    if match is None:
-        return []
-    depth, at = 1, match.end()
-    while depth:
-        depth += (head[at] == "(") - (head[at] == ")")
-        at += 1
-    return [a.strip() for a in _split(head[match.end() : at - 1])]

@@ -82,11 +82,12 @@ template <typename T> inline T* __cluster_map_shared_rank(T* p, unsigned rank) {
 }
 inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
 
-// Fences order what fibres do in order anyway; a thread that says one may be waiting for another.
-#define __threadfence() cupyops_spin()
-#define __threadfence_block() cupyops_spin()
-#define __threadfence_system() cupyops_spin()
-#define __nanosleep(ns) (void(ns), cupyops_spin())
+// What a thread writes by an atomic operation or to volatile memory behind a fence tells whoever reads it so of all that was
+// before the fence. A thread that says a fence may also be waiting for another.
+#define __threadfence() cupyops_fence()
+#define __threadfence_block() cupyops_fence()
+#define __threadfence_system() cupyops_fence()
+#define __nanosleep(ns) (void(ns), cupyops_yield())
 
 inline long long clock64() { return (long long)cupyops_clock(); }
 #define clock() clock64()

@@ -125,6 +125,8 @@ unsigned cupyops_cluster_rank();
 void cupyops_touch(const void* p, size_t bytes, int write);         // a plain access, where checked
 void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
 void cupyops_spin();                                                // a thread may be waiting for another
+void cupyops_fence();
+void cupyops_yield();
 void cupyops_assert(const char* expression, const char* file, unsigned line, const char* function);
 void cupyops_trap();
 void cupyops_exit();

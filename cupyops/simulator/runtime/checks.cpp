@@ -24,42 +24,16 @@ struct Shadow {
 
 namespace {
 
+enum class Access { READ, WRITE, VOLATILE_READ, VOLATILE_WRITE, ATOMIC };
+bool reads(Access kind) { return kind == Access::READ || kind == Access::VOLATILE_READ || kind == Access::ATOMIC; }
+bool writes(Access kind) { return kind == Access::WRITE || kind == Access::VOLATILE_WRITE || kind == Access::ATOMIC; }
+
 struct Segment { uintptr_t begin, end; bool writable; };
 std::vector<Segment> segments;
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
-// A stamp: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock 16 bits.
-constexpr uint64_t VALID = 1ull << 63, ATOMIC = 1ull << 62;
-constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
-
-uint64_t stamp_of(const Fibre& f, bool atomic) {
-    const uint64_t rank = f.block->rank, epoch = std::min(f.epoch, EPOCHS - 1), phase = std::min(f.arrived, PHASES - 1),
-                   clock = std::min(f.clocks[f.lane()], CLOCKS - 1);
-    return VALID | (atomic ? ATOMIC : 0) | rank << 58 | uint64_t(f.thread) << 48 | epoch << 28 | phase << 16 | clock;
-}
-
-unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
-unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
 uint64_t who(uint64_t stamp) { return stamp >> 48 & 0x3FFF; }
-
-// Whether an access was certainly before what this thread does now. Numbers that have run out of bits count as such.
-bool before(uint64_t stamp, const Fibre& now) {
-    const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
-    const Block& here = *now.block;
-    if (rank == here.rank && thread == now.thread) return true;
-    const unsigned epoch = unsigned(stamp >> 28) & (EPOCHS - 1), phase = unsigned(stamp >> 16) & (PHASES - 1), clock = unsigned(stamp) & (CLOCKS - 1);
-    if (rank == here.rank) {
-        if (epoch < now.epoch || epoch == EPOCHS - 1) return true;
-        if (thread / WARP == now.warp() && (now.clocks[thread % WARP] >= clock || clock == CLOCKS - 1)) return true;
-    }
-    if (phase == PHASES - 1) return true;
-    // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
-    const Fibre& other = here.group->blocks[rank]->fibres[thread];
-    unsigned arrival = phase;
-    while (arrival < other.arrived && other.arrived - arrival <= 64 && (other.relaxed >> (other.arrived - arrival - 1) & 1)) ++arrival;
-    return arrival < other.arrived && arrival < now.waited;
-}
 
 CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, uintptr_t frame, uintptr_t pc) {
     CupyopsFault& fault = begin_fault(kind);
@@ -121,7 +95,8 @@ bool in_shared_variable(size_t offset, size_t bytes) {
     raise_fault(fault);
 }
 
-void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, bool write, bool atomic, uintptr_t frame, uintptr_t pc) {
+void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
+    const bool write = writes(kind), atomic = kind >= Access::VOLATILE_READ;
     if (!in_shared_variable(offset, bytes)) {
         CupyopsFault& fault = access_fault(CUPYOPS_SHARED_BOUNDS, p, bytes, write, frame, pc);
         name_shared(fault, offset);
@@ -134,7 +109,7 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, boo
     const uint64_t stamp = stamp_of(fibre, atomic);
     for (size_t i = offset; i < offset + bytes; ++i) {
         Cell& cell = shadow.cells[i];
-        if ((!write || atomic) && !(cell.write & VALID)) {
+        if (reads(kind) && !(cell.write & VALID)) {
             CupyopsFault& fault = access_fault(CUPYOPS_UNINITIALISED, p, bytes, write, frame, pc);
             name_shared(fault, i);
             raise_fault(fault);
@@ -147,7 +122,7 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, boo
             race(cell, cell.write, cell.write_pc, true, i, p, bytes, write, frame, pc);
         if (write) {
             for (int r = 0; r < 2; ++r)
-                if ((cell.read[r] & VALID) && !before(cell.read[r], fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
+                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
             cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}};
         } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], fibre)) {
             cell.read[0] = stamp;
@@ -159,9 +134,10 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, boo
     }
 }
 
-void access(const void* p, size_t bytes, bool write, bool atomic, uintptr_t frame, uintptr_t pc) {
+void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
+    const bool write = writes(kind);
     const char* const at = static_cast<const char*>(p);
     if (size_t(at - fibre->stack.low) < STACK_BYTES) return;
     const uintptr_t address = reinterpret_cast<uintptr_t>(p);
@@ -170,7 +146,7 @@ void access(const void* p, size_t bytes, bool write, bool atomic, uintptr_t fram
         const CupyopsRange& r = launch.ranges[last_range];
         if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) return;
     }
-    if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, write, atomic, frame, pc);
+    if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc);
     for (unsigned i = 0; i < launch.range_count; ++i) {
         const CupyopsRange& r = launch.ranges[i];
         if (address >= r.begin && address + bytes <= r.end) {
@@ -191,11 +167,23 @@ void access(const void* p, size_t bytes, bool write, bool atomic, uintptr_t fram
             append(fault, owner.ended() ? "has ended" : "has not begun");
             raise_fault(fault);
         }
-        return shared_access(owner, offset % ARENA_BYTES, p, bytes, write, atomic, frame, pc);
+        return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc);
     }
     for (const Segment& s : segments)
         if (address >= s.begin && address + bytes <= s.end && (s.writable || !write)) return;
     raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
+}
+
+// A flag by which threads order their accesses: one name for it, whichever block asks.
+void signal(const void* p, Access kind) {
+    Fibre* const fibre = machine.current;
+    if (!fibre || !machine.launch->checked) return;
+    const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
+    Group& group = *fibre->block->group;
+    uintptr_t flag = reinterpret_cast<uintptr_t>(p);
+    if (offset < ARENA_BYTES && group.saved) flag = reinterpret_cast<uintptr_t>(fibre->block->saved) + offset;
+    if (reads(kind)) flag_read(*fibre, flag);
+    if (writes(kind)) flag_written(*fibre, flag);
 }
 
 int add_segments(dl_phdr_info* info, size_t, void* wanted) {
@@ -250,16 +238,17 @@ using namespace simulator;
 
 extern "C" {
 
-void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write != 0, false, FRAME, PC); }
+void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
 
 void cupyops_atomic(const void* p, size_t bytes) {
+    cupyops_spin();  // before it looks, since others run meanwhile
     if (reinterpret_cast<uintptr_t>(p) % bytes) {
         CupyopsFault& fault = access_fault(CUPYOPS_UNDEFINED, p, bytes, true, FRAME, PC);
         append(fault, "an atomic operation on %u bytes at address %p, which is no multiple of that", unsigned(bytes), p);
         raise_fault(fault);
     }
-    access(p, bytes, true, true, FRAME, PC);
-    if (!(size_t(static_cast<const char*>(p) - machine.arena) < ARENA_BYTES)) cupyops_spin();
+    access(p, bytes, Access::ATOMIC, FRAME, PC);
+    signal(p, Access::ATOMIC);
 }
 
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment) {
@@ -290,35 +279,45 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-#define ACCESSES(N)                                                                                      \
-    void __tsan_read##N(void* p) { access(p, N, false, false, FRAME, PC); }                              \
-    void __tsan_write##N(void* p) { access(p, N, true, false, FRAME, PC); }                              \
-    void __tsan_unaligned_read##N(void* p) { access(p, N, false, false, FRAME, PC); }                    \
-    void __tsan_unaligned_write##N(void* p) { access(p, N, true, false, FRAME, PC); }                    \
-    void __tsan_read_write##N(void* p) { access(p, N, false, false, FRAME, PC); access(p, N, true, false, FRAME, PC); } \
-    void __tsan_unaligned_read_write##N(void* p) { access(p, N, false, false, FRAME, PC); access(p, N, true, false, FRAME, PC); } \
-    void __tsan_volatile_read##N(void* p) { access(p, N, false, false, FRAME, PC); if (machine.current) cupyops_spin(); } \
-    void __tsan_volatile_write##N(void* p) { access(p, N, true, false, FRAME, PC); }                     \
-    void __tsan_unaligned_volatile_read##N(void* p) { access(p, N, false, false, FRAME, PC); if (machine.current) cupyops_spin(); } \
-    void __tsan_unaligned_volatile_write##N(void* p) { access(p, N, true, false, FRAME, PC); }
+#define READ(p, N) access(p, N, Access::READ, FRAME, PC)
+#define WRITE(p, N) access(p, N, Access::WRITE, FRAME, PC)
+#define VOLATILE_READ(p, N)                         \
+    if (machine.current) cupyops_spin();            \
+    access(p, N, Access::VOLATILE_READ, FRAME, PC); \
+    signal(p, Access::VOLATILE_READ)
+#define VOLATILE_WRITE(p, N)                         \
+    access(p, N, Access::VOLATILE_WRITE, FRAME, PC); \
+    signal(p, Access::VOLATILE_WRITE)
+
+#define ACCESSES(N)                                                           \
+    void __tsan_read##N(void* p) { READ(p, N); }                              \
+    void __tsan_write##N(void* p) { WRITE(p, N); }                            \
+    void __tsan_unaligned_read##N(void* p) { READ(p, N); }                    \
+    void __tsan_unaligned_write##N(void* p) { WRITE(p, N); }                  \
+    void __tsan_read_write##N(void* p) { READ(p, N), WRITE(p, N); }           \
+    void __tsan_unaligned_read_write##N(void* p) { READ(p, N), WRITE(p, N); } \
+    void __tsan_volatile_read##N(void* p) { VOLATILE_READ(p, N); }            \
+    void __tsan_volatile_write##N(void* p) { VOLATILE_WRITE(p, N); }          \
+    void __tsan_unaligned_volatile_read##N(void* p) { VOLATILE_READ(p, N); }  \
+    void __tsan_unaligned_volatile_write##N(void* p) { VOLATILE_WRITE(p, N); }
 ACCESSES(1)
 ACCESSES(2)
 ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
 
-void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) access(p, bytes, false, false, FRAME, PC); }
-void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) access(p, bytes, true, false, FRAME, PC); }
+void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) READ(p, bytes); }
+void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) WRITE(p, bytes); }
 void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
-    if (bytes) access(from, bytes, false, false, FRAME, PC), access(to, bytes, true, false, FRAME, PC);
+    if (bytes) READ(from, bytes), WRITE(to, bytes);
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
-    if (bytes) access(from, bytes, false, false, FRAME, PC), access(to, bytes, true, false, FRAME, PC);
+    if (bytes) READ(from, bytes), WRITE(to, bytes);
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, unsigned long bytes) {
-    if (bytes) access(to, bytes, true, false, FRAME, PC);
+    if (bytes) WRITE(to, bytes);
     return memset(to, value, bytes);
 }
 }

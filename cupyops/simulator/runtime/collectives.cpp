@@ -96,10 +96,17 @@ void release_barrier(Block& block) {
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
     }
+    std::vector<unsigned> together;  // what they have learnt by flags, all know now
+    for (const Fibre& fibre : block.fibres) {
+        if (together.size() < fibre.known.size()) together.resize(fibre.known.size());
+        for (size_t i = 0; i < fibre.known.size(); ++i) together[i] = std::max(together[i], fibre.known[i]);
+    }
     for (Fibre& fibre : block.fibres) {
         if (fibre.state != State::BARRIER) continue;
+        if (!together.empty()) fibre.known = together;
         fibre.predicate = fibre.operation == CUPYOPS_COUNT ? votes : fibre.operation == CUPYOPS_AND ? votes == count : votes != 0;
         ++fibre.epoch;
+        met(fibre, fibre.barrier_clock);
         fibre.state = State::READY;
     }
     block.at_barrier = 0;
@@ -216,6 +223,9 @@ void try_cluster(Group& group) {
             if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
     ++group.phase;
     group.arrivals = 0;
+    for (auto& block : group.blocks)
+        for (Fibre& fibre : block->fibres)
+            if (!(fibre.relaxed & 1)) fibre.cluster_clock = fibre.arrive_clock;
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state == State::CLUSTER) fibre.state = State::READY;
@@ -358,6 +368,7 @@ void cupyops_cluster_arrive(int relaxed) {
         refuse(CUPYOPS_BARRIER, __builtin_frame_address(0), "the thread arrives at the cluster's barrier twice without waiting for it in between");
     fibre.relaxed = fibre.relaxed << 1 | unsigned(relaxed != 0);
     ++fibre.arrived;
+    met(fibre, fibre.arrive_clock);
     ++group.arrivals;
     try_cluster(group);
 }

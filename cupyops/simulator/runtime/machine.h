@@ -3,6 +3,7 @@
 #include "abi.h"
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 namespace simulator {
@@ -43,7 +44,11 @@ struct Fibre {
     unsigned epoch = 0;              // barriers of the block that it has passed
     unsigned arrived = 0, waited = 0;  // barriers of the cluster
     uint64_t relaxed = 0;            // of the last 64 arrivals, which release nothing
-    unsigned clocks[WARP] = {};      // of the lanes of its warp, as far as it knows
+    unsigned clocks[WARP] = {};      // of the lanes of its warp, as far as it knows; its own counts what it has released
+    unsigned barrier_clock = 0;      // its own when it last met its block,
+    unsigned arrive_clock = 0, cluster_clock = 0;  // and its cluster
+    std::vector<unsigned> known;     // clocks of all threads of the cluster that it has learnt of by flags
+    std::vector<unsigned> fenced;    // what it knew at its last fence, which is what it tells by a flag
 
     unsigned lane() const { return thread % WARP; }
     unsigned warp() const { return thread / WARP; }
@@ -71,6 +76,7 @@ struct Group {
     size_t saved_bytes = 0;
     unsigned arrivals = 0;  // in the current phase of the cluster's barrier
     unsigned phase = 0;     // phases completed
+    std::unordered_map<uintptr_t, std::vector<unsigned>> flags;  // what was known when each was last written behind a fence
 };
 
 struct Machine {
@@ -108,6 +114,19 @@ unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out);
 [[noreturn]] void raise_fault(CupyopsFault& fault);  // by the thread that runs
 void note_frames(Fibre& fibre, void* frame, void* pc);  // where it waits
 void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// ordering.cpp
+uint64_t stamp_of(const Fibre& fibre, bool atomic);
+unsigned rank_in(uint64_t stamp);
+unsigned thread_in(uint64_t stamp);
+bool before(uint64_t stamp, const Fibre& now);
+void fence(Fibre& fibre);
+void flag_read(Fibre& fibre, uintptr_t flag);
+void flag_written(Fibre& fibre, uintptr_t flag);
+void met(Fibre& fibre, unsigned& clock);
+
+// A stamp: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock 16 bits.
+constexpr uint64_t VALID = 1ull << 63, ATOMIC = 1ull << 62;
 
 // checks.cpp
 void find_data_segments(const CupyopsModule* module);

@@ -1,0 +1,96 @@
+// Which access was certainly before which: by barriers, and by flags that are written behind a fence.
+#include "machine.h"
+
+#include <algorithm>
+
+namespace simulator {
+
+namespace {
+
+constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
+
+size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
+
+void learn(std::vector<unsigned>& clocks, const std::vector<unsigned>& more) {
+    if (clocks.size() < more.size()) clocks.resize(more.size());
+    for (size_t i = 0; i < more.size(); ++i) clocks[i] = std::max(clocks[i], more[i]);
+}
+
+}  // namespace
+
+uint64_t stamp_of(const Fibre& f, bool atomic) {
+    const uint64_t rank = f.block->rank, epoch = std::min(f.epoch, EPOCHS - 1), phase = std::min(f.arrived, PHASES - 1),
+                   clock = std::min(f.clocks[f.lane()], CLOCKS - 1);
+    return VALID | (atomic ? ATOMIC : 0) | rank << 58 | uint64_t(f.thread) << 48 | epoch << 28 | phase << 16 | clock;
+}
+
+unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
+unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
+
+// Whether an access was certainly before what this thread does now. Numbers that have run out of bits count as such.
+bool before(uint64_t stamp, const Fibre& now) {
+    const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
+    const Block& here = *now.block;
+    if (rank == here.rank && thread == now.thread) return true;
+    const unsigned epoch = unsigned(stamp >> 28) & (EPOCHS - 1), phase = unsigned(stamp >> 16) & (PHASES - 1), clock = unsigned(stamp) & (CLOCKS - 1);
+    if (clock == CLOCKS - 1 || phase == PHASES - 1) return true;
+    if (rank == here.rank) {
+        if (epoch < now.epoch || epoch == EPOCHS - 1) return true;
+        if (thread / WARP == now.warp() && now.clocks[thread % WARP] >= clock) return true;
+    }
+    const size_t place = place_of(rank, thread);
+    if (place < now.known.size() && now.known[place] >= clock) return true;
+    // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
+    const Fibre& other = here.group->blocks[rank]->fibres[thread];
+    unsigned arrival = phase;
+    while (arrival < other.arrived && other.arrived - arrival <= 64 && (other.relaxed >> (other.arrived - arrival - 1) & 1)) ++arrival;
+    return arrival < other.arrived && arrival < now.waited;
+}
+
+// The thread has met others at a barrier: what it did until now is told apart from what it does from now on.
+void met(Fibre& fibre, unsigned& clock) {
+    unsigned& own = fibre.clocks[fibre.lane()];
+    clock = own++;
+}
+
+// What the thread knows now: what it has learnt by flags, its warp's clocks, its block's and its cluster's at the barriers.
+void fence(Fibre& fibre) {
+    Group& group = *fibre.block->group;
+    std::vector<unsigned>& all = fibre.fenced;
+    all.assign(group.blocks.size() * machine.threads, 0);
+    learn(all, fibre.known);
+    for (auto& block : group.blocks)
+        for (const Fibre& other : block->fibres) {
+            unsigned& clock = all[place_of(block->rank, other.thread)];
+            if (fibre.waited) clock = std::max(clock, other.cluster_clock);
+            if (block.get() == fibre.block && fibre.epoch) clock = std::max(clock, other.barrier_clock);
+            if (block.get() == fibre.block && other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[other.lane()]);
+        }
+    ++fibre.clocks[fibre.lane()];
+}
+
+void flag_written(Fibre& fibre, uintptr_t flag) {
+    if (!fibre.fenced.empty()) learn(fibre.block->group->flags[flag], fibre.fenced);
+}
+
+void flag_read(Fibre& fibre, uintptr_t flag) {
+    const auto& flags = fibre.block->group->flags;
+    if (flags.empty()) return;
+    const auto found = flags.find(flag);
+    if (found != flags.end()) learn(fibre.known, found->second);
+}
+
+}  // namespace simulator
+
+using namespace simulator;
+
+extern "C" void cupyops_fence() {
+    if (machine.launch->checked) fence(*machine.current);
+    cupyops_spin();
+}
+
+extern "C" void cupyops_yield() {
+    machine.current->spins = 0;
+    machine.current->spun = true;
+    give_way();
+}
