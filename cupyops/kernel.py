@@ -225,7 +225,7 @@ class Kernel:
             raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
         variant = self.variant(types, lead.device)
         arguments = [infos[p.name].pointer if p.pointer else values[p.name] for p in self.signature.parameters]
-        grid = self.plan(variant.grid, values)
+        grid = self._grid(variant, values)
         if 0 in grid:
             return
         with library.device(lead.device):
@@ -237,14 +237,9 @@ class Kernel:
         if not debug.enabled():
             self._open_fast_lane(library, values, lead, variant)
 
-    def plan(self, planner: Callable[..., Grid], values: Mapping[str, Any]) -> Grid:
-        """The grid for these arguments, by the geometry's planner.
-
-        Raises:
-            ValueError: CUDA has no grid so large.
-        """
+    def _grid(self, variant: "Variant | simulator.Plan", values: Mapping[str, Any]) -> Grid:
         try:
-            grid = planner(*(values[s] for s in self.geometry.sizes))
+            grid = variant.grid(*(values[s] for s in self.geometry.sizes))
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
         if grid[0] > MAX_GRID_X and 0 not in grid:

@@ -5,10 +5,10 @@ not cover does not compile, and the message names it. ``docs/simulator.md`` is t
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import expected
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from ..kernel import Kernel
 
 __all__ = ["enabled", "simulate"]
+
+
+class Plan(Protocol):
+    """What has a planner, as a kernel that is loaded on a GPU or compiled for the host."""
+
+    @property
+    def grid(self) -> Callable[..., tuple[int, int, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def launch(kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, "Inf
     from .simulated import prepare
 
     simulated = prepare(kernel, types, checked=_mode.sanitize, optimize=_mode.optimize)
-    grid = kernel.plan(simulated.grid, values)
+    grid = kernel._grid(simulated, values)
     if 0 not in grid:
         simulated.run(values, infos, grid, _mode.blocks or slice(None))
 
