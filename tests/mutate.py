@@ -30,7 +30,12 @@ except ImportError:
 
 ROOT = Path(__file__).resolve().parent.parent
 # By the stem of a kernel's text, the tests that are about it, most telling first.
-TESTS = ("tests/test_simulated_kernels.py", "tests/test_{stem}.py", "tests/test_simulator_use.py", "tests/test_operators.py")
+TESTS = (
+    "tests/test_simulated_kernels.py",
+    "tests/test_{stem}.py",
+    "tests/test_simulator_use.py",
+    "tests/test_operators.py",
+)
 WANTED = 0.95
 LIMIT = 900  # seconds for the tests of one mutant: one that hangs has been noticed
 

@@ -458,3 +458,12 @@ def test_attributes_by_a_macro_of_the_text() -> None:
         y = np.zeros(4)
         Kernel(text, "k", Rows("M", block=64), dtypes=("float64",), constants={"SIZE": size})(y, 4, 4)
         assert y[3] == (358 if size == 1 else 258 + 358 + 1000)
+
+
+def test_a_shuffle_orders_what_was_read_and_nothing_that_was_written(sanitize: bool) -> None:
+    """A value that a shuffle carries has been read before it; a value that was written may still be on its way."""
+    body = "__shared__ float s[64]; s[t] = x[t]; __syncthreads(); float v = s[t ^ 1]; v = __shfl_sync(0xffffffff, v, t % 32); s[t] = v; y[t] = v;"
+    assert run(body)[:2].tolist() == [1, 0]
+    if sanitize:
+        with pytest.raises(LaunchError, match="a race in shared memory: reads element"):
+            run("__shared__ float s[64]; s[t] = x[t]; __shfl_sync(0xffffffff, t, 0); y[t] = s[t ^ 1];")

@@ -118,16 +118,16 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
             if (write) cell.read[0] = cell.read[1] = 0;
             continue;
         }
-        if ((cell.write & VALID) && !(atomic && (cell.write & ATOMIC)) && !before(cell.write, fibre))
+        if ((cell.write & VALID) && !(atomic && (cell.write & ATOMIC)) && !before(cell.write, false, fibre))
             race(cell, cell.write, cell.write_pc, true, i, p, bytes, write, frame, pc);
         if (write) {
             for (int r = 0; r < 2; ++r)
-                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
+                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], true, fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
             cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}};
-        } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], fibre)) {
+        } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], true, fibre)) {
             cell.read[0] = stamp;
             cell.read_pc[0] = uint32_t(pc);
-        } else if (!(cell.read[1] & VALID) || before(cell.read[1], fibre) || who(cell.read[1]) >> 5 == who(cell.read[0]) >> 5) {
+        } else if (!(cell.read[1] & VALID) || before(cell.read[1], true, fibre) || who(cell.read[1]) >> 5 == who(cell.read[0]) >> 5) {
             cell.read[1] = stamp;
             cell.read_pc[1] = uint32_t(pc);
         }

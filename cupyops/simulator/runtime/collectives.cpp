@@ -96,17 +96,16 @@ void release_barrier(Block& block) {
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
     }
-    std::vector<unsigned> together;  // what they have learnt by flags, all know now
-    for (const Fibre& fibre : block.fibres) {
-        if (together.size() < fibre.known.size()) together.resize(fibre.known.size());
-        for (size_t i = 0; i < fibre.known.size(); ++i) together[i] = std::max(together[i], fibre.known[i]);
-    }
+    std::vector<unsigned> together[2];  // what they have learnt by flags, all know now
+    for (const Fibre& fibre : block.fibres)
+        for (int reads = 0; reads < 2; ++reads) learn(together[reads], fibre.known[reads]);
     for (Fibre& fibre : block.fibres) {
         if (fibre.state != State::BARRIER) continue;
-        if (!together.empty()) fibre.known = together;
+        for (int reads = 0; reads < 2; ++reads)
+            if (!together[reads].empty()) fibre.known[reads] = together[reads];
         fibre.predicate = fibre.operation == CUPYOPS_COUNT ? votes : fibre.operation == CUPYOPS_AND ? votes == count : votes != 0;
         ++fibre.epoch;
-        met(fibre, fibre.barrier_clock);
+        fibre.barrier_clock = tick(fibre);
         fibre.state = State::READY;
     }
     block.at_barrier = 0;
@@ -159,7 +158,8 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
         return true;
     }
     unsigned long long results[WARP] = {};
-    unsigned ballot = 0, together = 0, knowledge[WARP] = {};
+    unsigned ballot = 0, together = 0, knowledge[2][WARP] = {};
+    std::vector<unsigned> known[2];
     bool first = true, alike = true;
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -168,7 +168,10 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
         together = first ? value : reduced(operation, together, value);
         alike &= lanes[l]->value == first_lane.value;
         first = false;
-        for (unsigned k = 0; k < WARP; ++k) knowledge[k] = std::max(knowledge[k], lanes[l]->clocks[k]);
+        for (int reads = 0; reads < 2; ++reads) {
+            for (unsigned k = 0; k < WARP; ++k) knowledge[reads][k] = std::max(knowledge[reads][k], lanes[l]->clocks[reads][k]);
+            learn(known[reads], lanes[l]->known[reads]);
+        }
     }
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -200,14 +203,17 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
                 fibre.predicate = alike;
                 break;
             case CUPYOPS_SYNCWARP:
-                std::copy(knowledge, knowledge + WARP, fibre.clocks);
-                ++fibre.clocks[l];
+                std::copy(knowledge[0], knowledge[0] + WARP, fibre.clocks[0]);
+                if (!known[0].empty()) fibre.known[0] = known[0];
                 break;
             default: results[l] = together;
         }
     }
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
+        std::copy(knowledge[1], knowledge[1] + WARP, lanes[l]->clocks[1]);
+        if (!known[1].empty()) lanes[l]->known[1] = known[1];
+        tick(*lanes[l]);
         lanes[l]->value = results[l];
         lanes[l]->state = State::READY;
     }
@@ -368,7 +374,7 @@ void cupyops_cluster_arrive(int relaxed) {
         refuse(CUPYOPS_BARRIER, __builtin_frame_address(0), "the thread arrives at the cluster's barrier twice without waiting for it in between");
     fibre.relaxed = fibre.relaxed << 1 | unsigned(relaxed != 0);
     ++fibre.arrived;
-    met(fibre, fibre.arrive_clock);
+    fibre.arrive_clock = tick(fibre);
     ++group.arrivals;
     try_cluster(group);
 }

@@ -44,12 +44,15 @@ struct Fibre {
     unsigned epoch = 0;              // barriers of the block that it has passed
     unsigned arrived = 0, waited = 0;  // barriers of the cluster
     uint64_t relaxed = 0;            // of the last 64 arrivals, which release nothing
-    unsigned clocks[WARP] = {};      // of the lanes of its warp, as far as it knows; its own counts what it has released
-    unsigned barrier_clock = 0;      // its own when it last met its block,
+    // What it knows of others, twice: of all that they did, and of what they read alone. A shuffle tells of reads, whose
+    // values have come before it; it orders no writes.
+    unsigned clocks[2][WARP] = {};    // of the lanes of its warp; its own counts what it has told
+    std::vector<unsigned> known[2];   // of all threads of the cluster, learnt by flags
+    std::vector<unsigned> fenced[2];  // at its last fence, which is what it tells by a flag
+    unsigned barrier_clock = 0;       // its own when it last met its block,
     unsigned arrive_clock = 0, cluster_clock = 0;  // and its cluster
-    std::vector<unsigned> known;     // clocks of all threads of the cluster that it has learnt of by flags
-    std::vector<unsigned> fenced;    // what it knew at its last fence, which is what it tells by a flag
 
+    unsigned clock() const { return clocks[0][lane()]; }
     unsigned lane() const { return thread % WARP; }
     unsigned warp() const { return thread / WARP; }
 };
@@ -76,7 +79,8 @@ struct Group {
     size_t saved_bytes = 0;
     unsigned arrivals = 0;  // in the current phase of the cluster's barrier
     unsigned phase = 0;     // phases completed
-    std::unordered_map<uintptr_t, std::vector<unsigned>> flags;  // what was known when each was last written behind a fence
+    struct Told { std::vector<unsigned> known[2]; };
+    std::unordered_map<uintptr_t, Told> flags;  // what was known when each was last written behind a fence
 };
 
 struct Machine {
@@ -119,11 +123,12 @@ void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(
 uint64_t stamp_of(const Fibre& fibre, bool atomic);
 unsigned rank_in(uint64_t stamp);
 unsigned thread_in(uint64_t stamp);
-bool before(uint64_t stamp, const Fibre& now);
+bool before(uint64_t stamp, bool read, const Fibre& now);
 void fence(Fibre& fibre);
 void flag_read(Fibre& fibre, uintptr_t flag);
 void flag_written(Fibre& fibre, uintptr_t flag);
-void met(Fibre& fibre, unsigned& clock);
+unsigned tick(Fibre& fibre);
+void learn(std::vector<unsigned>& clocks, const std::vector<unsigned>& more);
 
 // A stamp: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock 16 bits.
 constexpr uint64_t VALID = 1ull << 63, ATOMIC = 1ull << 62;

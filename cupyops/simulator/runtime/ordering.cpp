@@ -11,24 +11,24 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
+}  // namespace
+
 void learn(std::vector<unsigned>& clocks, const std::vector<unsigned>& more) {
     if (clocks.size() < more.size()) clocks.resize(more.size());
     for (size_t i = 0; i < more.size(); ++i) clocks[i] = std::max(clocks[i], more[i]);
 }
 
-}  // namespace
-
 uint64_t stamp_of(const Fibre& f, bool atomic) {
     const uint64_t rank = f.block->rank, epoch = std::min(f.epoch, EPOCHS - 1), phase = std::min(f.arrived, PHASES - 1),
-                   clock = std::min(f.clocks[f.lane()], CLOCKS - 1);
+                   clock = std::min(f.clock(), CLOCKS - 1);
     return VALID | (atomic ? ATOMIC : 0) | rank << 58 | uint64_t(f.thread) << 48 | epoch << 28 | phase << 16 | clock;
 }
 
 unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
 unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
 
-// Whether an access was certainly before what this thread does now. Numbers that have run out of bits count as such.
-bool before(uint64_t stamp, const Fibre& now) {
+// Whether an access, a read or a write, was certainly before what this thread does now. Numbers that have run out of bits count as such.
+bool before(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
     const Block& here = *now.block;
     if (rank == here.rank && thread == now.thread) return true;
@@ -36,10 +36,10 @@ bool before(uint64_t stamp, const Fibre& now) {
     if (clock == CLOCKS - 1 || phase == PHASES - 1) return true;
     if (rank == here.rank) {
         if (epoch < now.epoch || epoch == EPOCHS - 1) return true;
-        if (thread / WARP == now.warp() && now.clocks[thread % WARP] >= clock) return true;
+        if (thread / WARP == now.warp() && now.clocks[read][thread % WARP] >= clock) return true;
     }
     const size_t place = place_of(rank, thread);
-    if (place < now.known.size() && now.known[place] >= clock) return true;
+    if (place < now.known[read].size() && now.known[read][place] >= clock) return true;
     // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
     const Fibre& other = here.group->blocks[rank]->fibres[thread];
     unsigned arrival = phase;
@@ -47,37 +47,43 @@ bool before(uint64_t stamp, const Fibre& now) {
     return arrival < other.arrived && arrival < now.waited;
 }
 
-// The thread has met others at a barrier: what it did until now is told apart from what it does from now on.
-void met(Fibre& fibre, unsigned& clock) {
-    unsigned& own = fibre.clocks[fibre.lane()];
-    clock = own++;
+// The thread has told others of what it did until now, which is told apart from what it does from now on.
+unsigned tick(Fibre& fibre) {
+    ++fibre.clocks[1][fibre.lane()];
+    return fibre.clocks[0][fibre.lane()]++;
 }
 
 // What the thread knows now: what it has learnt by flags, its warp's clocks, its block's and its cluster's at the barriers.
 void fence(Fibre& fibre) {
     Group& group = *fibre.block->group;
-    std::vector<unsigned>& all = fibre.fenced;
-    all.assign(group.blocks.size() * machine.threads, 0);
-    learn(all, fibre.known);
-    for (auto& block : group.blocks)
-        for (const Fibre& other : block->fibres) {
-            unsigned& clock = all[place_of(block->rank, other.thread)];
-            if (fibre.waited) clock = std::max(clock, other.cluster_clock);
-            if (block.get() == fibre.block && fibre.epoch) clock = std::max(clock, other.barrier_clock);
-            if (block.get() == fibre.block && other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[other.lane()]);
-        }
-    ++fibre.clocks[fibre.lane()];
+    for (int reads = 0; reads < 2; ++reads) {
+        std::vector<unsigned>& all = fibre.fenced[reads];
+        all.assign(group.blocks.size() * machine.threads, 0);
+        learn(all, fibre.known[reads]);
+        for (auto& block : group.blocks)
+            for (const Fibre& other : block->fibres) {
+                unsigned& clock = all[place_of(block->rank, other.thread)];
+                if (fibre.waited) clock = std::max(clock, other.cluster_clock);
+                if (block.get() != fibre.block) continue;
+                if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
+                if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
+            }
+    }
+    tick(fibre);
 }
 
 void flag_written(Fibre& fibre, uintptr_t flag) {
-    if (!fibre.fenced.empty()) learn(fibre.block->group->flags[flag], fibre.fenced);
+    if (fibre.fenced[0].empty()) return;
+    Group::Told& told = fibre.block->group->flags[flag];
+    for (int reads = 0; reads < 2; ++reads) learn(told.known[reads], fibre.fenced[reads]);
 }
 
 void flag_read(Fibre& fibre, uintptr_t flag) {
     const auto& flags = fibre.block->group->flags;
     if (flags.empty()) return;
     const auto found = flags.find(flag);
-    if (found != flags.end()) learn(fibre.known, found->second);
+    if (found == flags.end()) return;
+    for (int reads = 0; reads < 2; ++reads) learn(fibre.known[reads], found->second.known[reads]);
 }
 
 }  // namespace simulator

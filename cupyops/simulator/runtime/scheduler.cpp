@@ -111,7 +111,7 @@ void begin_group() {
             fibre.block = block.get();
             fibre.thread = t;
             fibre.index = {t % launch.block[0], t / launch.block[0] % launch.block[1], t / launch.block[0] / launch.block[1]};
-            fibre.clocks[fibre.lane()] = 1;
+            fibre.clocks[0][fibre.lane()] = fibre.clocks[1][fibre.lane()] = 1;
         }
         if (launch.checked) block->shadow = take_shadow();
         group->blocks.push_back(std::move(block));
