@@ -212,17 +212,21 @@ def test_strides_of_more_than_32_bits(sanitize: bool) -> None:
 
 
 @pytest.mark.parametrize("sanitize", [False, True])
-def test_more_elements_than_32_bits_count_in_a_broadcast(sanitize: bool) -> None:
-    rows, columns = 2**21 + 1, 2**11 + 16
+@pytest.mark.parametrize("lanes", [16, 1])
+def test_more_elements_than_32_bits_count_in_a_broadcast(lanes: int, sanitize: bool) -> None:
+    rows, columns = 2**20 + 1, 2**12 + 16
     row, out = np.arange(columns, dtype=np.int64).astype(np.int8), sparse(rows * columns, "int8")
     column = sparse(rows, "int8")
     column[-9:] = 5
-    kernel = strided(2, 16, True)
-    groups = rows * columns // 16
-    with cupyops.simulate(sanitize=sanitize, blocks=slice(-2, None)):
-        # Sizes innermost first, in groups of 16; no dividers, which count to 2^31.
-        kernel(row, column, out, 3, groups, (columns // 16, rows), (0, 0), (1, 0), (0, 1))
-    assert (out[-columns:] == row + np.int8(15)).all()
+    kernel = strided(2, lanes, True)
+    groups = rows * columns // lanes
+    last = columns // lanes // 128  # whole blocks within the last row
+    with cupyops.simulate(sanitize=sanitize, blocks=slice(-last, None)):
+        # Sizes innermost first, in groups of lanes; no dividers, which count to 2^31.
+        kernel(row, column, out, 3, groups, (columns // lanes, rows), (0, 0), (1, 0), (0, 1))
+    written = lanes * (groups - (-(-groups // 128) - last) * 128)
+    assert written >= columns // 2
+    assert (out[-written:] == row[-written:] + np.int8(15)).all()
     assert not out[: 2**20].any()
 
 

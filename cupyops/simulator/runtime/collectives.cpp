@@ -96,13 +96,13 @@ void release_barrier(Block& block) {
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
     }
-    std::vector<unsigned> together[2];  // what they have learnt by flags, all know now
+    Clocks together[2];  // what they have learnt by flags, all know now
     for (const Fibre& fibre : block.fibres)
         for (int reads = 0; reads < 2; ++reads) learn(together[reads], fibre.known[reads]);
     for (Fibre& fibre : block.fibres) {
         if (fibre.state != State::BARRIER) continue;
         for (int reads = 0; reads < 2; ++reads)
-            if (!together[reads].empty()) fibre.known[reads] = together[reads];
+            if (together[reads]) fibre.known[reads] = together[reads];
         fibre.predicate = fibre.operation == CUPYOPS_COUNT ? votes : fibre.operation == CUPYOPS_AND ? votes == count : votes != 0;
         ++fibre.epoch;
         fibre.barrier_clock = tick(fibre);
@@ -159,7 +159,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     }
     unsigned long long results[WARP] = {};
     unsigned ballot = 0, together = 0, knowledge[2][WARP] = {};
-    std::vector<unsigned> known[2];
+    Clocks known[2];
     bool first = true, alike = true;
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -204,7 +204,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
                 break;
             case CUPYOPS_SYNCWARP:
                 std::copy(knowledge[0], knowledge[0] + WARP, fibre.clocks[0]);
-                if (!known[0].empty()) fibre.known[0] = known[0];
+                if (known[0]) fibre.known[0] = known[0];
                 break;
             default: results[l] = together;
         }
@@ -212,7 +212,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
         std::copy(knowledge[1], knowledge[1] + WARP, lanes[l]->clocks[1]);
-        if (!known[1].empty()) lanes[l]->known[1] = known[1];
+        if (known[1]) lanes[l]->known[1] = known[1];
         tick(*lanes[l]);
         lanes[l]->value = results[l];
         lanes[l]->state = State::READY;

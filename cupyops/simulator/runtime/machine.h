@@ -15,6 +15,9 @@ constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t STATIC_BYTES = 256 * 1024, DYNAMIC_BYTES = 256 * 1024, ARENA_BYTES = STATIC_BYTES + DYNAMIC_BYTES;
 constexpr size_t STACK_BYTES = 256 * 1024;
 
+// Clocks of all threads of a cluster. Shared, since threads that have met know the same.
+typedef std::shared_ptr<const std::vector<unsigned>> Clocks;
+
 struct Stack {
     char* low;  // the lowest usable byte; below it is a page that nobody may touch
     char* top() const { return low + STACK_BYTES; }
@@ -47,8 +50,10 @@ struct Fibre {
     // What it knows of others, twice: of all that they did, and of what they read alone. A shuffle tells of reads, whose
     // values have come before it; it orders no writes.
     unsigned clocks[2][WARP] = {};    // of the lanes of its warp; its own counts what it has told
-    std::vector<unsigned> known[2];   // of all threads of the cluster, learnt by flags
-    std::vector<unsigned> fenced[2];  // at its last fence, which is what it tells by a flag
+    Clocks known[2];                  // of all threads of the cluster, learnt by flags
+    Clocks fenced[2];                 // at its last fence, which is what it tells by a flag
+    uintptr_t flag = 0;               // the one that it read last,
+    unsigned flag_version = 0;        // as it was then: who waits asks again and again
     unsigned barrier_clock = 0;       // its own when it last met its block,
     unsigned arrive_clock = 0, cluster_clock = 0;  // and its cluster
 
@@ -79,7 +84,10 @@ struct Group {
     size_t saved_bytes = 0;
     unsigned arrivals = 0;  // in the current phase of the cluster's barrier
     unsigned phase = 0;     // phases completed
-    struct Told { std::vector<unsigned> known[2]; };
+    struct Told {
+        Clocks known[2];
+        unsigned version = 0;
+    };
     std::unordered_map<uintptr_t, Told> flags;  // what was known when each was last written behind a fence
 };
 
@@ -128,7 +136,7 @@ void fence(Fibre& fibre);
 void flag_read(Fibre& fibre, uintptr_t flag);
 void flag_written(Fibre& fibre, uintptr_t flag);
 unsigned tick(Fibre& fibre);
-void learn(std::vector<unsigned>& clocks, const std::vector<unsigned>& more);
+void learn(Clocks& clocks, const Clocks& more);
 
 // A stamp: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock 16 bits.
 constexpr uint64_t VALID = 1ull << 63, ATOMIC = 1ull << 62;

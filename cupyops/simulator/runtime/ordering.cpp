@@ -13,9 +13,36 @@ size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.
 
 }  // namespace
 
-void learn(std::vector<unsigned>& clocks, const std::vector<unsigned>& more) {
-    if (clocks.size() < more.size()) clocks.resize(more.size());
-    for (size_t i = 0; i < more.size(); ++i) clocks[i] = std::max(clocks[i], more[i]);
+void learn(Clocks& clocks, const Clocks& more) {
+    if (!more || clocks == more) return;
+    if (!clocks) {
+        clocks = more;
+        return;
+    }
+    // The threads of a block mostly learn the same, one after the other.
+    static Clocks olds[2], addeds[2], results[2];
+    static int turn = 0;
+    for (int i = 0; i < 2; ++i)
+        if (clocks == olds[i] && more == addeds[i]) {
+            clocks = results[i];
+            return;
+        }
+    turn ^= 1;
+    Clocks &old = olds[turn], &added = addeds[turn], &result = results[turn];
+    old = clocks;
+    added = more;
+    bool less = true, greater = true;
+    for (size_t i = 0; i < more->size() && (less || greater); ++i) {
+        less &= (*clocks)[i] <= (*more)[i];
+        greater &= (*clocks)[i] >= (*more)[i];
+    }
+    result = less ? more : clocks;
+    if (!less && !greater) {
+        auto both = std::make_shared<std::vector<unsigned>>(*clocks);
+        for (size_t i = 0; i < more->size(); ++i) (*both)[i] = std::max((*both)[i], (*more)[i]);
+        result = both;
+    }
+    clocks = result;
 }
 
 uint64_t stamp_of(const Fibre& f, bool atomic) {
@@ -39,7 +66,7 @@ bool before(uint64_t stamp, bool read, const Fibre& now) {
         if (thread / WARP == now.warp() && now.clocks[read][thread % WARP] >= clock) return true;
     }
     const size_t place = place_of(rank, thread);
-    if (place < now.known[read].size() && now.known[read][place] >= clock) return true;
+    if (now.known[read] && (*now.known[read])[place] >= clock) return true;
     // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
     const Fibre& other = here.group->blocks[rank]->fibres[thread];
     unsigned arrival = phase;
@@ -57,9 +84,9 @@ unsigned tick(Fibre& fibre) {
 void fence(Fibre& fibre) {
     Group& group = *fibre.block->group;
     for (int reads = 0; reads < 2; ++reads) {
-        std::vector<unsigned>& all = fibre.fenced[reads];
-        all.assign(group.blocks.size() * machine.threads, 0);
-        learn(all, fibre.known[reads]);
+        const size_t count = group.blocks.size() * machine.threads;
+        auto told = fibre.known[reads] ? std::make_shared<std::vector<unsigned>>(*fibre.known[reads]) : std::make_shared<std::vector<unsigned>>(count, 0u);
+        std::vector<unsigned>& all = *told;
         for (auto& block : group.blocks)
             for (const Fibre& other : block->fibres) {
                 unsigned& clock = all[place_of(block->rank, other.thread)];
@@ -68,13 +95,15 @@ void fence(Fibre& fibre) {
                 if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
                 if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
             }
+        fibre.fenced[reads] = told;
     }
     tick(fibre);
 }
 
 void flag_written(Fibre& fibre, uintptr_t flag) {
-    if (fibre.fenced[0].empty()) return;
+    if (!fibre.fenced[0]) return;
     Group::Told& told = fibre.block->group->flags[flag];
+    ++told.version;
     for (int reads = 0; reads < 2; ++reads) learn(told.known[reads], fibre.fenced[reads]);
 }
 
@@ -82,7 +111,9 @@ void flag_read(Fibre& fibre, uintptr_t flag) {
     const auto& flags = fibre.block->group->flags;
     if (flags.empty()) return;
     const auto found = flags.find(flag);
-    if (found == flags.end()) return;
+    if (found == flags.end() || (fibre.flag == flag && fibre.flag_version == found->second.version)) return;
+    fibre.flag = flag;
+    fibre.flag_version = found->second.version;
     for (int reads = 0; reads < 2; ++reads) learn(fibre.known[reads], found->second.known[reads]);
 }
 
