@@ -190,7 +190,7 @@ MUTANTS = [
     ),
     *_of(
         "gelu_forward",
-        "((forward or special or 16_bit or network or two_to_the_32) and not backward)",
+        "((forward or special or tail or 16_bit or network or two_to_the_32) and not backward)",
         _WHOLE,
         _STRIDE,
         _ALIGNED,
@@ -234,7 +234,7 @@ MUTANTS = [
     ),
     *_of(
         "gelu_backward",
-        "(backward or gradient or network)",
+        "(backward or gradient or network or 16_bit)",
         _SHORT,
         _STORE,
         _OUT,

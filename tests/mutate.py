@@ -118,10 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the mutants and prints what became of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="", help="only kernels whose names begin so")
+    parser.add_argument("--what", default="", help="only mutants whose description holds these words")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
     parser.add_argument("--list", action="store_true", help="print the mutants, run none")
     options = parser.parse_args(argv)
-    mutants = [m for m in MUTANTS if m.kernel.startswith(options.kernels)]
+    mutants = [m for m in MUTANTS if m.kernel.startswith(options.kernels) and options.what in m.what]
     for mutant in mutants:
         broken((ROOT / "kernels_cu" / mutant.file).read_text(encoding="utf-8"), mutant)
     if options.list:

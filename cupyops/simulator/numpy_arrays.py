@@ -57,6 +57,9 @@ class NumpyLibrary:
     def is_fake(self, x: Array) -> bool:
         return False
 
+    def device_index(self, x: Array) -> int:
+        return -1
+
     def info(self, x: Array) -> Info:
         pointer = int(x.__array_interface__["data"][0])
         return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cpu", -1, pointer)
