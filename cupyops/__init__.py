@@ -10,6 +10,7 @@ from .errors import CompileError, LaunchError, MissingDependencyError
 from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
+from .simulator import simulate
 from .warmup import warmup
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "gelu",
     "gelu_backward",
     "set_debug",
+    "simulate",
     "warmup",
 ]
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from . import toolchain
+from . import simulator, toolchain
 from .errors import MissingDependencyError, expected
 
 __all__ = ["ArrayLibrary", "Info", "as_cupy", "is_contiguous", "is_dense", "library_of", "register"]
@@ -138,6 +138,8 @@ class _Libraries(dict[type, ArrayLibrary]):
         if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
             self[kind] = CupyLibrary()
             return self[kind]
+        if (host := simulator.numpy_library(kind)) is not None:
+            return host  # not kept: it holds while kernels are simulated
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not an array that kernels run on")
 
 
@@ -178,13 +180,16 @@ def numpy_dtype(name: str) -> Any:
 
 
 def as_cupy(x: Array, where: str, argument: str) -> Array:
-    """The same memory as a CuPy array: CuPy's own as they are, others through DLPack.
+    """The same memory as a CuPy array: CuPy's own as they are, others through DLPack. While kernels are simulated, an
+    array in host memory stays there, as NumPy's.
 
     Raises:
         TypeError: it does not export DLPack.
         ValueError: it is not in GPU memory.
         MissingDependencyError: CuPy is missing.
     """
+    if (host := simulator.host_array(x)) is not None:
+        return host
     cupy = toolchain.cupy()
     if isinstance(x, cupy.ndarray):
         return x

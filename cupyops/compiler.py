@@ -144,7 +144,7 @@ def warnings_in(log: str) -> list[str]:
 
 def _explain(what: str, target: str, options: Sequence[str], log: str, text: str) -> str:
     """The message of a CompileError: the compiler's words, each with the author's lines around the place."""
-    files = _lines_by_file(text)
+    files = lines_by_file(text)
     parts = [
         f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {' '.join(options)})"
     ]
@@ -164,7 +164,7 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
     return "\n".join(parts)
 
 
-def _lines_by_file(text: str) -> dict[str, dict[int, str]]:
+def lines_by_file(text: str) -> dict[str, dict[int, str]]:
     """The final text's lines by the file and number that ``#line`` gives them."""
     files: dict[str, dict[int, str]] = {}
     name, number = "cupyops.cu", 1

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import debug, driver, toolchain
+from . import debug, driver, simulator, toolchain
 from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES
@@ -218,6 +218,9 @@ class Kernel:
         if lead.fake:
             return
         self._check_scalars(values, infos, types)
+        if lead.place == "cpu" and simulator.enabled():
+            simulator.launch(self, values, infos, types)
+            return
         if lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
         variant = self.variant(types, lead.device)
@@ -234,7 +237,7 @@ class Kernel:
         if not debug.enabled():
             self._open_fast_lane(library, values, lead, variant)
 
-    def _grid(self, variant: Variant, values: Mapping[str, Any]) -> Grid:
+    def _grid(self, variant: "Variant | simulator.Plan", values: Mapping[str, Any]) -> Grid:
         try:
             grid = variant.grid(*(values[s] for s in self.geometry.sizes))
         except ValueError as error:

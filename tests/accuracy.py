@@ -44,3 +44,38 @@ def assert_as_accurate(ours: Tensor, theirs: Tensor, exact: Tensor, *, order: Te
         f"{int((~(our_error <= allowed)).sum())} of {our_error.numel()} elements err too much; the worst at x = "
         f"{float(order.flatten()[position][worst])!r}: {float(our_error[worst]):.3g} ULP, allowed {float(allowed[worst]):.3g}"
     )
+
+
+def added_as_on_a_gpu(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """What torch.add gives on a GPU, where PyTorch's loops for a CPU round more often, made of float64 alone.
+
+    A number, or a tensor without dimensions beside one with some, is not rounded to the result's dtype.
+    """
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return torch.add(a, b, alpha=alpha)
+    acc = torch.float64 if dtype == torch.float64 else torch.float32
+    x, y = (v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for v in (a, b))
+    first, second = (
+        (v if v.dim() == 0 and other.dim() else v.to(dtype)).to(acc).double()
+        for v, other in ((x, y), (y, x if isinstance(b, Tensor) else x.reshape(-1)))
+    )
+    return fused(second, torch.tensor(alpha, dtype=acc).double(), first, acc).to(dtype)
+
+
+def fused(a: Tensor, b: Tensor, c: Tensor, acc: torch.dtype) -> Tensor:
+    """a·b + c in float64 with the roundings' errors added again (Dekker, 1971; Knuth, 1969), rounded to ``acc``."""
+    product = a * b
+    if acc == torch.float32:
+        return (product + c).float()  # the product of two such numbers is exact
+
+    def split(x: Tensor) -> tuple[Tensor, Tensor]:
+        high = x * 134217729.0
+        high = high - (high - x)
+        return high, x - high
+
+    (a1, a2), (b1, b2) = split(a), split(b)
+    rest = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+    total = product + c
+    part = total - product
+    return total + (((product - (total - part)) + (c - part)) + rest)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import cupyops
+from cupyops.simulator import host
+
 
 def _missing_for_gpu() -> str:
     """Why GPU tests cannot run here, or nothing."""
@@ -24,14 +27,21 @@ def _missing_for_gpu() -> str:
 
 NO_GPU = _missing_for_gpu()
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
-# The same assertions in each lane: the reference on the CPU, the kernel on the GPU.
-LANES = [pytest.param("cpu", id="reference"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
+NO_COMPILER = host.missing()
+# The same assertions in each lane: the reference on the CPU, the kernel on the CPU under sanitizers, the kernel on the GPU.
+LANES = [
+    pytest.param("reference"),
+    pytest.param("simulator", marks=pytest.mark.simulator),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and NO_GPU:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}"))
+        if item.get_closest_marker("simulator") and NO_COMPILER:
+            item.add_marker(pytest.mark.skip(reason=f"the simulator lane: {NO_COMPILER}"))
         if item.get_closest_marker("multi_gpu") and torch.cuda.device_count() < 2:
             item.add_marker(pytest.mark.skip(reason="needs two GPUs"))
         if item.get_closest_marker("large") and os.environ.get("CUPYOPS_TEST_LARGE") != "1":
@@ -44,9 +54,22 @@ def _seed() -> None:
 
 
 @pytest.fixture(params=LANES)
-def device(request: pytest.FixtureRequest) -> str:
-    """Where the tensors of a test are: once on the CPU, once on the GPU."""
-    return str(request.param)
+def lane(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What runs an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
+    with cupyops.simulate(request.param == "simulator", sanitize=True):
+        yield str(request.param)
+
+
+@pytest.fixture
+def device(lane: str) -> str:
+    """Where the tensors of a test are."""
+    return "cuda" if lane == "cuda" else "cpu"
+
+
+@pytest.fixture
+def kernels(lane: str) -> bool:
+    """Whether kernels run, whose results are the same bits for every layout."""
+    return lane != "reference"
 
 
 @pytest.fixture

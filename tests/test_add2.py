@@ -2,9 +2,11 @@
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
+from accuracy import added_as_on_a_gpu
 from cases import FLOATS
 from support import alike
 from torch import Tensor
@@ -40,21 +42,38 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, device: str, seed: int) 
     return torch.randint(low, 2**40, shape, generator=generator).to(dtype).to(device)
 
 
+@pytest.fixture
+def torch_add(lane: str) -> Callable[..., Tensor]:
+    """torch.add of the GPU, which the kernel is held to bit by bit; the reference is PyTorch's own of the CPU."""
+    return added_as_on_a_gpu if lane == "simulator" else torch.add
+
+
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
-def test_bits_of_torch_add(device: str, dtype: torch.dtype, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_bits_of_torch_add(
+    device: str,
+    torch_add: Callable[..., Tensor],
+    dtype: torch.dtype,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
     a, b = (numbers(s, dtype, device, i) for i, s in enumerate(shapes))
     for alpha in (1, 0.3, -7.25) if dtype.is_floating_point else (1, 3):
-        assert alike(add2(a, b, alpha=alpha), torch.add(a, b, alpha=alpha))
-        assert alike(add2(b, a, alpha=alpha), torch.add(b, a, alpha=alpha))
+        assert alike(add2(a, b, alpha=alpha), torch_add(a, b, alpha=alpha))
+        assert alike(add2(b, a, alpha=alpha), torch_add(b, a, alpha=alpha))
 
 
 @pytest.mark.parametrize("alpha", [1, 2])
-def test_bits_of_torch_add_in_mixed_dtypes(device: str, alpha: int) -> None:
-    for first, second in itertools.product([*FLOATS, *INTEGERS], repeat=2):
+def test_bits_of_torch_add_in_mixed_dtypes(
+    device: str, lane: str, torch_add: Callable[..., Tensor], alpha: int
+) -> None:
+    pairs = list(itertools.product([*FLOATS, *INTEGERS], repeat=2))
+    if lane == "simulator":
+        # Each pair is a compilation of a second: every dtype with two or three others, on either side.
+        pairs = [pair for i, pair in enumerate(pairs) if (i // 9 + i % 9) % 4 == 1]
+    for first, second in pairs:
         a, b = numbers((33, 5), first, device, 0), numbers((33, 5), second, device, 1)
-        assert alike(add2(a, b, alpha=alpha), torch.add(a, b, alpha=alpha)), (first, second)
-        assert alike(add2(a, b[0], alpha=alpha), torch.add(a, b[0], alpha=alpha)), (first, second)
+        assert alike(add2(a, b, alpha=alpha), torch_add(a, b, alpha=alpha)), (first, second)
+        assert alike(add2(a, b[0], alpha=alpha), torch_add(a, b[0], alpha=alpha)), (first, second)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -72,16 +91,18 @@ def test_subnormals_signed_zeros_and_infinities(device: str, dtype: torch.dtype)
 
 @pytest.mark.parametrize("number", [2.7, 3, -1, True])
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int8])
-def test_numbers_and_host_scalars(device: str, dtype: torch.dtype, number: float) -> None:
+def test_numbers_and_host_scalars(
+    device: str, torch_add: Callable[..., Tensor], dtype: torch.dtype, number: float
+) -> None:
     for shape in ((33, 5), ()):
         a = numbers(shape, dtype, device, 0)
-        assert alike(add2(a, number), torch.add(a, number))
-        assert alike(add2(a, number, alpha=2), torch.add(a, number, alpha=2))
+        assert alike(add2(a, number), torch_add(a, number))
+        assert alike(add2(a, number, alpha=2), torch_add(a, number, alpha=2))
     a = numbers((33, 5), dtype, device, 0)
     scalar = torch.tensor(number, dtype=torch.float32 if isinstance(number, float) else torch.int64)
-    assert alike(add2(a, scalar, alpha=2), torch.add(a, scalar, alpha=2))
-    assert alike(add2(scalar, a, alpha=2), torch.add(scalar, a, alpha=2))
-    assert alike(add2(a.t(), scalar), torch.add(a.t(), scalar).contiguous())
+    assert alike(add2(a, scalar, alpha=2), torch_add(a, scalar, alpha=2))
+    assert alike(add2(scalar, a, alpha=2), torch_add(scalar, a, alpha=2))
+    assert alike(add2(a.t(), scalar), torch_add(a.t(), scalar).contiguous())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONT
 SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
 
 
-@pytest.mark.parametrize("page", SAMPLES, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.simulator if p.name == "simulator.md" else ()) for p in SAMPLES],
+    ids=lambda p: p.name,
+)
 def test_samples_run_in_order(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     scope: dict[str, object] = {"__name__": "sample"}
@@ -26,6 +30,10 @@ def test_samples_run_in_order(page: Path) -> None:
     for kernel in [v for v in scope.values() if isinstance(v, Kernel)]:
         for types in kernel.type_choices():
             compile_text(kernel.final_text(types), kernel.describe(types), "sm_90", OPTIONS)
+    if "message" in scope:
+        shown = re.search(r"<!-- message: begin -->\n    (.*)\n<!-- message: end -->", text)
+        assert shown, page
+        assert shown[1] == scope["message"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -63,7 +71,15 @@ def test_both_commands_are_where_ci_looks() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["kernels_cu", "cupyops.kernel", "cupyops.add2", "cupyops.fast_lane", "cupyops.torch.operator", "autograd_bridge"],
+    [
+        "kernels_cu",
+        "cupyops.kernel",
+        "cupyops.add2",
+        pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
+        "cupyops.fast_lane",
+        "cupyops.torch.operator",
+        "autograd_bridge",
+    ],
 )
 def test_docstring_examples(name: str) -> None:
     module = importlib.import_module(name)

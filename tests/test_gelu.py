@@ -66,19 +66,21 @@ def test_backward_against_float64(device: str, dtype: torch.dtype, approximate: 
 
 @FORMS
 @HALVES
-def test_every_16_bit_number_is_as_pytorch_has_it(device: str, dtype: torch.dtype, approximate: str) -> None:
+def test_every_16_bit_number_is_as_pytorch_has_it(
+    device: str, kernels: bool, dtype: torch.dtype, approximate: str
+) -> None:
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
     ours, theirs = gelu(x, approximate), F.gelu(x, approximate=approximate)
     assert torch.equal(ours.isnan(), theirs.isnan())
     torch.testing.assert_close(ours, theirs, equal_nan=True)
     ours = gelu_backward(torch.ones_like(x), x, approximate)
-    if device == "cuda":  # PyTorch's own tanh form gives NaN for huge numbers
+    if kernels:  # PyTorch's own tanh form gives NaN for huge numbers
         assert ours[x.isfinite()].isfinite().all(), "a finite number has a gradient that is not"
 
 
 @FORMS
 @DTYPES
-def test_special_values(device: str, dtype: torch.dtype, approximate: str) -> None:
+def test_special_values(device: str, kernels: bool, dtype: torch.dtype, approximate: str) -> None:
     tiny = torch.finfo(dtype).smallest_normal / 4
     x = torch.tensor(
         [math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, torch.finfo(dtype).max, torch.finfo(dtype).min]
@@ -86,7 +88,8 @@ def test_special_values(device: str, dtype: torch.dtype, approximate: str) -> No
     x = x.to(device, dtype)
     ours, theirs = gelu(x, approximate), F.gelu(x, approximate=approximate)
     torch.testing.assert_close(ours, theirs, equal_nan=True)
-    assert torch.equal(torch.signbit(ours[3:5]), torch.signbit(theirs[3:5])), "-0 must stay -0"
+    # PyTorch's own on a CPU loses the sign in some of its loops.
+    assert torch.equal(torch.signbit(ours[3:5]), torch.signbit((x if kernels else theirs)[3:5])), "-0 must stay -0"
 
 
 @pytest.mark.gpu

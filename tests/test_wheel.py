@@ -79,18 +79,26 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
         metadata = {n.rpartition("/")[2] for n in archive.namelist() if ".dist-info/" in n}
-    kept = (".py", ".cu", ".cuh", ".typed")
+    kept = (".py", ".cu", ".cuh", ".typed", ".h", ".cpp")
     library = [
         ROOT / "autograd_bridge.py",
         *(p for d in ("kernels_cu", "cupyops") for p in (ROOT / d).rglob("*") if p.suffix in kept),
     ]
     assert names == {p.relative_to(ROOT).as_posix() for p in library}
     assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/scalar.cuh"} <= names
+    assert {"cupyops/simulator/cuda/device.h", "cupyops/simulator/runtime/scheduler.cpp"} <= names
     assert "LICENSE" in metadata
 
 
 def test_installed_wheel_works_from_an_empty_folder(installed: Path, empty: Path) -> None:
     run("-c", USE, installed, cwd=empty, first=installed)
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.simulator
+def test_installed_wheel_simulates_its_kernels(installed: Path, empty: Path) -> None:
+    use = "import cupyops, numpy\nwith cupyops.simulate(sanitize=True): print(cupyops.gelu(numpy.float32([1])))"
+    assert "0.841" in run("-c", use, cwd=empty, first=installed).stdout
     assert list(empty.iterdir()) == []
 
 

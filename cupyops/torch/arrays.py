@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .. import simulator
 from ..arrays import Info, register
 from ..dtypes import DTYPES
 from ..fast_lane import TensorLane
@@ -60,7 +61,8 @@ class TorchLibrary:
 
     def info(self, x: torch.Tensor) -> Info:
         place, fake = x.device.type, self.is_fake(x)
-        pointer = x.data_ptr() if place == "cuda" and not fake else 0
+        launchable = place == "cuda" or (place == "cpu" and simulator.enabled())
+        pointer = x.data_ptr() if launchable and not fake else 0
         return Info(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake)
 
     def stream(self, device: int) -> int:

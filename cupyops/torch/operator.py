@@ -7,7 +7,7 @@ these follow:
 =========================  ==========================================================================================
 CUDA, no gradient          the body, called directly
 CUDA, gradient             a Function around body and backward, in the form that costs least
-CPU                        the reference; autograd differentiates it
+CPU                        the reference; autograd differentiates it. While kernels are simulated, as CUDA
 tracing, modes, wrappers   a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
 torch.func                 a Function of the same parts, in the form that transforms ask for
 gradient of a gradient     the operators that the backward calls have gradients themselves: declared, or their
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
 
@@ -120,7 +121,7 @@ class Operator:
             return self._transformed.apply(*args)
         if _dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self.op(*args)
-        if all(x.is_cpu for x in tensors):
+        if all(x.is_cpu for x in tensors) and not simulator.enabled():
             return self.reference(*args)
         if any(x.is_neg() for x in tensors):
             # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
@@ -146,7 +147,7 @@ class Operator:
         library, name = self._library, self.qualified_name
         library.define(rest, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(self.name, self.body, "CUDA")
-        library.impl(self.name, self.reference, "CPU")
+        library.impl(self.name, _on_cpu(self.body, self.reference), "CPU")
         torch.library.register_fake(name, self.body, lib=library)
 
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -182,6 +183,15 @@ class Operator:
         for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
             batched[i] = x
         return self(*batched), 0
+
+
+def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
+    """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
+
+    def either(*args: Any) -> Any:
+        return body(*args) if simulator.enabled() else reference(*args)
+
+    return either
 
 
 def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> str:

@@ -1,0 +1,120 @@
+"""Kernels on a CPU: the very texts, compiled by the machine's C++ compiler, the threads of a block as fibres.
+
+It is slow and exact, and meant for tests and debugging: with ``sanitize=True`` every access is looked at. What it does
+not cover does not compile, and the message names it. ``docs/simulator.md`` is the page on it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import expected
+
+if TYPE_CHECKING:
+    from ..arrays import ArrayLibrary, Info
+    from ..kernel import Kernel
+
+__all__ = ["enabled", "simulate"]
+
+
+class Plan(Protocol):
+    """What has a planner, as a kernel that is loaded on a GPU or compiled for the host."""
+
+    @property
+    def grid(self) -> Callable[..., tuple[int, int, int]]: ...
+
+
+@dataclass(frozen=True)
+class _Mode:
+    on: bool
+    sanitize: bool
+    optimize: bool
+    blocks: slice | None = None
+
+
+_word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
+_mode = _Mode(_word not in ("", "0"), _word == "sanitize", True)
+
+
+def enabled() -> bool:
+    """Whether CPU tensors and NumPy arrays run kernels: ``CUPYOPS_SIMULATE=1`` in the environment, or
+    :func:`simulate`."""
+    return _mode.on
+
+
+@contextmanager
+def simulate(
+    on: bool = True, *, sanitize: bool = False, optimize: bool = True, blocks: slice | None = None
+) -> Iterator[None]:
+    """A block of code in which CPU tensors and NumPy arrays run the kernels themselves, on the CPU.
+
+    It holds for all threads of the process, since gradients are computed in threads of PyTorch's own.
+
+    Args:
+        on: False turns it off for the block.
+        sanitize: look at every access: bounds to the element, races and uninitialised reads in shared memory, signed
+            overflow and bad shifts, barriers that some threads do not reach.
+        optimize: False compiles for a debugger.
+        blocks: which blocks of a grid run, ``slice(0, 1)`` for the first alone; by default all. What the others would
+            have written is left as it was.
+
+    Raises:
+        ValueError: ``blocks`` is a slice with a step.
+        MissingDependencyError: there is no C++ compiler; the message names three ways to get one.
+        LaunchError: from a launch: the kernel did what it must not, and the message names kernel, line, block, thread.
+        CompileError: from a launch: the text does not compile for the host.
+
+    >>> import numpy
+    >>> from cupyops import gelu
+    >>> with simulate():
+    ...     gelu(numpy.float32([-1, 0, 1])).round(4).tolist()
+    [-0.15870000422000885, 0.0, 0.8413000106811523]
+    """
+    global _mode
+    if blocks is not None and blocks.step not in (None, 1):
+        raise ValueError(expected("simulate", "blocks", "be a slice without a step", blocks))
+    if on:
+        from . import host
+
+        host.compiler()  # says what is missing here, not at some launch
+    before = _mode
+    _mode = _Mode(on, sanitize, optimize, blocks)
+    try:
+        yield
+    finally:
+        _mode = before
+
+
+def launch(kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, "Info"], types: Mapping[str, str]) -> None:
+    """Runs a kernel whose arguments have been checked."""
+    from .simulated import prepare
+
+    simulated = prepare(kernel, types, checked=_mode.sanitize, optimize=_mode.optimize)
+    grid = kernel._grid(simulated, values)
+    if 0 not in grid:
+        simulated.run(values, infos, grid, _mode.blocks or slice(None))
+
+
+def numpy_library(kind: type) -> "ArrayLibrary | None":
+    """What knows arrays of this type while kernels are simulated, if they are NumPy's."""
+    if not _mode.on or not any(base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__):
+        return None
+    from .numpy_arrays import NumpyLibrary
+
+    return NumpyLibrary()
+
+
+def host_array(x: Any) -> Any:
+    """The array as NumPy's, where kernels are simulated and it lies in host memory; else None."""
+    if not _mode.on:
+        return None
+    import numpy
+
+    if isinstance(x, numpy.ndarray):
+        return x
+    # kDLCPU of the DLPack standard
+    if hasattr(x, "__dlpack__") and int(x.__dlpack_device__()[0]) == 1:
+        return numpy.from_dlpack(x)
+    return None

@@ -1,0 +1,89 @@
+"""The structures of ``runtime/abi.h``, as :mod:`ctypes` has them."""
+
+import ctypes
+from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
+
+__all__ = ["PROGRESS", "Fault", "Kind", "Launch", "Module", "Range"]
+
+PROGRESS = ctypes.CFUNCTYPE(c_int, c_ulonglong)
+_THREE = c_uint * 3
+
+
+class Kind:
+    """What kind of fault it is: ``CupyopsFaultKind``."""
+
+    GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, UNINITIALISED, UNDEFINED = range(1, 7)
+    BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(7, 13)
+
+
+class Shared(ctypes.Structure):
+    """``CupyopsShared``"""
+
+    _fields_ = (("name", c_char_p), ("begin", c_uint), ("bytes", c_uint), ("element_bytes", c_uint))
+
+
+class Module(ctypes.Structure):
+    """``CupyopsModule``"""
+
+    _fields_ = (
+        ("entry", c_void_p),
+        ("thread_index", c_void_p),
+        ("block_index", c_void_p),
+        ("block_dim", c_void_p),
+        ("grid_dim", c_void_p),
+        ("parameter_bytes", POINTER(c_uint)),
+        ("parameters", c_uint),
+        ("cluster", _THREE),
+        ("max_threads", c_uint),
+        ("shared_end", c_uint),
+        ("shared_count", c_uint),
+        ("shared", Shared * 256),
+    )
+
+
+class Range(ctypes.Structure):
+    """``CupyopsRange``"""
+
+    _fields_ = (("begin", c_size_t), ("end", c_size_t), ("writable", c_int))
+
+
+class Launch(ctypes.Structure):
+    """``CupyopsLaunch``"""
+
+    _fields_ = (
+        ("module", POINTER(Module)),
+        ("arguments", c_void_p),
+        ("grid", _THREE),
+        ("block", _THREE),
+        ("dynamic_shared", c_uint),
+        ("checked", c_int),
+        ("ranges", POINTER(Range)),
+        ("range_count", c_uint),
+        ("first_block", c_ulonglong),
+        ("end_block", c_ulonglong),
+        ("progress", PROGRESS),
+    )
+
+
+class Fault(ctypes.Structure):
+    """``CupyopsFault``"""
+
+    _fields_ = (
+        ("kind", c_int),
+        ("block", _THREE),
+        ("thread", _THREE),
+        ("address", c_size_t),
+        ("bytes", c_uint),
+        ("write", c_int),
+        ("shared_variable", c_int),
+        ("shared_offset", c_longlong),
+        ("other_block", _THREE),
+        ("other_thread", _THREE),
+        ("other_write", c_int),
+        ("other_pc", c_size_t),
+        ("file", c_char_p),
+        ("line", c_uint),
+        ("frame_count", c_uint),
+        ("frames", c_size_t * 24),
+        ("text", c_char * 8192),
+    )

@@ -1,0 +1,250 @@
+"""From a final text to a library that is loaded into this process, through a cache keyed on content."""
+
+import atexit
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..cache import default_folder
+from ..errors import CompileError, MissingDependencyError
+from . import host
+from .host import Compiler
+
+__all__ = ["build", "runtime"]
+
+HERE = Path(__file__).parent
+_FORMAT = 2  # raise it when the meaning of an entry changes
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
+
+# As on a GPU: plain char is signed, integers wrap, a product and a sum are rounded once each (a text that wants a fused
+# multiply-add says fma). Frames are kept, since a report follows them to the author's line.
+_COMMON = (
+    *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
+    # No symbol of one kernel may stand for another's: a template's variables have the same name in both.
+    *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
+    *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
+)
+# What ends a launch on a GPU, or would end this process.
+_ALWAYS = "-fsanitize=alignment,integer-divide-by-zero"
+_CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-divide-by-zero"
+
+
+def build(
+    text: str, needs_cuda: bool, *, checked: bool, watched: bool, optimize: bool, sources: dict[str, str]
+) -> Path:
+    """The library of a translated text, from the cache or compiled now.
+
+    Args:
+        text: from :func:`cupyops.simulator.translate.translate`.
+        needs_cuda: it includes CUDA's headers.
+        checked: every access goes by the runtime.
+        watched: volatile accesses do, since a thread may wait by them.
+        optimize: else as a debugger likes it.
+        sources: the author's texts by file name, to be kept beside the library for a debugger.
+
+    Raises:
+        CompileError: with the compiler's messages as its text.
+        MissingDependencyError: there is no compiler, or no CUDA headers.
+    """
+    tool = host.compiler()
+    flags = [*_COMMON, *_mode_flags(tool, checked, watched, optimize)]
+    includes = [HERE / "cuda", HERE / "runtime", _shims()]
+    identity: list[object] = [_FORMAT, text, flags, tool.version, _own_sources()]
+    if needs_cuda:
+        includes.append(host.cuda_include())
+        identity.append(str(host.cuda_include()))
+    key = _hash(identity)
+
+    def make(folder: Path, final: Path) -> None:
+        for name, source in sources.items():
+            if not os.path.isabs(name) and ".." not in Path(name).parts:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(source, encoding="utf-8")
+        (folder / "kernel.cpp").write_text(text, encoding="utf-8")
+        paths = [f"-I{path}" for path in includes]
+        run(
+            tool,
+            [
+                *flags,
+                f"-fdebug-prefix-map={folder}={final}",
+                "-include",
+                "device.h",
+                *paths,
+                "-c",
+                "kernel.cpp",
+                "-o",
+                "kernel.o",
+            ],
+            folder,
+        )
+        run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
+        (folder / "kernel.o").unlink()
+
+    return _cached(key, "kernel.so", make)
+
+
+def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
+    level = "-O0" if not optimize else "-O1" if checked else "-O2"
+    flags = [level, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
+    if tool.family == "clang":
+        flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
+    else:
+        flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
+    if checked or watched:
+        flags += ["-fsanitize=thread"]
+        options = ["tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0"]
+        if tool.family == "clang":
+            options.append("tsan-instrument-read-before-write=1")
+            flags += [f for o in options for f in ("-mllvm", f"-{o}")]
+        elif tool.major >= 12:
+            flags += [f"--param={o}" for o in options]
+    return flags
+
+
+def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
+    """Runs the compiler in a folder.
+
+    Raises:
+        CompileError: with what it said.
+    """
+    # The clang of ziglang asks for checks of its own where nobody asks for any; refused before others, they all go.
+    quiet = tool.family == "clang" and not any(a.startswith("-fsanitize=") for a in arguments)
+    base = ["-fno-sanitize=undefined"] if quiet else []
+    environment = {**os.environ, "LC_ALL": "C", "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+    command = [*tool.command, *base, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise CompileError(done.stderr or done.stdout)
+
+
+# The cache: one folder an entry, moved into place whole.
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
+    root = _root()
+    final = root / key
+    if _whole(final, product):
+        return final / product
+    temporary = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
+    try:
+        make(temporary, final)
+        (temporary / "sha256").write_text(hashlib.sha256((temporary / product).read_bytes()).hexdigest())
+        shutil.rmtree(temporary / "zig", ignore_errors=True)
+        if final.exists() and not _whole(final, product):
+            shutil.rmtree(final, ignore_errors=True)
+        try:
+            temporary.rename(final)
+        except OSError:
+            if not _whole(final, product):  # another process may have been first
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final / product
+
+
+def _whole(folder: Path, product: str) -> bool:
+    try:
+        wanted = (folder / "sha256").read_text()
+        return hashlib.sha256((folder / product).read_bytes()).hexdigest() == wanted
+    except OSError:
+        return False
+
+
+def _root() -> Path:
+    root = default_folder() / "simulator"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            return root
+    except OSError:
+        return _own_folder()
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder for this process alone, where the cache cannot be written."""
+    folder = tempfile.mkdtemp(prefix="cupyops-simulator-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@cache
+def _own_sources() -> str:
+    """A hash of the headers and the runtime."""
+    files = sorted(p for folder in ("cuda", "runtime") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp"))
+    return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
+
+
+def _shims() -> Path:
+    """A folder with the one header of CUDA's tools that has no file ending, which a wheel would not hold."""
+
+    def make(folder: Path, final: Path) -> None:
+        (folder / "nv").mkdir()
+        (folder / "nv" / "target").write_text('#include "nv_target.h"\n')
+
+    return _cached("headers-1", "nv/target", make).parent.parent
+
+
+# The runtime, which all kernels share
+
+
+@cache
+def _runtime_of(tool: Compiler, root: Path) -> Path:
+    sources = sorted((HERE / "runtime").glob("*.cpp"))
+    key = _hash(["runtime", _FORMAT, tool.version, _own_sources()])
+    flags = ("-std=c++14", "-O2", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
+
+    def make(folder: Path, final: Path) -> None:
+        def one(source: Path) -> str:
+            run(tool, [*flags, f"-I{source.parent}", "-c", str(source), "-o", f"{source.stem}.o"], folder)
+            return f"{source.stem}.o"
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            objects = list(pool.map(one, sources))
+        # A kernel asks for it by this name, and it is loaded then, wherever it lies.
+        run(tool, ["-shared", f"-Wl,-soname,cupyops-{key}.so", *objects, "-o", "runtime.so", "-lpthread"], folder)
+
+    return _cached(key, "runtime.so", make)
+
+
+def runtime_path() -> Path:
+    """The runtime's library, compiled on first use."""
+    return _runtime_of(host.compiler(), _root())
+
+
+@cache
+def _load_runtime(path: Path) -> Any:
+    return ctypes.CDLL(str(path))
+
+
+def runtime() -> Any:
+    """The runtime, loaded into this process.
+
+    Raises:
+        MissingDependencyError: there is no compiler, or it cannot compile the runtime.
+    """
+    try:
+        return _load_runtime(runtime_path())
+    except CompileError as error:
+        raise MissingDependencyError(
+            f"{' '.join(host.compiler().command)} cannot compile the simulator's runtime: {str(error)[:2000]}"
+        ) from error
+
+
+def needs_cuda(text: str) -> bool:
+    """Whether a text includes one of CUDA's headers."""
+    return _SYSTEM_HEADER.search(text) is not None

@@ -1,0 +1,16 @@
+// The attributes of a kernel as numbers: what stands before its name is written again behind the text, where these macros
+// make calls of it. Macros of the text that stand for attributes are then read as the text left them.
+#pragma once
+struct CupyopsAttributes {
+    unsigned x = 1, y = 1, z = 1, threads = 0;
+    constexpr CupyopsAttributes cluster(unsigned cx = 1, unsigned cy = 1, unsigned cz = 1) const { return {cx, cy, cz, threads}; }
+    constexpr CupyopsAttributes bounds(unsigned most, unsigned = 0, unsigned = 0) const { return {x, y, z, most}; }
+    constexpr CupyopsAttributes ignored(unsigned) const { return *this; }
+};
+#undef __cluster_dims__
+#undef __launch_bounds__
+#undef __maxnreg__
+#undef __block_size__
+#define __cluster_dims__(...) .cluster(__VA_ARGS__)
+#define __launch_bounds__(...) .bounds(__VA_ARGS__)
+#define __maxnreg__(n) .ignored(n)

@@ -1,0 +1,7 @@
+// CUDA's own bfloat16, and what its header leaves out where the compiler is not NVIDIA's.
+#pragma once
+#include "library_only.h"
+#include_next <cuda_bf16.h>
+#include "halves.h"
+CUPYOPS_HALVES(__nv_bfloat16, __nv_bfloat162, __bfloat162float, __float2bfloat16_rn, __halves2bfloat162, __low2bfloat16, __high2bfloat16)
+#include "text_only.h"

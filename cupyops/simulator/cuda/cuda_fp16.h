@@ -1,0 +1,7 @@
+// CUDA's own halves, and what its header leaves out where the compiler is not NVIDIA's.
+#pragma once
+#include "library_only.h"
+#include_next <cuda_fp16.h>
+#include "halves.h"
+CUPYOPS_HALVES(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
+#include "text_only.h"

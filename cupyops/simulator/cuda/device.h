@@ -1,0 +1,70 @@
+// What stands in for CUDA where a kernel is compiled for the host: included before every text.
+//
+// A thread is a fibre of cupyops/simulator/runtime; what concerns other threads is a call into that. What is not here
+// does not compile, and the message names it.
+#pragma once
+#define CUPYOPS_SIMULATOR 1
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utility>
+
+#include "abi.h"
+
+#define __device__
+#define __host__
+#define __global__
+#define __constant__
+#define __managed__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __restrict __restrict__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __block_size__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __attribute__((aligned(n)))
+#define __device_builtin__
+#define __cudart_builtin__
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+
+// A function of CUDA's: not inlined, so that the text's own line stands above it when something is wrong.
+#define CUPYOPS_INTRINSIC static __attribute__((noinline, unused))
+// The same, whose accesses have been looked at by the runtime.
+#if defined(__clang__)
+#define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, disable_sanitizer_instrumentation, no_sanitize("undefined")))
+#else
+#define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, no_sanitize("thread", "undefined")))
+#endif
+
+#pragma GCC visibility push(hidden)
+#include "vectors.h"
+
+inline constexpr int warpSize = 32;
+extern "C" {
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+}
+#pragma GCC visibility pop
+
+#include "numbers.h"
+#include "threads.h"
+#include "memory.h"
+#include "entry.h"
+
+#define printf cupyops_printf
+#undef assert
+#define assert(e) ((e) ? void(0) : cupyops_assert(#e, __FILE__, __LINE__, __func__))
+#define __trap cupyops_trap
+#define __brkpt() void(0)
+#define __exit cupyops_exit
+
+#include "text_only.h"

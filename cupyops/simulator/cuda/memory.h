@@ -1,0 +1,79 @@
+// Loads and stores with a hint for the caches, shared memory, atomic operations.
+#pragma once
+
+#define CUPYOPS_LOAD(NAME) template <typename T> CUPYOPS_INTRINSIC T NAME(const T* p) { return *p; }
+CUPYOPS_LOAD(__ldg)
+CUPYOPS_LOAD(__ldca)
+CUPYOPS_LOAD(__ldcs)
+CUPYOPS_LOAD(__ldlu)
+#undef CUPYOPS_LOAD
+// Those that look past the first cache are what a thread waits with.
+template <typename T> CUPYOPS_INTRINSIC T __ldcg(const T* p) { cupyops_spin(); return *p; }
+template <typename T> CUPYOPS_INTRINSIC T __ldcv(const T* p) { cupyops_spin(); return *p; }
+#define CUPYOPS_STORE(NAME) template <typename T> CUPYOPS_INTRINSIC void NAME(T* p, T value) { *p = value; }
+CUPYOPS_STORE(__stwb)
+CUPYOPS_STORE(__stcg)
+CUPYOPS_STORE(__stcs)
+CUPYOPS_STORE(__stwt)
+#undef CUPYOPS_STORE
+
+// `extern __shared__ T s[]` of any type
+struct CupyopsDynamic {
+    template <typename T> operator T*() const { return static_cast<T*>(cupyops_dynamic_shared()); }
+};
+template <typename T> struct CupyopsElement { static constexpr size_t bytes = sizeof(T); };
+template <typename T, size_t N> struct CupyopsElement<T[N]> { static constexpr size_t bytes = CupyopsElement<T>::bytes; };
+
+inline unsigned __isShared(const void* p) { return (unsigned)cupyops_is_shared(p); }
+inline unsigned __isGlobal(const void* p) { return !cupyops_is_shared(p); }
+inline size_t __cvta_generic_to_shared(const void* p) { return cupyops_shared_address(p); }
+inline void __prefetch_global_l1(const void*) {}
+inline void __prefetch_global_l2(const void*) {}
+
+// Atomic operations: one thread runs at a time, so a plain one is atomic. Integers wrap.
+template <typename T> struct CupyopsWord { typedef T type; };
+template <> struct CupyopsWord<int> { typedef unsigned type; };
+template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
+template <typename T> struct CupyopsSame { typedef T type; };
+
+// `NEXT` from `old` and `value`. The value takes the type of the memory, as CUDA's overloads make it.
+#define CUPYOPS_ATOMIC(NAME, NEXT)                                                                \
+    template <typename T> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) {   \
+        typedef typename CupyopsWord<T>::type word;                                               \
+        cupyops_atomic(p, sizeof(T));                                                             \
+        const T old = *p;                                                                         \
+        *p = NEXT;                                                                                \
+        (void)sizeof(word);                                                                       \
+        return old;                                                                               \
+    }                                                                                             \
+    template <typename T> inline T NAME##_block(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); } \
+    template <typename T> inline T NAME##_system(T* p, typename CupyopsSame<T>::type value) { return NAME(p, value); }
+CUPYOPS_ATOMIC(atomicAdd, T(word(old) + word(value)))
+CUPYOPS_ATOMIC(atomicSub, T(word(old) - word(value)))
+CUPYOPS_ATOMIC(atomicExch, value)
+CUPYOPS_ATOMIC(atomicMin, value < old ? value : old)
+CUPYOPS_ATOMIC(atomicMax, old < value ? value : old)
+CUPYOPS_ATOMIC(atomicAnd, old & value)
+CUPYOPS_ATOMIC(atomicOr, old | value)
+CUPYOPS_ATOMIC(atomicXor, old ^ value)
+CUPYOPS_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
+CUPYOPS_ATOMIC(atomicDec, old == T(0) || old > value ? value : T(old - 1))
+#undef CUPYOPS_ATOMIC
+template <typename T> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T>::type compare, typename CupyopsSame<T>::type value) {
+    cupyops_atomic(p, sizeof(T));
+    const T old = *p;
+    if (cupyops_bits<T>(old) == compare) *p = value;
+    return old;
+}
+template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
+template <typename T> inline T atomicCAS_system(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
+
+// Copies that the compiler would hand to the C library, past the checks.
+CUPYOPS_UNCHECKED void* cupyops_memcpy(void* to, const void* from, size_t bytes) {
+    if (bytes) cupyops_touch(from, bytes, 0), cupyops_touch(to, bytes, 1);
+    return __builtin_memcpy(to, from, bytes);
+}
+CUPYOPS_UNCHECKED void* cupyops_memset(void* to, int value, size_t bytes) {
+    if (bytes) cupyops_touch(to, bytes, 1);
+    return __builtin_memset(to, value, bytes);
+}

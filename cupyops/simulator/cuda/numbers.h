@@ -1,0 +1,215 @@
+// CUDA's functions of numbers beyond those of <math.h>, which has the others with the overloads that CUDA gives them.
+#pragma once
+#include <fenv.h>
+
+// Minimum and maximum of integers and floats, mixed as CUDA mixes them.
+typedef unsigned long cupyops_ulong;
+typedef long long cupyops_longlong;
+typedef unsigned long long cupyops_ulonglong;
+#define CUPYOPS_MIN_MAX(A, B, R)                                                             \
+    inline constexpr R min(A a, B b) { return (R)b < (R)a ? (R)b : (R)a; }                   \
+    inline constexpr R max(A a, B b) { return (R)a < (R)b ? (R)b : (R)a; }
+CUPYOPS_MIN_MAX(int, int, int)
+CUPYOPS_MIN_MAX(unsigned, unsigned, unsigned)
+CUPYOPS_MIN_MAX(int, unsigned, unsigned)
+CUPYOPS_MIN_MAX(unsigned, int, unsigned)
+CUPYOPS_MIN_MAX(long, long, long)
+CUPYOPS_MIN_MAX(cupyops_ulong, cupyops_ulong, cupyops_ulong)
+CUPYOPS_MIN_MAX(long, cupyops_ulong, cupyops_ulong)
+CUPYOPS_MIN_MAX(cupyops_ulong, long, cupyops_ulong)
+CUPYOPS_MIN_MAX(cupyops_longlong, cupyops_longlong, cupyops_longlong)
+CUPYOPS_MIN_MAX(cupyops_ulonglong, cupyops_ulonglong, cupyops_ulonglong)
+CUPYOPS_MIN_MAX(cupyops_longlong, cupyops_ulonglong, cupyops_ulonglong)
+CUPYOPS_MIN_MAX(cupyops_ulonglong, cupyops_longlong, cupyops_ulonglong)
+#undef CUPYOPS_MIN_MAX
+inline float min(float a, float b) { return fminf(a, b); }
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline double min(double a, double b) { return fmin(a, b); }
+inline double max(double a, double b) { return fmax(a, b); }
+inline double min(float a, double b) { return fmin(a, b); }
+inline double min(double a, float b) { return fmin(a, b); }
+inline double max(float a, double b) { return fmax(a, b); }
+inline double max(double a, float b) { return fmax(a, b); }
+
+inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+inline float rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
+inline float rsqrt(float x) { return rsqrtf(x); }
+inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
+inline double cupyops_exp10(double x) { return pow(10.0, x); }
+inline float cupyops_exp10(float x) { return float(pow(10.0, double(x))); }
+#define exp10 cupyops_exp10
+#define exp10f cupyops_exp10
+inline void cupyops_sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
+inline void cupyops_sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+#define sincos cupyops_sincos
+#define sincosf cupyops_sincos
+// Reduced first, where the remainder is exact: sin(pi * x) of a large x would have lost it.
+inline double sinpi(double x) { return x == trunc(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
+inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
+inline float sinpif(float x) { return float(sinpi(double(x))); }
+inline float cospif(float x) { return float(cospi(double(x))); }
+
+// The normal distribution. -x/√2 is rounded, and erfc's relative slope there is about x², so the remainder is made good.
+inline double normcdf(double x) {
+    if (!(fabs(x) < 39.0)) return x != x ? x : x > 0.0 ? 1.0 : 0.0;
+    constexpr double HIGH = 0.70710678118654752440, LOW = -4.8336466567264567e-17;
+    const double z = -x * HIGH, rest = fma(-x, HIGH, -z) - x * LOW;
+    return 0.5 * (erfc(z) - 1.12837916709551257390 * exp(-z * z) * rest);
+}
+inline float normcdff(float x) { return float(normcdf(double(x))); }
+inline double erfcx(double x) {
+    if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
+    double rest = x;  // the continued fraction of Laplace, from its far end
+    for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
+    return 0.56418958354775628695 / rest;
+}
+inline float erfcxf(float x) { return float(erfcx(double(x))); }
+
+inline double norm3d(double a, double b, double c) { return hypot(hypot(a, b), c); }
+inline float norm3df(float a, float b, float c) { return float(sqrt(double(a) * a + double(b) * b + double(c) * c)); }
+inline double rhypot(double a, double b) { return 1.0 / hypot(a, b); }
+inline float rhypotf(float a, float b) { return float(1.0 / hypot(double(a), double(b))); }
+
+// Fast forms: as exact as the slow ones here, which is within what CUDA promises of them.
+inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
+inline float __expf(float x) { return expf(x); }
+inline float __exp10f(float x) { return cupyops_exp10(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __log2f(float x) { return log2f(x); }
+inline float __log10f(float x) { return log10f(x); }
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
+inline float __tanf(float x) { return tanf(x); }
+inline float __tanhf(float x) { return tanhf(x); }
+inline void __sincosf(float x, float* s, float* c) { cupyops_sincos(x, s, c); }
+inline float __powf(float x, float y) { return powf(x, y); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float fdividef(float x, float y) { return x / y; }
+inline float __frsqrt_rn(float x) { return rsqrtf(x); }
+
+// Arithmetic in a rounding mode. volatile keeps it between the two changes of mode.
+#define CUPYOPS_ROUNDED(SUFFIX, MODE)                                                                                                        \
+    template <typename T, typename F> inline T cupyops_round##SUFFIX(F f) {                                                                  \
+        const int before = fegetround();                                                                                                     \
+        fesetround(MODE);                                                                                                                    \
+        volatile T result = f();                                                                                                             \
+        fesetround(before);                                                                                                                  \
+        return result;                                                                                                                       \
+    }                                                                                                                                        \
+    inline float __fadd##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x + y; }); }        \
+    inline float __fsub##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x - y; }); }        \
+    inline float __fmul##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x * y; }); }        \
+    inline float __fdiv##SUFFIX(float a, float b) { volatile float x = a, y = b; return cupyops_round##SUFFIX<float>([&] { return x / y; }); }        \
+    inline float __frcp##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return 1.0f / x; }); }                     \
+    inline float __fsqrt##SUFFIX(float a) { volatile float x = a; return cupyops_round##SUFFIX<float>([&] { return sqrtf(x); }); }                    \
+    inline float __fmaf##SUFFIX(float a, float b, float c) { volatile float x = a, y = b, z = c; return cupyops_round##SUFFIX<float>([&] { return fmaf(x, y, z); }); } \
+    inline double __dadd##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x + y; }); }   \
+    inline double __dsub##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x - y; }); }   \
+    inline double __dmul##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x * y; }); }   \
+    inline double __ddiv##SUFFIX(double a, double b) { volatile double x = a, y = b; return cupyops_round##SUFFIX<double>([&] { return x / y; }); }   \
+    inline double __drcp##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<double>([&] { return 1.0 / x; }); }                  \
+    inline double __dsqrt##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<double>([&] { return sqrt(x); }); }                 \
+    inline double __fma##SUFFIX(double a, double b, double c) { volatile double x = a, y = b, z = c; return cupyops_round##SUFFIX<double>([&] { return fma(x, y, z); }); } \
+    inline float __double2float##SUFFIX(double a) { volatile double x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }           \
+    inline float __int2float##SUFFIX(int a) { volatile int x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }                    \
+    inline float __uint2float##SUFFIX(unsigned a) { volatile unsigned x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }         \
+    inline float __ll2float##SUFFIX(long long a) { volatile long long x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); }         \
+    inline float __ull2float##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; return cupyops_round##SUFFIX<float>([&] { return float(x); }); } \
+    inline double __ll2double##SUFFIX(long long a) { volatile long long x = a; return cupyops_round##SUFFIX<double>([&] { return double(x); }); }     \
+    inline double __ull2double##SUFFIX(unsigned long long a) { volatile unsigned long long x = a; return cupyops_round##SUFFIX<double>([&] { return double(x); }); }
+CUPYOPS_ROUNDED(_rn, FE_TONEAREST)
+CUPYOPS_ROUNDED(_rz, FE_TOWARDZERO)
+CUPYOPS_ROUNDED(_ru, FE_UPWARD)
+CUPYOPS_ROUNDED(_rd, FE_DOWNWARD)
+#undef CUPYOPS_ROUNDED
+inline double __int2double_rn(int a) { return a; }
+inline double __uint2double_rn(unsigned a) { return a; }
+
+// To integers: what does not fit becomes the nearest that does, NaN becomes 0 (or the smallest, where CUDA says so).
+template <typename I> inline I cupyops_to_integer(double rounded, I nan) {
+    constexpr bool is_signed = I(-1) < I(0);
+    constexpr int bits = int(sizeof(I)) * 8;
+    const double limit = ldexp(1.0, is_signed ? bits - 1 : bits);
+    constexpr I largest = is_signed ? I((1ull << (bits - 1)) - 1) : I(~0ull), smallest = is_signed ? I(1ull << (bits - 1)) : I(0);
+    if (rounded != rounded) return nan;
+    return rounded >= limit ? largest : rounded < (is_signed ? -limit : 0.0) ? smallest : I(rounded);
+}
+#define CUPYOPS_TO_INTEGER(NAME, FROM, I, NAN)                                                           \
+    inline I __##FROM##2##NAME##_rn(FROM x) { return cupyops_to_integer<I>(nearbyint(double(x)), NAN); } \
+    inline I __##FROM##2##NAME##_rz(FROM x) { return cupyops_to_integer<I>(trunc(double(x)), NAN); }     \
+    inline I __##FROM##2##NAME##_ru(FROM x) { return cupyops_to_integer<I>(ceil(double(x)), NAN); }      \
+    inline I __##FROM##2##NAME##_rd(FROM x) { return cupyops_to_integer<I>(floor(double(x)), NAN); }
+CUPYOPS_TO_INTEGER(int, float, int, 0)
+CUPYOPS_TO_INTEGER(uint, float, unsigned, 0)
+CUPYOPS_TO_INTEGER(ll, float, long long, static_cast<long long>(1ull << 63))
+CUPYOPS_TO_INTEGER(ull, float, unsigned long long, 1ull << 63)
+CUPYOPS_TO_INTEGER(int, double, int, static_cast<int>(1u << 31))
+CUPYOPS_TO_INTEGER(uint, double, unsigned, 1u << 31)
+CUPYOPS_TO_INTEGER(ll, double, long long, static_cast<long long>(1ull << 63))
+CUPYOPS_TO_INTEGER(ull, double, unsigned long long, 1ull << 63)
+#undef CUPYOPS_TO_INTEGER
+
+template <typename To, typename From> inline To cupyops_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To to;
+    __builtin_memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline int __float_as_int(float x) { return cupyops_bits<int>(x); }
+inline unsigned __float_as_uint(float x) { return cupyops_bits<unsigned>(x); }
+inline float __int_as_float(int x) { return cupyops_bits<float>(x); }
+inline float __uint_as_float(unsigned x) { return cupyops_bits<float>(x); }
+inline long long __double_as_longlong(double x) { return cupyops_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return cupyops_bits<double>(x); }
+inline int __double2hiint(double x) { return int(cupyops_bits<unsigned long long>(x) >> 32); }
+inline int __double2loint(double x) { return int(cupyops_bits<unsigned long long>(x)); }
+inline double __hiloint2double(int high, int low) { return cupyops_bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low); }
+
+// Integers. Shifts clamp and products wrap as the instructions do.
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned long long __brevll(unsigned long long x) {
+    unsigned long long y = 0;
+    for (int i = 0; i < 64; ++i) y = y << 1 | (x >> i & 1);
+    return y;
+}
+inline unsigned __brev(unsigned x) { return unsigned(__brevll(x) >> 32); }
+inline int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
+inline int __mul24(int a, int b) { return int((unsigned)((long long)(int((unsigned)a << 8) >> 8) * (int((unsigned)b << 8) >> 8))); }
+inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xFFFFFF) * (b & 0xFFFFFF); }
+inline unsigned __sad(int a, int b, unsigned c) { return (a > b ? (unsigned)a - (unsigned)b : (unsigned)b - (unsigned)a) + c; }
+inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a > b ? a - b : b - a) + c; }
+inline int __hadd(int a, int b) { return int(((long long)a + b) >> 1); }
+inline int __rhadd(int a, int b) { return int(((long long)a + b + 1) >> 1); }
+inline unsigned __uhadd(unsigned a, unsigned b) { return unsigned(((unsigned long long)a + b) >> 1); }
+inline unsigned __urhadd(unsigned a, unsigned b) { return unsigned(((unsigned long long)a + b + 1) >> 1); }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) { return unsigned(((unsigned long long)high << 32 | low) << (by & 31) >> 32); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return unsigned(((unsigned long long)high << 32 | low) >> (by & 31)); }
+inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned by) { return by >= 32 ? low : __funnelshift_l(low, high, by); }
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned by) { return by >= 32 ? high : __funnelshift_r(low, high, by); }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const unsigned long long both = (unsigned long long)b << 32 | a;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned s = selector >> 4 * i & 15, byte = unsigned(both >> 8 * (s & 7)) & 255;
+        result |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return result;
+}
+inline int __dp4a(int a, int b, int c) {
+    unsigned sum = (unsigned)c;
+    for (int i = 0; i < 4; ++i) sum += (unsigned)((signed char)((unsigned)a >> 8 * i) * (signed char)((unsigned)b >> 8 * i));
+    return (int)sum;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 4; ++i) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
+    return c;
+}

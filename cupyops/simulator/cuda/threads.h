@@ -1,0 +1,94 @@
+// What threads do together. Those without a type are macros, so that the text's own line is the one that calls.
+#pragma once
+
+#define __syncthreads() void(cupyops_barrier(CUPYOPS_SYNC, 0))
+#define __syncthreads_count(p) cupyops_barrier(CUPYOPS_COUNT, (p) != 0)
+#define __syncthreads_and(p) cupyops_barrier(CUPYOPS_AND, (p) != 0)
+#define __syncthreads_or(p) cupyops_barrier(CUPYOPS_OR, (p) != 0)
+#define __activemask() cupyops_active_mask()
+
+CUPYOPS_INTRINSIC void __syncwarp(unsigned mask = 0xFFFFFFFFu) { cupyops_warp(CUPYOPS_SYNCWARP, mask, 0, 0, 32, nullptr); }
+
+// A value of up to 8 bytes as the bits that travel.
+template <typename T> inline unsigned long long cupyops_pack(T value) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+    unsigned long long bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    return bits;
+}
+template <typename T> inline T cupyops_unpack(unsigned long long bits) {
+    T value;
+    __builtin_memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+template <typename T> CUPYOPS_INTRINSIC T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+    return cupyops_unpack<T>(cupyops_warp(CUPYOPS_SHFL, mask, cupyops_pack(value), lane, width, nullptr));
+}
+template <typename T> CUPYOPS_INTRINSIC T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return cupyops_unpack<T>(cupyops_warp(CUPYOPS_SHFL_UP, mask, cupyops_pack(value), (int)delta, width, nullptr));
+}
+template <typename T> CUPYOPS_INTRINSIC T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return cupyops_unpack<T>(cupyops_warp(CUPYOPS_SHFL_DOWN, mask, cupyops_pack(value), (int)delta, width, nullptr));
+}
+template <typename T> CUPYOPS_INTRINSIC T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+    return cupyops_unpack<T>(cupyops_warp(CUPYOPS_SHFL_XOR, mask, cupyops_pack(value), lanes, width, nullptr));
+}
+
+CUPYOPS_INTRINSIC int __all_sync(unsigned mask, int p) { return (int)cupyops_warp(CUPYOPS_ALL, mask, p != 0, 0, 32, nullptr); }
+CUPYOPS_INTRINSIC int __any_sync(unsigned mask, int p) { return (int)cupyops_warp(CUPYOPS_ANY, mask, p != 0, 0, 32, nullptr); }
+CUPYOPS_INTRINSIC unsigned __ballot_sync(unsigned mask, int p) { return (unsigned)cupyops_warp(CUPYOPS_BALLOT, mask, p != 0, 0, 32, nullptr); }
+template <typename T> CUPYOPS_INTRINSIC unsigned __match_any_sync(unsigned mask, T value) {
+    return (unsigned)cupyops_warp(CUPYOPS_MATCH_ANY, mask, cupyops_pack(value), 0, 32, nullptr);
+}
+template <typename T> CUPYOPS_INTRINSIC unsigned __match_all_sync(unsigned mask, T value, int* predicate) {
+    return (unsigned)cupyops_warp(CUPYOPS_MATCH_ALL, mask, cupyops_pack(value), 0, 32, predicate);
+}
+#define CUPYOPS_REDUCE(NAME, T, OPERATION) \
+    CUPYOPS_INTRINSIC T NAME(unsigned mask, T value) { return (T)cupyops_warp(OPERATION, mask, (unsigned)value, 0, 32, nullptr); }
+CUPYOPS_REDUCE(__reduce_add_sync, int, CUPYOPS_REDUCE_ADD)
+CUPYOPS_REDUCE(__reduce_add_sync, unsigned, CUPYOPS_REDUCE_ADD)
+CUPYOPS_REDUCE(__reduce_min_sync, int, CUPYOPS_REDUCE_MIN)
+CUPYOPS_REDUCE(__reduce_min_sync, unsigned, CUPYOPS_REDUCE_UMIN)
+CUPYOPS_REDUCE(__reduce_max_sync, int, CUPYOPS_REDUCE_MAX)
+CUPYOPS_REDUCE(__reduce_max_sync, unsigned, CUPYOPS_REDUCE_UMAX)
+CUPYOPS_REDUCE(__reduce_and_sync, unsigned, CUPYOPS_REDUCE_AND)
+CUPYOPS_REDUCE(__reduce_or_sync, unsigned, CUPYOPS_REDUCE_OR)
+CUPYOPS_REDUCE(__reduce_xor_sync, unsigned, CUPYOPS_REDUCE_XOR)
+#undef CUPYOPS_REDUCE
+
+// Clusters
+#define __cluster_barrier_arrive() cupyops_cluster_arrive(0)
+#define __cluster_barrier_arrive_relaxed() cupyops_cluster_arrive(1)
+#define __cluster_barrier_wait() cupyops_cluster_wait()
+#define __clusterDimIsSpecified() (cupyops_module.cluster[0] * cupyops_module.cluster[1] * cupyops_module.cluster[2] > 1)
+extern "C" __attribute__((visibility("hidden"))) CupyopsModule cupyops_module;
+inline dim3 __clusterDim() { return dim3(cupyops_module.cluster[0], cupyops_module.cluster[1], cupyops_module.cluster[2]); }
+inline unsigned __clusterSizeInBlocks() { return cupyops_module.cluster[0] * cupyops_module.cluster[1] * cupyops_module.cluster[2]; }
+inline unsigned __clusterRelativeBlockRank() { return cupyops_cluster_rank(); }
+inline dim3 __clusterRelativeBlockIdx() {
+    const unsigned rank = cupyops_cluster_rank(), *c = cupyops_module.cluster;
+    return dim3(rank % c[0], rank / c[0] % c[1], rank / c[0] / c[1]);
+}
+inline dim3 __clusterGridDimInClusters() {
+    const unsigned* c = cupyops_module.cluster;
+    return dim3(gridDim.x / c[0], gridDim.y / c[1], gridDim.z / c[2]);
+}
+inline dim3 __clusterIdx() {
+    const unsigned* c = cupyops_module.cluster;
+    return dim3(blockIdx.x / c[0], blockIdx.y / c[1], blockIdx.z / c[2]);
+}
+template <typename T> inline T* __cluster_map_shared_rank(T* p, unsigned rank) {
+    return static_cast<T*>(cupyops_cluster_map(const_cast<const void*>(static_cast<const volatile void*>(p)), rank));
+}
+inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
+
+// What a thread writes by an atomic operation or to volatile memory behind a fence tells whoever reads it so of all that was
+// before the fence. A thread that says a fence may also be waiting for another.
+#define __threadfence() cupyops_fence()
+#define __threadfence_block() cupyops_fence()
+#define __threadfence_system() cupyops_fence()
+#define __nanosleep(ns) (void(ns), cupyops_yield())
+
+inline long long clock64() { return (long long)cupyops_clock(); }
+#define clock() clock64()
+inline unsigned long long __globaltimer() { return cupyops_clock(); }

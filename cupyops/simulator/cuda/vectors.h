@@ -1,0 +1,36 @@
+// CUDA's vector types, as aligned as on a GPU: the compiler's checks then find what a GPU would refuse.
+#pragma once
+#define __VECTOR_TYPES_H__
+#define __VECTOR_FUNCTIONS_H__
+#define __VECTOR_FUNCTIONS_HPP__
+
+#define CUPYOPS_VECTORS(T, NAME, A2, A4)                                                        \
+    struct NAME##1 { T x; };                                                                    \
+    struct alignas(A2) NAME##2 { T x, y; };                                                     \
+    struct NAME##3 { T x, y, z; };                                                              \
+    struct alignas(A4) NAME##4 { T x, y, z, w; };                                               \
+    inline constexpr NAME##1 make_##NAME##1(T x) { return NAME##1{x}; }                         \
+    inline constexpr NAME##2 make_##NAME##2(T x, T y) { return NAME##2{x, y}; }                 \
+    inline constexpr NAME##3 make_##NAME##3(T x, T y, T z) { return NAME##3{x, y, z}; }         \
+    inline constexpr NAME##4 make_##NAME##4(T x, T y, T z, T w) { return NAME##4{x, y, z, w}; }
+
+CUPYOPS_VECTORS(signed char, char, 2, 4)
+CUPYOPS_VECTORS(unsigned char, uchar, 2, 4)
+CUPYOPS_VECTORS(short, short, 4, 8)
+CUPYOPS_VECTORS(unsigned short, ushort, 4, 8)
+CUPYOPS_VECTORS(int, int, 8, 16)
+CUPYOPS_VECTORS(unsigned int, uint, 8, 16)
+CUPYOPS_VECTORS(long, long, 16, 16)
+CUPYOPS_VECTORS(unsigned long, ulong, 16, 16)
+CUPYOPS_VECTORS(long long, longlong, 16, 16)
+CUPYOPS_VECTORS(unsigned long long, ulonglong, 16, 16)
+CUPYOPS_VECTORS(float, float, 8, 16)
+CUPYOPS_VECTORS(double, double, 16, 16)
+#undef CUPYOPS_VECTORS
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+    constexpr operator uint3() const { return uint3{x, y, z}; }
+};

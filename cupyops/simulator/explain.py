@@ -1,0 +1,63 @@
+"""Why a text does not compile for the host: the compiler's words with the author's lines, and whether NVRTC takes it."""
+
+import re
+from collections.abc import Sequence
+
+from .. import toolchain
+from ..compiler import OPTIONS, compile_text, lines_by_file
+from ..errors import CompileError
+from . import host
+
+__all__ = ["explain"]
+
+_MESSAGE = re.compile(
+    r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? +(?P<words>(?:fatal )?error: .*|.*required from here.*)$",
+    re.MULTILINE,
+)
+
+
+def explain(what: str, log: str, text: str, options: Sequence[str]) -> str:
+    """The message of a CompileError.
+
+    Args:
+        what: kernel and dtypes.
+        log: what the host compiler said.
+        text: the final text.
+        options: the kernel's, for NVRTC.
+    """
+    files = lines_by_file(text)
+    parts = [f"{what} does not compile for the simulator, by {host.compiler().version}:"]
+    shown = set()
+    for message in _MESSAGE.finditer(log):
+        name, line = message["file"], int(message["line"])
+        name = next((f for f in files if name == f or name.endswith("/" + f)), name)
+        parts.append(f"{name}:{line}: {_plain(message['words'])}")
+        if (name, line) not in shown and name in files:
+            shown.add((name, line))
+            near = [n for n in range(line - 2, line + 3) if n in files[name]]
+            parts += [f"{'>' if n == line else ' '} {n:4d} | {files[name][n]}" for n in near]
+    if len(parts) == 1:
+        parts.append(log.strip()[:4000])
+    return "\n".join([*parts, _nvrtc_says(what, text, options)])
+
+
+def _plain(words: str) -> str:
+    """The compiler's words, with the name of what the simulator lacks in front where that is the trouble."""
+    missing = re.search(r"[‘'](\w+)[’'] was not declared|use of undeclared identifier '(\w+)'", words)
+    if missing:
+        return f"{words} (the text declares no `{missing[1] or missing[2]}`, and neither does the simulator)"
+    if re.search(r"cooperative_groups|mma\.h|cuda/", words) and "file" in words:
+        return f"{words} (the simulator covers no such header)"
+    return words
+
+
+def _nvrtc_says(what: str, text: str, options: Sequence[str]) -> str:
+    if not toolchain.has_nvrtc():
+        return "Whether NVRTC accepts the text cannot be told: it is not installed here."
+    try:
+        compile_text(text, what, "sm_90a", (*OPTIONS, *options))
+    except CompileError as error:
+        return f"NVRTC rejects the text, too. {error}"
+    except Exception as error:  # the headers that belong to it may be missing
+        return f"Whether NVRTC accepts the text cannot be told: {error}"
+    return "NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover."

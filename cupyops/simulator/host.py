@@ -1,0 +1,116 @@
+"""The C++ compiler of this machine, and CUDA's headers for it. Everything is found on first use, nothing on import."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .. import toolchain
+from ..errors import MissingDependencyError
+
+__all__ = ["Compiler", "compiler", "cuda_include", "missing"]
+
+THREE_WAYS = (
+    "Get one in one of three ways: install g++ by the system's package manager (apt install g++, dnf install gcc-c++), "
+    "or clang++ the same way (apt install clang), or pip install 'cupyops[simulator]', which brings the clang that is "
+    "inside the package ziglang"
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler.
+
+    Attributes:
+        command: what runs it.
+        family: ``"gcc"`` or ``"clang"``.
+        version: what it says of itself, in one line.
+    """
+
+    command: tuple[str, ...]
+    family: str
+    version: str
+
+    @property
+    def major(self) -> int:
+        """The first number of its version."""
+        found = re.search(r"(?:version |\) )(\d+)\.", self.version) or re.search(r"(\d+)\.\d+", self.version)
+        return int(found[1]) if found else 0
+
+
+def candidates() -> list[tuple[str, ...]]:
+    """What may be a compiler, best first: ``CUPYOPS_CXX``, g++, clang++, the clang of ziglang."""
+    if chosen := os.environ.get("CUPYOPS_CXX"):
+        return [tuple(shlex.split(chosen))]
+    found: list[tuple[str, ...]] = [(path,) for name in ("g++", "clang++", "c++") if (path := shutil.which(name))]
+    if _has_ziglang():
+        found.append((sys.executable, "-m", "ziglang", "c++"))
+    return found
+
+
+def _has_ziglang() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("ziglang") is not None
+
+
+def compiler() -> Compiler:
+    """The first compiler that runs.
+
+    Raises:
+        MissingDependencyError: there is none; the message names the three ways to get one.
+    """
+    if sys.platform != "linux":
+        raise MissingDependencyError(
+            f"the simulator runs on Linux (on Windows inside WSL, elsewhere in a container), and this is {sys.platform}"
+        )
+    tried = candidates()
+    for command in tried:
+        if found := _ask(command):
+            return found
+    problem = f"{', '.join(' '.join(c) for c in tried)} does not run" if tried else "there is none"
+    raise MissingDependencyError(
+        f"the simulator compiles kernels with the machine's C++ compiler, and {problem}. {THREE_WAYS}"
+    )
+
+
+@cache
+def _ask(command: tuple[str, ...]) -> Compiler | None:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0 or not done.stdout:
+        return None
+    line = done.stdout.splitlines()[0].strip()
+    return Compiler(command, "clang" if "clang" in done.stdout.lower() else "gcc", line)
+
+
+def missing() -> str:
+    """Why nothing can be simulated here, or nothing."""
+    try:
+        compiler()
+    except MissingDependencyError as error:
+        return str(error)
+    return ""
+
+
+@cache
+def cuda_include() -> Path:
+    """The folder with CUDA's cuda_fp16.h, of any version.
+
+    Raises:
+        MissingDependencyError: none is found.
+    """
+    folders = toolchain.header_candidates()
+    if not folders:
+        raise MissingDependencyError(
+            "float16 and bfloat16 are simulated by CUDA's own headers (cuda_fp16.h), and none were found. "
+            "Install them with: pip install 'cupyops[simulator]'"
+        )
+    return folders[0]

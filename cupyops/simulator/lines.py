@@ -1,0 +1,142 @@
+"""From an address in a compiled kernel to the line of the author's text: the line table that the compiler wrote.
+
+Only what g++ and clang write for ``-gdwarf-4`` in a 64-bit little-endian ELF file is read here, so that no tool of the
+machine is needed.
+"""
+
+import struct
+from bisect import bisect_right
+from functools import cache
+from pathlib import Path
+
+__all__ = ["LineTable", "line_table"]
+
+
+class LineTable:
+    """Addresses, sorted, and the (file, line) that begins at each; None where nothing is known."""
+
+    def __init__(self, rows: list[tuple[int, tuple[str, int] | None]]) -> None:
+        rows.sort(key=lambda row: (row[0], row[1] is not None))
+        self.addresses = [address for address, _ in rows]
+        self.places = [place for _, place in rows]
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        """File and line of the instruction at an address."""
+        position = bisect_right(self.addresses, address) - 1
+        return self.places[position] if position >= 0 else None
+
+
+@cache
+def line_table(library: Path) -> LineTable:
+    """The table of a library; empty where it has none that can be read."""
+    rows: list[tuple[int, tuple[str, int] | None]] = []
+    try:
+        program = _section(library.read_bytes(), b".debug_line")
+        at = 0
+        while at + 4 < len(program):
+            length = struct.unpack_from("<I", program, at)[0]
+            rows += _unit(program[at + 4 : at + 4 + length])
+            at += 4 + length
+    except (OSError, struct.error, IndexError, ValueError):
+        return LineTable([])
+    return LineTable(rows)
+
+
+def _section(elf: bytes, wanted: bytes) -> bytes:
+    if elf[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    table = struct.unpack_from("<Q", elf, 40)[0]
+    size, count, names_at = struct.unpack_from("<HHH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+    names = headers[names_at][4]
+    for name, _, _, _, offset, length in headers:
+        start = names + name
+        if elf[start : elf.index(b"\0", start)] == wanted:
+            return elf[offset : offset + length]
+    return b""
+
+
+def _leb(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def _signed_leb(data: bytes, at: int) -> tuple[int, int]:
+    start = at
+    value, at = _leb(data, at)
+    bits = 7 * (at - start)
+    return (value - (1 << bits) if value >> (bits - 1) & 1 else value), at
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(b"\0", at)
+    return data[at:end].decode(errors="replace"), end + 1
+
+
+def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
+    """The rows of one compilation, by running its program (DWARF 4, section 6.2)."""
+    version, header_length = struct.unpack_from("<HI", data, 0)
+    if version not in (2, 3, 4):
+        return []
+    at = 6
+    minimum = data[at]
+    at += 1 + (version >= 4)  # operations of an instruction, which matters to other processors
+    _, line_base, line_range, opcode_base = struct.unpack_from("<BbBB", data, at)
+    lengths = (0, *data[at + 4 : at + 3 + opcode_base])
+    at += 3 + opcode_base
+    folders, files = [""], [""]
+    while data[at]:
+        folder, at = _text(data, at)
+        folders.append(folder)
+    at += 1
+    while data[at]:
+        name, at = _text(data, at)
+        index, at = _leb(data, at)
+        _, at = _leb(data, at)
+        _, at = _leb(data, at)
+        files.append(f"{folders[index]}/{name}" if index and not name.startswith("/") else name)
+    at = 6 + header_length
+    rows: list[tuple[int, tuple[str, int] | None]] = []
+    address, file, line = 0, 1, 1
+
+    while at < len(data):
+        opcode = data[at]
+        at += 1
+        if opcode >= opcode_base:
+            step = opcode - opcode_base
+            address += step // line_range * minimum
+            line += line_base + step % line_range
+            rows.append((address, (files[file], line)))
+        elif opcode == 0:  # an extended one
+            length, at = _leb(data, at)
+            extended = data[at]
+            if extended == 1:  # the end of a sequence
+                rows.append((address, None))
+                address, file, line = 0, 1, 1
+            elif extended == 2:
+                address = struct.unpack_from("<Q", data, at + 1)[0]
+            at += length
+        elif opcode == 1:
+            rows.append((address, (files[file], line)))
+        elif opcode == 2:
+            step, at = _leb(data, at)
+            address += step * minimum
+        elif opcode == 3:
+            step, at = _signed_leb(data, at)
+            line += step
+        elif opcode == 4:
+            file, at = _leb(data, at)
+        elif opcode == 8:
+            address += (255 - opcode_base) // line_range * minimum
+        elif opcode == 9:
+            address += struct.unpack_from("<H", data, at)[0]
+            at += 2
+        else:
+            for _ in range(lengths[opcode]):
+                _, at = _leb(data, at)
+    return rows

@@ -1,0 +1,116 @@
+"""The arrays of a launch, as the simulator gives them to a kernel.
+
+With checks, a kernel works on copies that lie far apart, so that an index just outside one array never falls into
+another; what it wrote is copied back. Arrays that overlap stay together, since a kernel may mean that; very large ones
+stay where they are.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..arrays import Info
+from ..dtypes import DTYPES
+from ..signature import Signature
+from .abi import Range
+
+__all__ = ["Memory", "Place"]
+
+_GAP = 65536  # bytes between arrays
+_LARGE = 2**28  # bytes beyond which an array stays where it is: copying it would take longer than the launch
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one array lies for the kernel.
+
+    Attributes:
+        name: the parameter.
+        info: the array.
+        pointer: address of its first element.
+        begin, end: of the bytes that belong to it.
+        writable: its parameter is not const.
+    """
+
+    name: str
+    info: Info
+    pointer: int
+    begin: int
+    end: int
+    writable: bool
+
+
+def extent(info: Info) -> tuple[int, int]:
+    """First byte and the byte behind the last of an array, as addresses."""
+    itemsize = DTYPES[info.dtype].itemsize
+    if info.size == 0:
+        return info.pointer, info.pointer
+    steps = [(n - 1) * s * itemsize for n, s in zip(info.shape, info.strides, strict=True)]
+    return info.pointer + sum(s for s in steps if s < 0), info.pointer + sum(s for s in steps if s > 0) + itemsize
+
+
+class Memory:
+    """The arrays of one launch.
+
+    Args:
+        signature: of the kernel.
+        infos: by parameter.
+        guarded: copies with gaps, else the arrays themselves.
+    """
+
+    def __init__(self, signature: Signature, infos: Mapping[str, Info], guarded: bool) -> None:
+        self._copies: list[tuple[int, int, int, bool]] = []  # from, to, bytes, written
+        moves = dict.fromkeys(infos, 0)
+        extents = {name: extent(info) for name, info in infos.items()}
+        written = {p.name for p in signature.parameters if p.pointer and not p.const}
+        if guarded:
+            moves = self._guard(extents, written)
+        self.places = [
+            Place(
+                name, infos[name], infos[name].pointer + moves[name], b + moves[name], e + moves[name], name in written
+            )
+            for name, (b, e) in extents.items()
+        ]
+        self.pointers = {place.name: place.pointer for place in self.places}
+
+    def _guard(self, extents: Mapping[str, tuple[int, int]], written: set[str]) -> dict[str, int]:
+        """Makes the copies; by how much each array is moved."""
+        spans: list[tuple[int, int, list[str]]] = []
+        for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
+            if spans and begin < spans[-1][1]:
+                last = spans.pop()
+                spans.append((last[0], max(last[1], end), [*last[2], name]))
+            else:
+                spans.append((begin, end, [name]))
+        spans = [span for span in spans if span[1] - span[0] <= _LARGE]
+        total = sum(end - begin + 2 * _GAP for begin, end, _ in spans) + _GAP
+        self._memory = ctypes.create_string_buffer(total)
+        at = ctypes.addressof(self._memory) + _GAP
+        moves = dict.fromkeys(extents, 0)
+        for begin, end, names in spans:
+            at += (begin - at) % 256  # an array that is not aligned must stay so, since kernels choose by it
+            ctypes.memmove(at, begin, end - begin)
+            self._copies.append((begin, at, end - begin, not written.isdisjoint(names)))
+            moves.update(dict.fromkeys(names, at - begin))
+            at += end - begin + _GAP
+        return moves
+
+    def ranges(self) -> ctypes.Array[Range]:
+        """For the runtime; what may be written first, which counts where arrays overlap."""
+        ordered = sorted(self.places, key=lambda p: not p.writable)
+        return (Range * max(len(ordered), 1))(*(Range(p.begin, p.end, p.writable) for p in ordered))
+
+    def finish(self) -> None:
+        """Copies back what was written."""
+        for original, copy, count, written in self._copies:
+            if written:
+                ctypes.memmove(original, copy, count)
+
+    def name(self, address: int) -> str:
+        """``element 1024 of `y` (float32[1024] on cpu)`` of an address in an array or near one, else nothing."""
+        near = [p for p in self.places if p.begin - _GAP <= address < p.end + _GAP]
+        if not near:
+            return ""
+        place = min(near, key=lambda p: max(p.begin - address, address - p.end + 1, 0))
+        element = (address - place.pointer) // DTYPES[place.info.dtype].itemsize
+        return f"element {element} of `{place.name}` ({place.info})"

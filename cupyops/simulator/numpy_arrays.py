@@ -1,0 +1,71 @@
+"""NumPy's arrays, which kernels run on while they are simulated."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..arrays import Info, numpy_dtype
+
+__all__ = ["NumpyLibrary"]
+
+Array = Any
+
+
+class NumpyLibrary:
+    """NumPy's arrays, as :class:`cupyops.arrays.ArrayLibrary` wants them."""
+
+    name = "numpy"
+
+    def empty_like(self, x: Array) -> Array:
+        import numpy
+
+        return numpy.empty_like(x)
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        import numpy
+
+        return numpy.empty(tuple(shape), dtype=numpy_dtype(dtype))
+
+    def size(self, x: Array) -> int:
+        return int(x.size)
+
+    def is_contiguous(self, x: Array) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def contiguous(self, x: Array) -> Array:
+        import numpy
+
+        return numpy.ascontiguousarray(x)
+
+    def dtype_name(self, x: Array) -> str:
+        return str(x.dtype)
+
+    def result_type(self, a: Array, b: Array) -> str:
+        import numpy
+
+        return str(numpy.result_type(a, b))
+
+    def strides(self, x: Array) -> tuple[int, ...]:
+        return tuple(s // x.itemsize for s in x.strides)
+
+    def is_host_scalar(self, x: Array) -> bool:
+        return False  # as CuPy, whose arrays these stand for
+
+    def host_number(self, x: Array, dtype: str) -> Array:
+        raise NotImplementedError("NumPy's arrays are not numbers beside others")
+
+    def is_fake(self, x: Array) -> bool:
+        return False
+
+    def device_index(self, x: Array) -> int:
+        return -1
+
+    def info(self, x: Array) -> Info:
+        pointer = int(x.__array_interface__["data"][0])
+        return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cpu", -1, pointer)
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def device(self, device: int) -> AbstractContextManager[Any]:
+        return nullcontext()

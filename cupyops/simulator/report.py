@@ -1,0 +1,119 @@
+"""From what the runtime wrote down of a fault to the sentence that a user reads."""
+
+import ctypes
+import os
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from .abi import Fault, Kind, Module
+from .lines import line_table
+from .memory import Memory
+
+__all__ = ["Locator", "describe"]
+
+
+class _Library(ctypes.Structure):
+    """``Dl_info``"""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_size_t),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_size_t),
+    )
+
+
+class Locator:
+    """Lines of the author's texts by address.
+
+    Args:
+        library: the kernel's file.
+        symbol: the address of anything in it, as loaded.
+        files: the author's, by the names that ``#line`` gives them.
+    """
+
+    def __init__(self, library: Path, symbol: int, files: Collection[str]) -> None:
+        self._table = line_table(library)
+        self._files = set(files)
+        found = _Library()
+        ctypes.CDLL(None).dladdr(ctypes.c_void_p(symbol), ctypes.byref(found))
+        self._base = found.base
+
+    def place(self, address: int) -> str:
+        """``gelu.cu:12`` of a return address, or nothing where that is not in the author's texts."""
+        found = self._table.at(address - 1 - self._base) if address > self._base else None
+        if found is None:
+            return ""
+        name = next((f for f in (found[0], os.path.basename(found[0])) if f in self._files), None)
+        return f"{name}:{found[1]}" if name else ""
+
+    def way(self, addresses: Sequence[int]) -> list[str]:
+        """The places of a chain of calls, innermost first, without what is not the author's."""
+        places = [place for address in addresses if (place := self.place(address))]
+        return [p for i, p in enumerate(places) if i == 0 or p != places[i - 1]]
+
+
+def _triple(numbers: Sequence[int]) -> str:
+    return f"({numbers[0]}, {numbers[1]}, {numbers[2]})"
+
+
+def describe(what: str, fault: Fault, module: Module, memory: Memory, locator: Locator, launch: str) -> str:
+    """The message: kernel, what is wrong, line, block, thread.
+
+    Args:
+        what: kernel and dtypes.
+        fault: from the runtime.
+        module: the kernel's.
+        memory: the arrays of the launch.
+        locator: for addresses.
+        launch: grid and block, in words.
+    """
+    way = locator.way(fault.frames[: fault.frame_count])
+    if fault.file:
+        told = f"{fault.file.decode(errors='replace')}:{fault.line}"
+        told = told if told.partition(":")[0] in {w.partition(":")[0] for w in way} or not way else way[0]
+        way = [told, *(w for w in way if w != told)]
+    text = re.sub(
+        r"\{at:([\d,]*)\}",
+        lambda m: next(iter(locator.way([int(a) for a in m[1].split(",") if a])), "unknown line"),
+        fault.text.decode(errors="replace"),
+    )
+    sentence = _sentence(fault, text, module, memory, locator)
+    where = f" at {way[0]}" if way else ""
+    called = f" (called from {', '.join(way[1:])})" if len(way) > 1 else ""
+    return f"{what}: {sentence}{where}{called}, by block {_triple(fault.block)}, thread {_triple(fault.thread)} of {launch}"
+
+
+def _sentence(fault: Fault, text: str, module: Module, memory: Memory, locator: Locator) -> str:
+    verb = "writes" if fault.write else "reads"
+    kind = fault.kind
+    if kind == Kind.GLOBAL_BOUNDS:
+        target = memory.name(fault.address) or "memory that belongs to no array of the launch"
+        return f"out of bounds: {verb} {fault.bytes} bytes at {target}"
+    if kind == Kind.CONST_WRITE:
+        return f"writes to an array that is const: {memory.name(fault.address)}"
+    if kind == Kind.SHARED_BOUNDS:
+        return f"out of bounds in shared memory: {verb} {fault.bytes} bytes at {_shared(fault, module)}"
+    if kind == Kind.UNINITIALISED:
+        return f"reads shared memory that nobody has written: {_shared(fault, module)}"
+    if kind == Kind.REMOTE_ENDED:
+        return f"{verb} {_shared(fault, module)} of block {_triple(fault.other_block)} of its cluster, which {text}"
+    if kind == Kind.SHARED_RACE:
+        other = "wrote" if fault.other_write else "read"
+        place = locator.place(fault.other_pc)
+        block = "" if list(fault.other_block) == list(fault.block) else f" of block {_triple(fault.other_block)}"
+        return (
+            f"a race in shared memory: {verb} {_shared(fault, module)}, which thread {_triple(fault.other_thread)}{block} "
+            f"{other}{f' at {place}' if place else ''} with no barrier between"
+        )
+    return text
+
+
+def _shared(fault: Fault, module: Module) -> str:
+    if fault.shared_variable < 0:
+        return f"byte {fault.shared_offset} of dynamic shared memory"
+    variable = module.shared[fault.shared_variable]
+    size = max(variable.element_bytes, 1)
+    name = variable.name.decode(errors="replace")
+    return f"element {fault.shared_offset // size} of `{name}`, which has {variable.bytes // size}"

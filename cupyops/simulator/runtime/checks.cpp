@@ -1,0 +1,323 @@
+// Every access of a checked kernel comes by here: the compiler puts a call before it, those that it puts for its own
+// race detector, whose library is not linked. Each access is to the thread's own stack, to shared memory, to an array
+// of the launch or to data of the kernel, or it is an error.
+#include "machine.h"
+
+#include <algorithm>
+#include <link.h>
+#include <string.h>
+#include <sys/mman.h>
+
+namespace simulator {
+
+// Who was at one byte of shared memory. Two readers are kept, of different warps where there are: any third thread that
+// writes then differs from one of them.
+struct Cell {
+    uint64_t write, read[2];
+    uint32_t write_pc, read_pc[2];
+};
+
+struct Shadow {
+    Cell* cells = nullptr;  // one a byte of the arena; the system gives pages as they are touched
+    size_t static_used = 0, dynamic_used = 0;
+};
+
+namespace {
+
+enum class Access { READ, WRITE, VOLATILE_READ, VOLATILE_WRITE, ATOMIC };
+bool reads(Access kind) { return kind == Access::READ || kind == Access::VOLATILE_READ || kind == Access::ATOMIC; }
+bool writes(Access kind) { return kind == Access::WRITE || kind == Access::VOLATILE_WRITE || kind == Access::ATOMIC; }
+
+struct Segment { uintptr_t begin, end; bool writable; };
+std::vector<Segment> segments;
+std::vector<Shadow*> free_shadows;
+unsigned last_range = 0;
+
+uint64_t who(uint64_t stamp) { return stamp >> 48 & 0x3FFF; }
+
+CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, uintptr_t frame, uintptr_t pc) {
+    CupyopsFault& fault = begin_fault(kind);
+    fault.address = reinterpret_cast<uintptr_t>(p);
+    fault.bytes = unsigned(bytes);
+    fault.write = write;
+    fault.frames[0] = pc;
+    const unsigned rest = walk(*machine.current, frame, fault.frames + 1);
+    fault.frame_count = 1 + rest;
+    // Where the frame is the caller's own, its return address is already there.
+    if (rest && fault.frames[1] == pc) {
+        memmove(fault.frames, fault.frames + 1, rest * sizeof(uintptr_t));
+        fault.frame_count = rest;
+    }
+    return fault;
+}
+
+// Which variable an offset in shared memory belongs to, or lies nearest behind.
+void name_shared(CupyopsFault& fault, size_t offset) {
+    const CupyopsModule& module = *machine.launch->module;
+    if (offset >= STATIC_BYTES) {
+        fault.shared_variable = -1;
+        fault.shared_offset = static_cast<long long>(offset - STATIC_BYTES);
+        return;
+    }
+    for (unsigned i = 0; i < module.shared_count; ++i) {
+        const CupyopsShared& s = module.shared[i];
+        // Half of the gap before it is its own, so that s[-1] speaks of s.
+        if (fault.shared_variable >= 0 && offset + 32 < s.begin) break;
+        fault.shared_variable = int(i);
+        fault.shared_offset = static_cast<long long>(offset) - s.begin;
+    }
+}
+
+bool in_shared_variable(size_t offset, size_t bytes) {
+    if (offset >= STATIC_BYTES) return offset + bytes <= STATIC_BYTES + machine.launch->dynamic_shared;
+    const CupyopsModule& module = *machine.launch->module;
+    static unsigned last = 0;
+    if (last < module.shared_count && offset >= module.shared[last].begin && offset + bytes <= module.shared[last].begin + module.shared[last].bytes) return true;
+    for (unsigned i = 0; i < module.shared_count; ++i)
+        if (offset >= module.shared[i].begin && offset + bytes <= module.shared[i].begin + module.shared[i].bytes) {
+            last = i;
+            return true;
+        }
+    return false;
+}
+
+[[noreturn]] void race(Cell& cell, uint64_t stamp, uint32_t pc_low, bool other_write, size_t offset, const void* p, size_t bytes, bool write,
+                       uintptr_t frame, uintptr_t pc) {
+    CupyopsFault& fault = access_fault(CUPYOPS_SHARED_RACE, p, bytes, write, frame, pc);
+    name_shared(fault, offset);
+    const Block& other = *machine.current->block->group->blocks[rank_in(stamp)];
+    const CupyopsIndex block = other.index, thread = other.fibres[thread_in(stamp)].index;
+    fault.other_block[0] = block.x, fault.other_block[1] = block.y, fault.other_block[2] = block.z;
+    fault.other_thread[0] = thread.x, fault.other_thread[1] = thread.y, fault.other_thread[2] = thread.z;
+    fault.other_write = other_write;
+    fault.other_pc = (pc & ~uintptr_t(0xFFFFFFFF)) | pc_low;
+    (void)cell;
+    raise_fault(fault);
+}
+
+void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
+    const bool write = writes(kind), atomic = kind >= Access::VOLATILE_READ;
+    if (!in_shared_variable(offset, bytes)) {
+        CupyopsFault& fault = access_fault(CUPYOPS_SHARED_BOUNDS, p, bytes, write, frame, pc);
+        name_shared(fault, offset);
+        raise_fault(fault);
+    }
+    Fibre& fibre = *machine.current;
+    Shadow& shadow = *owner.shadow;
+    if (offset < STATIC_BYTES) shadow.static_used = std::max(shadow.static_used, offset + bytes);
+    else shadow.dynamic_used = std::max(shadow.dynamic_used, offset - STATIC_BYTES + bytes);
+    const uint64_t stamp = stamp_of(fibre, atomic);
+    for (size_t i = offset; i < offset + bytes; ++i) {
+        Cell& cell = shadow.cells[i];
+        if (reads(kind) && !(cell.write & VALID)) {
+            CupyopsFault& fault = access_fault(CUPYOPS_UNINITIALISED, p, bytes, write, frame, pc);
+            name_shared(fault, i);
+            raise_fault(fault);
+        }
+        if (cell.write == stamp && (write || cell.read[0] == stamp)) {
+            if (write) cell.read[0] = cell.read[1] = 0;
+            continue;
+        }
+        if ((cell.write & VALID) && !(atomic && (cell.write & ATOMIC)) && !before(cell.write, false, fibre))
+            race(cell, cell.write, cell.write_pc, true, i, p, bytes, write, frame, pc);
+        if (write) {
+            for (int r = 0; r < 2; ++r)
+                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], true, fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
+            cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}};
+        } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], true, fibre)) {
+            cell.read[0] = stamp;
+            cell.read_pc[0] = uint32_t(pc);
+        } else if (!(cell.read[1] & VALID) || before(cell.read[1], true, fibre) || who(cell.read[1]) >> 5 == who(cell.read[0]) >> 5) {
+            cell.read[1] = stamp;
+            cell.read_pc[1] = uint32_t(pc);
+        }
+    }
+}
+
+void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
+    Fibre* const fibre = machine.current;
+    if (!fibre || !machine.launch->checked) return;
+    const bool write = writes(kind);
+    const char* const at = static_cast<const char*>(p);
+    if (size_t(at - fibre->stack.low) < STACK_BYTES) return;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+    const CupyopsLaunch& launch = *machine.launch;
+    if (last_range < launch.range_count) {
+        const CupyopsRange& r = launch.ranges[last_range];
+        if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) return;
+    }
+    if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc);
+    for (unsigned i = 0; i < launch.range_count; ++i) {
+        const CupyopsRange& r = launch.ranges[i];
+        if (address >= r.begin && address + bytes <= r.end) {
+            last_range = i;
+            if (write && !r.writable) raise_fault(access_fault(CUPYOPS_CONST_WRITE, p, bytes, write, frame, pc));
+            return;
+        }
+    }
+    Group& group = *fibre->block->group;
+    if (group.saved && size_t(at - group.saved.get()) < group.saved_bytes) {
+        const size_t offset = size_t(at - group.saved.get());
+        Block& owner = *group.blocks[offset / ARENA_BYTES];
+        if (owner.ended() || !owner.begun) {
+            CupyopsFault& fault = access_fault(CUPYOPS_REMOTE_ENDED, p, bytes, write, frame, pc);
+            name_shared(fault, offset % ARENA_BYTES);
+            const CupyopsIndex block = owner.index;
+            fault.other_block[0] = block.x, fault.other_block[1] = block.y, fault.other_block[2] = block.z;
+            append(fault, owner.ended() ? "has ended" : "has not begun");
+            raise_fault(fault);
+        }
+        return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc);
+    }
+    for (const Segment& s : segments)
+        if (address >= s.begin && address + bytes <= s.end && (s.writable || !write)) return;
+    raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
+}
+
+// A flag by which threads order their accesses: one name for it, whichever block asks.
+void signal(const void* p, Access kind) {
+    Fibre* const fibre = machine.current;
+    if (!fibre || !machine.launch->checked) return;
+    const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
+    Group& group = *fibre->block->group;
+    uintptr_t flag = reinterpret_cast<uintptr_t>(p);
+    if (offset < ARENA_BYTES && group.saved) flag = reinterpret_cast<uintptr_t>(fibre->block->saved) + offset;
+    if (reads(kind)) flag_read(*fibre, flag);
+    if (writes(kind)) flag_written(*fibre, flag);
+}
+
+int add_segments(dl_phdr_info* info, size_t, void* wanted) {
+    bool found = false;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& header = info->dlpi_phdr[i];
+        const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
+        found |= header.p_type == PT_LOAD && reinterpret_cast<uintptr_t>(wanted) - begin < header.p_memsz;
+    }
+    for (int i = 0; found && i < info->dlpi_phnum; ++i) {
+        const auto& header = info->dlpi_phdr[i];
+        const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
+        if (header.p_type == PT_LOAD) segments.push_back({begin, begin + header.p_memsz, (header.p_flags & PF_W) != 0});
+    }
+    return found;
+}
+
+}  // namespace
+
+// The kernel's own constants and __device__ variables.
+void find_data_segments(const CupyopsModule* module) {
+    segments.clear();
+    last_range = 0;
+    dl_iterate_phdr(add_segments, const_cast<CupyopsModule*>(module));
+}
+
+Shadow* take_shadow() {
+    if (free_shadows.empty()) {
+        void* memory = mmap(nullptr, ARENA_BYTES * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        Shadow* shadow = new Shadow;
+        shadow->cells = static_cast<Cell*>(memory);
+        free_shadows.push_back(shadow);
+    }
+    Shadow* shadow = free_shadows.back();
+    free_shadows.pop_back();
+    return shadow;
+}
+
+void give_shadow_back(Shadow* shadow) {
+    memset(static_cast<void*>(shadow->cells), 0, shadow->static_used * sizeof(Cell));
+    memset(static_cast<void*>(shadow->cells + STATIC_BYTES), 0, shadow->dynamic_used * sizeof(Cell));
+    shadow->static_used = shadow->dynamic_used = 0;
+    free_shadows.push_back(shadow);
+}
+
+}  // namespace simulator
+
+using namespace simulator;
+
+#define FRAME reinterpret_cast<uintptr_t>(__builtin_frame_address(0))
+#define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
+extern "C" {
+
+void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
+
+void cupyops_atomic(const void* p, size_t bytes) {
+    cupyops_spin();  // before it looks, since others run meanwhile
+    if (reinterpret_cast<uintptr_t>(p) % bytes) {
+        CupyopsFault& fault = access_fault(CUPYOPS_UNDEFINED, p, bytes, true, FRAME, PC);
+        append(fault, "an atomic operation on %u bytes at address %p, which is no multiple of that", unsigned(bytes), p);
+        raise_fault(fault);
+    }
+    access(p, bytes, Access::ATOMIC, FRAME, PC);
+    signal(p, Access::ATOMIC);
+}
+
+void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment) {
+    constexpr size_t GAP = 64;
+    const size_t align = std::max<size_t>(alignment, 16);
+    const size_t begin = (module->shared_end + GAP + align - 1) / align * align;
+    if (begin + bytes + GAP > STATIC_BYTES || module->shared_count == CUPYOPS_MAX_SHARED_VARIABLES) {
+        CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
+        append(fault, "its shared variables are more than a block has");
+        raise_fault(fault);
+    }
+    module->shared[module->shared_count++] = {name, unsigned(begin), unsigned(bytes), unsigned(element_bytes)};
+    module->shared_end = unsigned(begin + bytes + GAP);
+    memset(arena() + begin, 0xFF, bytes);
+    return arena() + begin;
+}
+
+void* cupyops_dynamic_shared() { return arena() + STATIC_BYTES; }
+unsigned cupyops_dynamic_bytes() { return machine.launch->dynamic_shared; }
+int cupyops_is_shared(const void* p) { return size_t(static_cast<const char*>(p) - machine.arena) < ARENA_BYTES; }
+unsigned cupyops_shared_address(const void* p) { return unsigned(static_cast<const char*>(p) - machine.arena); }
+
+// What the compiler calls
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+
+#define READ(p, N) access(p, N, Access::READ, FRAME, PC)
+#define WRITE(p, N) access(p, N, Access::WRITE, FRAME, PC)
+#define VOLATILE_READ(p, N)                         \
+    if (machine.current) cupyops_spin();            \
+    access(p, N, Access::VOLATILE_READ, FRAME, PC); \
+    signal(p, Access::VOLATILE_READ)
+#define VOLATILE_WRITE(p, N)                         \
+    access(p, N, Access::VOLATILE_WRITE, FRAME, PC); \
+    signal(p, Access::VOLATILE_WRITE)
+
+#define ACCESSES(N)                                                           \
+    void __tsan_read##N(void* p) { READ(p, N); }                              \
+    void __tsan_write##N(void* p) { WRITE(p, N); }                            \
+    void __tsan_unaligned_read##N(void* p) { READ(p, N); }                    \
+    void __tsan_unaligned_write##N(void* p) { WRITE(p, N); }                  \
+    void __tsan_read_write##N(void* p) { READ(p, N), WRITE(p, N); }           \
+    void __tsan_unaligned_read_write##N(void* p) { READ(p, N), WRITE(p, N); } \
+    void __tsan_volatile_read##N(void* p) { VOLATILE_READ(p, N); }            \
+    void __tsan_volatile_write##N(void* p) { VOLATILE_WRITE(p, N); }          \
+    void __tsan_unaligned_volatile_read##N(void* p) { VOLATILE_READ(p, N); }  \
+    void __tsan_unaligned_volatile_write##N(void* p) { VOLATILE_WRITE(p, N); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+
+void __tsan_read_range(void* p, unsigned long bytes) { if (bytes) READ(p, bytes); }
+void __tsan_write_range(void* p, unsigned long bytes) { if (bytes) WRITE(p, bytes); }
+void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
+    if (bytes) READ(from, bytes), WRITE(to, bytes);
+    return memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
+    if (bytes) READ(from, bytes), WRITE(to, bytes);
+    return memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, unsigned long bytes) {
+    if (bytes) WRITE(to, bytes);
+    return memset(to, value, bytes);
+}
+}

@@ -1,0 +1,415 @@
+// What threads do together: barriers of a block and of a cluster, and the operations of a warp.
+#include "machine.h"
+
+#include <algorithm>
+#include <string>
+
+namespace simulator {
+
+namespace {
+
+const char* const WARP_NAMES[CUPYOPS_WARP_OPERATIONS] = {
+    "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__all_sync", "__any_sync", "__ballot_sync",
+    "__match_any_sync", "__match_all_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
+    "__reduce_min_sync (unsigned)", "__reduce_max_sync (unsigned)", "__reduce_and_sync", "__reduce_or_sync",
+    "__reduce_xor_sync", "__syncwarp"};
+const char* const BARRIER_NAMES[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or"};
+
+// "threads 0-15, 20"
+std::string numbers(const std::vector<unsigned>& which) {
+    std::string text = which.size() == 1 ? "thread " : "threads ";
+    for (size_t i = 0, j; i < which.size(); i = j) {
+        for (j = i + 1; j < which.size() && which[j] == which[j - 1] + 1; ++j) {}
+        if (i) text += ", ";
+        text += std::to_string(which[i]);
+        if (j - i > 1) text += "-" + std::to_string(which[j - 1]);
+    }
+    return text;
+}
+
+std::string location(const Fibre& fibre) {
+    std::string text = "{at:";
+    for (unsigned i = 0; i < std::min(fibre.waiting_frame_count, 6u); ++i)
+        text += (i ? "," : "") + std::to_string(fibre.waiting_frames[i]);
+    return text + "}";
+}
+
+std::string what_it_does(const Fibre& fibre) {
+    char mask[40];
+    snprintf(mask, sizeof mask, " with mask 0x%08x", fibre.mask);
+    switch (fibre.state) {
+        case State::DONE: return "ended";
+        case State::BARRIER: return std::string("wait at ") + BARRIER_NAMES[fibre.operation] + " (" + location(fibre) + ")";
+        case State::WARP_OPERATION:
+            return std::string("wait at ") + WARP_NAMES[fibre.operation] + mask + " (" + location(fibre) + ")";
+        case State::CLUSTER: return "wait at the cluster's barrier (" + location(fibre) + ")";
+        default: return "still run";
+    }
+}
+
+// What each thread of a block does, threads that do the same together.
+std::string inventory(const Block& block) {
+    std::vector<std::pair<std::string, std::vector<unsigned>>> kinds;
+    for (const Fibre& fibre : block.fibres) {
+        const std::string what = what_it_does(fibre);
+        auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == what; });
+        if (found == kinds.end()) found = kinds.insert(found, {what, {}});
+        found->second.push_back(fibre.thread);
+    }
+    std::string text;
+    for (const auto& kind : kinds) text += (text.empty() ? "" : "; ") + numbers(kind.second) + " " + kind.first;
+    return text;
+}
+
+void stop(CupyopsFault& fault) {
+    if (machine.current) raise_fault(fault);
+    machine.outcome = 1;
+}
+
+// A fault of a thread that waits, found by whoever came last.
+CupyopsFault& fault_at(int kind, const Fibre& fibre) {
+    CupyopsFault& fault = begin_fault(kind);
+    place(fault, fibre);
+    fault.frame_count = fibre.waiting_frame_count;
+    std::copy(fibre.waiting_frames, fibre.waiting_frames + fibre.waiting_frame_count, fault.frames);
+    return fault;
+}
+
+bool barrier_complete(const Block& block) { return block.at_barrier && block.at_barrier + block.done == block.fibres.size(); }
+
+void release_barrier(Block& block) {
+    Fibre* first = nullptr;
+    int count = 0, votes = 0;
+    for (Fibre& fibre : block.fibres) {
+        if (fibre.state != State::BARRIER) continue;
+        if (!first) first = &fibre;
+        if (fibre.operation != first->operation) {
+            CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, fibre);
+            append(fault, "the threads of a block meet at one barrier in different forms of it: %s", inventory(block).c_str());
+            return stop(fault);
+        }
+        ++count;
+        votes += fibre.predicate != 0;
+    }
+    if (machine.launch->checked && block.done) {
+        CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, *first);
+        append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
+        return stop(fault);
+    }
+    Clocks together[2];  // what they have learnt by flags, all know now
+    for (const Fibre& fibre : block.fibres)
+        for (int reads = 0; reads < 2; ++reads) learn(together[reads], fibre.known[reads]);
+    for (Fibre& fibre : block.fibres) {
+        if (fibre.state != State::BARRIER) continue;
+        for (int reads = 0; reads < 2; ++reads)
+            if (together[reads]) fibre.known[reads] = together[reads];
+        fibre.predicate = fibre.operation == CUPYOPS_COUNT ? votes : fibre.operation == CUPYOPS_AND ? votes == count : votes != 0;
+        ++fibre.epoch;
+        fibre.barrier_clock = tick(fibre);
+        fibre.state = State::READY;
+    }
+    block.at_barrier = 0;
+}
+
+// Warps
+
+unsigned reduced(int operation, unsigned a, unsigned b) {
+    switch (operation) {
+        case CUPYOPS_REDUCE_ADD: return a + b;
+        case CUPYOPS_REDUCE_MIN: return unsigned(std::min(int(a), int(b)));
+        case CUPYOPS_REDUCE_MAX: return unsigned(std::max(int(a), int(b)));
+        case CUPYOPS_REDUCE_UMIN: return std::min(a, b);
+        case CUPYOPS_REDUCE_UMAX: return std::max(a, b);
+        case CUPYOPS_REDUCE_AND: return a & b;
+        case CUPYOPS_REDUCE_OR: return a | b;
+        default: return a ^ b;
+    }
+}
+
+// The lane that a shuffle reads, as PTX defines it.
+unsigned source_lane(const Fibre& fibre) {
+    const unsigned segment = WARP - unsigned(fibre.width), lane = fibre.lane(), argument = unsigned(fibre.lane_argument) & 31;
+    const unsigned first = lane & segment, last = first | (~segment & 31);
+    switch (fibre.operation) {
+        case CUPYOPS_SHFL: return first | (argument & ~segment & 31);
+        case CUPYOPS_SHFL_UP: return lane < argument + first ? lane : lane - argument;
+        case CUPYOPS_SHFL_DOWN: return lane + argument > last ? lane : lane + argument;
+        default: return (lane ^ argument) > last ? lane : lane ^ argument;
+    }
+}
+
+bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
+    Fibre* lanes[WARP] = {};
+    unsigned present = 0;
+    for (unsigned l = 0; l < WARP; ++l) {
+        Fibre* fibre = mask >> l & 1 ? lane_of(block, warp, l) : nullptr;
+        if (!fibre || fibre->state == State::DONE) continue;
+        if (fibre->state != State::WARP_OPERATION || fibre->operation != operation || fibre->mask != mask) return false;
+        lanes[l] = fibre;
+        present |= 1u << l;
+    }
+    if (!present) return false;
+    const Fibre& first_lane = *lanes[__builtin_ctz(present)];
+    for (unsigned l = 0; l < WARP && machine.launch->checked; ++l) {
+        if (!(mask >> l & 1) || present >> l & 1 || !lane_of(block, warp, l)) continue;
+        CupyopsFault& fault = fault_at(CUPYOPS_WARP, first_lane);
+        append(fault, "%s with mask 0x%08x names lane %u, which has ended, from lane %u", WARP_NAMES[operation], mask, l, first_lane.lane());
+        stop(fault);
+        return true;
+    }
+    unsigned long long results[WARP] = {};
+    unsigned ballot = 0, together = 0, knowledge[2][WARP] = {};
+    Clocks known[2];
+    bool first = true, alike = true;
+    for (unsigned l = 0; l < WARP; ++l) {
+        if (!lanes[l]) continue;
+        const unsigned value = unsigned(lanes[l]->value);
+        if (lanes[l]->value) ballot |= 1u << l;
+        together = first ? value : reduced(operation, together, value);
+        alike &= lanes[l]->value == first_lane.value;
+        first = false;
+        for (int reads = 0; reads < 2; ++reads) {
+            for (unsigned k = 0; k < WARP; ++k) knowledge[reads][k] = std::max(knowledge[reads][k], lanes[l]->clocks[reads][k]);
+            learn(known[reads], lanes[l]->known[reads]);
+        }
+    }
+    for (unsigned l = 0; l < WARP; ++l) {
+        if (!lanes[l]) continue;
+        Fibre& fibre = *lanes[l];
+        if (operation <= CUPYOPS_SHFL_XOR) {
+            const unsigned from = source_lane(fibre);
+            if (!(present >> from & 1)) {
+                CupyopsFault& fault = fault_at(CUPYOPS_WARP, fibre);
+                const char* why = !(mask >> from & 1) ? "is not in the mask" : lane_of(block, warp, from) ? "has ended" : "does not exist";
+                append(fault, "%s with mask 0x%08x reads lane %u, which %s, from lane %u", WARP_NAMES[operation], mask, from, why, l);
+                stop(fault);
+                return true;
+            }
+            results[l] = lanes[from]->value;
+            continue;
+        }
+        unsigned same = 0;
+        switch (operation) {
+            case CUPYOPS_ALL: results[l] = ballot == present; break;
+            case CUPYOPS_ANY: results[l] = ballot != 0; break;
+            case CUPYOPS_BALLOT: results[l] = ballot; break;
+            case CUPYOPS_MATCH_ANY:
+                for (unsigned k = 0; k < WARP; ++k)
+                    if (lanes[k] && lanes[k]->value == fibre.value) same |= 1u << k;
+                results[l] = same;
+                break;
+            case CUPYOPS_MATCH_ALL:
+                results[l] = alike ? present : 0;
+                fibre.predicate = alike;
+                break;
+            case CUPYOPS_SYNCWARP:
+                std::copy(knowledge[0], knowledge[0] + WARP, fibre.clocks[0]);
+                if (known[0]) fibre.known[0] = known[0];
+                break;
+            default: results[l] = together;
+        }
+    }
+    for (unsigned l = 0; l < WARP; ++l) {
+        if (!lanes[l]) continue;
+        std::copy(knowledge[1], knowledge[1] + WARP, lanes[l]->clocks[1]);
+        if (known[1]) lanes[l]->known[1] = known[1];
+        tick(*lanes[l]);
+        lanes[l]->value = results[l];
+        lanes[l]->state = State::READY;
+    }
+    return true;
+}
+
+// Clusters
+
+void try_cluster(Group& group) {
+    if (!group.arrivals) return;
+    for (auto& block : group.blocks)
+        for (Fibre& fibre : block->fibres)
+            if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
+    ++group.phase;
+    group.arrivals = 0;
+    for (auto& block : group.blocks)
+        for (Fibre& fibre : block->fibres)
+            if (!(fibre.relaxed & 1)) fibre.cluster_clock = fibre.arrive_clock;
+    for (auto& block : group.blocks)
+        for (Fibre& fibre : block->fibres)
+            if (fibre.state == State::CLUSTER) fibre.state = State::READY;
+}
+
+[[noreturn]] void refuse(int kind, void* frame, const char* words, unsigned a = 0, unsigned b = 0) {
+    CupyopsFault& fault = begin_fault(kind);
+    fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(frame), fault.frames);
+    append(fault, words, a, b);
+    raise_fault(fault);
+}
+
+}  // namespace
+
+Fibre* lane_of(const Block& block, unsigned warp, unsigned lane) {
+    const size_t thread = size_t(warp) * WARP + lane;
+    return thread < block.fibres.size() ? const_cast<Fibre*>(&block.fibres[thread]) : nullptr;
+}
+
+void thread_ended(Fibre& fibre) {
+    Block& block = *fibre.block;
+    ++block.done;
+    if (barrier_complete(block)) release_barrier(block);
+    for (unsigned l = 0; l < WARP && !machine.outcome; ++l) {
+        Fibre* other = lane_of(block, fibre.warp(), l);
+        if (other && other->state == State::WARP_OPERATION) try_warp(block, fibre.warp(), other->mask, other->operation);
+    }
+    if (!machine.outcome) try_cluster(*block.group);
+}
+
+// __activemask() gives the lanes that are together at one place when nobody else can go on, which is what a GPU mostly
+// gives.
+bool resolve_active_masks() {
+    bool any = false;
+    for (auto& group : machine.active)
+        for (auto& block : group->blocks)
+            for (Fibre& fibre : block->fibres) {
+                if (fibre.state != State::ACTIVE_MASK) continue;
+                any = true;
+                unsigned mask = 0;
+                std::vector<Fibre*> there;
+                for (unsigned l = 0; l < WARP; ++l) {
+                    Fibre* other = lane_of(*block, fibre.warp(), l);
+                    if (!other || other->state != State::ACTIVE_MASK || other->waiting_frames[0] != fibre.waiting_frames[0]) continue;
+                    mask |= 1u << l;
+                    there.push_back(other);
+                }
+                for (Fibre* other : there) {
+                    other->value = mask;
+                    other->state = State::READY;
+                }
+            }
+    return any;
+}
+
+void explain_standstill() {
+    for (auto& group : machine.active) {
+        for (auto& block : group->blocks) {
+            if (block->ended()) continue;
+            const Fibre* waiting = nullptr;
+            bool at_barrier = false, masks_differ = false;
+            for (const Fibre& fibre : block->fibres) {
+                if (fibre.state == State::DONE) continue;
+                if (!waiting) waiting = &fibre;
+                at_barrier |= fibre.state == State::BARRIER;
+                for (unsigned l = 0; fibre.state == State::WARP_OPERATION && l < WARP; ++l) {
+                    const Fibre* other = fibre.mask >> l & 1 ? lane_of(*block, fibre.warp(), l) : nullptr;
+                    masks_differ |= other && other->state == State::WARP_OPERATION && other->operation == fibre.operation && other->mask != fibre.mask;
+                }
+            }
+            if (!waiting) continue;
+            CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, *waiting);
+            append(fault, "%s: %s",
+                   masks_differ ? "lanes of a warp name different masks, and none can go on"
+                   : at_barrier ? "a barrier is not reached by all threads of its block"
+                                : "threads wait for others that never come",
+                   inventory(*block).c_str());
+            machine.outcome = 1;
+            return;
+        }
+    }
+}
+
+}  // namespace simulator
+
+using namespace simulator;
+
+extern "C" {
+
+int cupyops_barrier(int operation, int predicate) {
+    Fibre& fibre = *machine.current;
+    Block& block = *fibre.block;
+    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    fibre.operation = operation;
+    fibre.predicate = predicate;
+    fibre.state = State::BARRIER;
+    ++block.at_barrier;
+    if (barrier_complete(block)) release_barrier(block);
+    else give_way();
+    return fibre.predicate;
+}
+
+unsigned long long cupyops_warp(int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate) {
+    Fibre& fibre = *machine.current;
+    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    fibre.operation = operation;
+    fibre.mask = mask;
+    fibre.value = value;
+    fibre.lane_argument = lane;
+    fibre.width = width;
+    if (!(mask >> fibre.lane() & 1)) {
+        CupyopsFault& fault = fault_at(CUPYOPS_WARP, fibre);
+        append(fault, "%s is called by lane %u, which its mask 0x%08x leaves out", WARP_NAMES[operation], fibre.lane(), mask);
+        raise_fault(fault);
+    }
+    if (width < 1 || width > int(WARP) || (width & (width - 1))) {
+        CupyopsFault& fault = fault_at(CUPYOPS_WARP, fibre);
+        append(fault, "%s has width %d, which must be 1, 2, 4, 8, 16 or 32", WARP_NAMES[operation], width);
+        raise_fault(fault);
+    }
+    fibre.state = State::WARP_OPERATION;
+    if (!try_warp(*fibre.block, fibre.warp(), mask, operation)) give_way();
+    if (predicate) *predicate = fibre.predicate;
+    return fibre.value;
+}
+
+unsigned cupyops_active_mask() {
+    Fibre& fibre = *machine.current;
+    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    wait_here(fibre, State::ACTIVE_MASK);
+    return unsigned(fibre.value);
+}
+
+unsigned cupyops_lane() { return machine.current->lane(); }
+
+void cupyops_cluster_arrive(int relaxed) {
+    Fibre& fibre = *machine.current;
+    Group& group = *fibre.block->group;
+    if (fibre.arrived != fibre.waited)
+        refuse(CUPYOPS_BARRIER, __builtin_frame_address(0), "the thread arrives at the cluster's barrier twice without waiting for it in between");
+    fibre.relaxed = fibre.relaxed << 1 | unsigned(relaxed != 0);
+    ++fibre.arrived;
+    fibre.arrive_clock = tick(fibre);
+    ++group.arrivals;
+    try_cluster(group);
+}
+
+void cupyops_cluster_wait() {
+    Fibre& fibre = *machine.current;
+    if (fibre.arrived == fibre.waited)
+        refuse(CUPYOPS_BARRIER, __builtin_frame_address(0), "the thread waits for the cluster's barrier without having arrived at it");
+    if (fibre.block->group->phase < fibre.arrived) {
+        note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+        wait_here(fibre, State::CLUSTER);
+    }
+    fibre.waited = fibre.arrived;
+}
+
+unsigned cupyops_cluster_rank() { return machine.current->block->rank; }
+
+void* cupyops_cluster_map(const void* p, unsigned rank) {
+    Block& here = *machine.current->block;
+    const size_t size = here.group->blocks.size();
+    if (rank >= size) refuse(CUPYOPS_WARP, __builtin_frame_address(0), "block %u of a cluster that has %u is asked for its shared memory", rank, unsigned(size));
+    const char* at = static_cast<const char*>(p);
+    const char* const saved = here.group->saved.get();
+    size_t offset = 0;
+    if (at >= machine.arena && at < machine.arena + ARENA_BYTES) offset = size_t(at - machine.arena);
+    else if (saved && at >= saved && at < saved + here.group->saved_bytes) offset = size_t(at - saved) % ARENA_BYTES;
+    else refuse(CUPYOPS_WARP, __builtin_frame_address(0), "an address that is not in shared memory has no counterpart in another block");
+    return rank == here.rank ? machine.arena + offset : here.group->blocks[rank]->saved + offset;
+}
+
+unsigned cupyops_cluster_rank_of(const void* p) {
+    const Block& here = *machine.current->block;
+    const char* at = static_cast<const char*>(p);
+    const char* const saved = here.group->saved.get();
+    if (saved && at >= saved && at < saved + here.group->saved_bytes) return unsigned(size_t(at - saved) / ARENA_BYTES);
+    return here.rank;
+}
+}

@@ -1,0 +1,89 @@
+// What was wrong, written down where it happened: who, where, and the way there. Python makes sentences of it.
+#include "machine.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+namespace simulator {
+
+CupyopsFault fault_record;
+
+CupyopsFault& begin_fault(int kind) {
+    memset(&fault_record, 0, sizeof fault_record);
+    fault_record.kind = kind;
+    fault_record.shared_variable = -2;
+    if (machine.current) place(fault_record, *machine.current);
+    return fault_record;
+}
+
+void place(CupyopsFault& fault, const Fibre& fibre) {
+    const CupyopsIndex block = fibre.block->index, thread = fibre.index;
+    fault.block[0] = block.x, fault.block[1] = block.y, fault.block[2] = block.z;
+    fault.thread[0] = thread.x, fault.thread[1] = thread.y, fault.thread[2] = thread.z;
+}
+
+// The return addresses of a frame and of those that called it, as long as they lie on the thread's own stack. Kernels
+// and runtime are compiled with frame pointers for this.
+unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out) {
+    const uintptr_t low = reinterpret_cast<uintptr_t>(fibre.stack.low), high = low + STACK_BYTES - 16;
+    unsigned count = 0;
+    while (frame >= low && frame < high && frame % 8 == 0 && count < CUPYOPS_FRAMES - 1) {
+        const uintptr_t* pair = reinterpret_cast<const uintptr_t*>(frame);
+        if (!pair[1]) break;
+        out[count++] = pair[1];
+        if (pair[0] <= frame) break;
+        frame = pair[0];
+    }
+    return count;
+}
+
+void note_frames(Fibre& fibre, void* frame, void*) {
+    fibre.waiting_frame_count = walk(fibre, reinterpret_cast<uintptr_t>(frame), fibre.waiting_frames);
+}
+
+void raise_fault(CupyopsFault&) { abandon(1); }
+
+void append(CupyopsFault& fault, const char* format, ...) {
+    const size_t used = strlen(fault.text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(fault.text + used, sizeof fault.text - used, format, arguments);
+    va_end(arguments);
+}
+
+}  // namespace simulator
+
+using namespace simulator;
+
+extern "C" {
+
+const CupyopsFault* cupyops_fault() { return &fault_record; }
+size_t cupyops_fault_bytes() { return sizeof(CupyopsFault); }
+
+void cupyops_assert(const char* expression, const char* file, unsigned line, const char* function) {
+    CupyopsFault& fault = begin_fault(CUPYOPS_ASSERT);
+    fault.file = file;
+    fault.line = line;
+    append(fault, "assertion `%s` failed in %s", expression, function);
+    raise_fault(fault);
+}
+
+void cupyops_trap() {
+    CupyopsFault& fault = begin_fault(CUPYOPS_ASSERT);
+    fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), fault.frames);
+    append(fault, "__trap() was called");
+    raise_fault(fault);
+}
+
+int cupyops_printf(const char* format, ...) {
+    uninterrupted(true);  // the C library holds a lock meanwhile
+    va_list arguments;
+    va_start(arguments, format);
+    const int count = vprintf(format, arguments);
+    va_end(arguments);
+    fflush(stdout);
+    uninterrupted(false);
+    return count;
+}
+}

@@ -1,0 +1,197 @@
+"""A launch on the CPU: the same checks and the same geometry, and then threads as fibres."""
+
+import ctypes
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import driver
+from ..arrays import Info
+from ..compiler import lines_by_file
+from ..dtypes import DTYPES
+from ..errors import CompileError, LaunchError
+from ..geometry import Grid, Target
+from . import build
+from .abi import PROGRESS, Fault, Launch, Module
+from .explain import explain
+from .memory import Memory
+from .report import Locator, describe
+from .translate import translate
+
+if TYPE_CHECKING:
+    from ..kernel import Kernel
+
+__all__ = ["Simulated", "prepare"]
+
+# What geometries ask of a GPU: few enough that a kernel with a stride over the grid strides.
+MULTIPROCESSORS = 4
+_RUNNING = threading.RLock()  # the runtime runs one launch at a time
+_PATIENCE = 5.0  # seconds between two words on a long launch
+
+
+class Simulated:
+    """A kernel compiled for the host for one choice of types.
+
+    Attributes:
+        what: kernel and dtypes, for messages.
+        grid: sizes to blocks.
+    """
+
+    def __init__(self, kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> None:
+        self.what = kernel.describe(types).removesuffix("<>")
+        self.checked = checked
+        self._kernel = kernel
+        text = kernel.final_text(types)
+        files = {
+            n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
+        }
+        self.path = _compile(kernel, text, self.what, checked, optimize, files)
+        runtime = build.runtime()
+        self._runtime = runtime
+        runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
+        with _RUNNING:
+            library = ctypes.CDLL(str(self.path))
+        get_module = library.cupyops_get_module
+        get_module.restype = ctypes.POINTER(Module)
+        self._module = get_module()
+        self._locator = Locator(self.path, ctypes.cast(get_module, ctypes.c_void_p).value or 0, files)
+        self._packing, fields = kernel.signature.packing(types, kernel.constants)
+        self._offsets = [offset for offset, _ in fields]
+        self._check_parameters([size for _, size in fields])
+        itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
+        self.grid = kernel.geometry.planner(Target(itemsize, MULTIPROCESSORS))
+
+    def _check_parameters(self, declared: Sequence[int]) -> None:
+        module = self._module.contents
+        compiled = module.parameter_bytes[: module.parameters]
+        if compiled != list(declared):
+            pairs = ", ".join(
+                f"{p.name}: {d}" for p, d in zip(self._kernel.signature.parameters, declared, strict=True)
+            )
+            raise LaunchError(
+                f"{self.what}: the text declares parameters of {pairs} bytes, but the compiled kernel has {compiled}. "
+                f"Declare parameters with plain types and no macros, so that the declaration can be read."
+            )
+
+    def run(
+        self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
+    ) -> None:
+        """Runs all blocks, or those of a slice, in the order x, y, z.
+
+        Raises:
+            LaunchError: the geometry is none that a GPU takes, or the kernel did what it must not; the message names
+                kernel, line, block and thread.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        kernel = self._kernel
+        self._check_geometry(grid)
+        with _RUNNING:
+            memory = Memory(kernel.signature, infos, self.checked)
+            buffer = driver.argument_buffer(self._packing.size, self._offsets)
+            arguments = [
+                memory.pointers.get(p.name, 0) if p.pointer else values[p.name] for p in kernel.signature.parameters
+            ]
+            numbers = (n for a in arguments for n in (a if isinstance(a, tuple) else (a,)))
+            self._packing.pack_into(buffer.memory, 0, *numbers)
+            ranges = memory.ranges()
+            first, end, _ = blocks.indices(grid[0] * grid[1] * grid[2])
+            progress = _Progress(self.what, max(end - first, 0))
+            launch = Launch(
+                self._module,
+                buffer.addresses,
+                grid,
+                kernel.geometry.threads,
+                kernel.shared,
+                self.checked,
+                ranges,
+                len(memory.places),
+                first,
+                max(first, end),
+                progress.callback,
+            )
+            outcome = self._runtime.cupyops_run(ctypes.byref(launch))
+            if progress.error is not None:
+                raise progress.error
+            if outcome == 2:
+                raise KeyboardInterrupt
+            if outcome:
+                fault = self._runtime.cupyops_fault().contents
+                where = f"grid {tuple(grid)}, block {kernel.geometry.threads}"
+                words = describe(self.what, fault, self._module.contents, memory, self._locator, where)
+                raise LaunchError(words if self.checked else words + _MORE)
+            memory.finish()
+
+    def _check_geometry(self, grid: Grid) -> None:
+        """What a driver would refuse."""
+        kernel, module = self._kernel, self._module.contents
+        block = kernel.geometry.threads
+        count = block[0] * block[1] * block[2]
+        cluster = list(module.cluster)
+        blocks = cluster[0] * cluster[1] * cluster[2]
+        problem = ""
+        if count > 1024 or block[2] > 64:
+            problem = "a block has at most 1024 threads, and 64 in z"
+        elif module.max_threads and count > module.max_threads:
+            problem = f"its __launch_bounds__ allow {module.max_threads} threads a block"
+        elif not 1 <= blocks <= 16:
+            problem = f"its cluster of {blocks} blocks is more than a GPU has (8, and 16 where that is asked for)"
+        elif any(g % c for g, c in zip(grid, cluster, strict=True)):
+            problem = f"its grid must be whole clusters of {tuple(cluster)} blocks"
+        elif kernel.shared > 227 * 1024:
+            problem = "a block has at most 227 KiB of dynamic shared memory"
+        if problem:
+            raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")
+
+
+_MORE = ". `cupyops.simulate(sanitize=True)` looks at every access and says more."
+
+
+class _Progress:
+    """Speaks up when a launch takes long."""
+
+    def __init__(self, what: str, blocks: int) -> None:
+        self._what, self._blocks = what, blocks
+        self._started = self._spoke = time.monotonic()
+        self.error: BaseException | None = None
+        self.callback = PROGRESS(self._tell)
+
+    def _tell(self, finished: int) -> int:
+        try:
+            now = time.monotonic()
+            if now - self._spoke >= _PATIENCE:
+                self._spoke = now
+                print(
+                    f"{self._what}: {finished} of {self._blocks} blocks simulated after {now - self._started:.0f} s; "
+                    f"Ctrl-C ends it",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        except BaseException as error:  # nothing can be raised through the runtime
+            self.error = error
+            return 1
+        return 0
+
+
+def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> Simulated:
+    """The kernel for a choice of types, compiled on first use and kept with it."""
+    kept = kernel.__dict__.setdefault("_simulated", {})
+    key = (checked, optimize, *types.values())
+    if key not in kept:
+        kept[key] = Simulated(kernel, types, checked=checked, optimize=optimize)
+    found: Simulated = kept[key]
+    return found
+
+
+def _compile(kernel: "Kernel", text: str, what: str, checked: bool, optimize: bool, files: Mapping[str, str]) -> Path:
+    translated = translate(text, kernel.name, what)
+    watched = re.search(r"\bvolatile\b", text) is not None
+    try:
+        return build.build(
+            translated, build.needs_cuda(text), checked=checked, watched=watched, optimize=optimize, sources=dict(files)
+        )
+    except CompileError as error:
+        raise CompileError(explain(what, str(error), text, kernel.options)) from None

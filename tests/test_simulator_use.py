@@ -1,0 +1,483 @@
+"""The simulator as users meet it: what turns it on, which arrays run, what is told when something is missing or wrong."""
+
+import ctypes
+import mmap
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import NO_COMPILER
+
+import cupyops
+from autograd_bridge import add2, gelu
+from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Rows, Threads, simulator
+from cupyops.add2 import ALIKE, SCALAR, strided
+from cupyops.gelu import BACKWARD, FORWARD
+from cupyops.simulator import build, host
+from cupyops.simulator.lines import line_table
+
+pytestmark = pytest.mark.simulator
+assert NO_COMPILER is not None
+
+TEXT = """extern "C" __global__ void twice(
+    const scalar_t* x,  // (n)
+    scalar_t* y,        // (n)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + x[i];
+}
+"""
+
+
+def twice(text: str = TEXT, **options: object) -> Kernel:
+    return Kernel(text, "twice", Threads("n"), dtypes=("float32", "float64"), **options)  # type: ignore[arg-type]
+
+
+# What turns it on
+
+
+def test_it_is_off_until_asked_for_and_off_again_behind_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "_mode", simulator._Mode(False, False, True))
+    x, y = torch.ones(3), torch.zeros(3)
+    with pytest.raises(ValueError, match=r"twice: `x` must be on a CUDA device, got float32\[3\] on cpu"):
+        twice()(x, y, 3)
+    with cupyops.simulate():
+        assert simulator.enabled()
+        twice()(x, y, 3)
+        with cupyops.simulate(False):
+            assert not simulator.enabled()
+        assert simulator.enabled()
+    assert y.tolist() == [2, 2, 2]
+    assert not simulator.enabled()
+    with pytest.raises(TypeError, match="must be a CuPy array or a PyTorch tensor, got ndarray"):
+        twice()(np.ones(3), np.zeros(3), 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("", "False False"), ("0", "False False"), ("1", "True False"), ("sanitize", "True True")]
+)
+def test_the_environment_turns_it_on(value: str, told: str) -> None:
+    script = "from cupyops import simulator; print(simulator._mode.on, simulator._mode.sanitize)"
+    environment = {**os.environ, "CUPYOPS_SIMULATE": value}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == told
+
+
+def test_an_exception_turns_it_off_again() -> None:
+    before = simulator.enabled()
+    with pytest.raises(KeyError), cupyops.simulate():
+        raise KeyError
+    assert simulator.enabled() == before
+
+
+# Which arrays run
+
+
+def test_numpy_arrays_run_operators_and_kernels() -> None:
+    x = np.linspace(-3, 3, 50, dtype=np.float32).reshape(5, 10)
+    with cupyops.simulate():
+        for view in (x, x.T, x[:, ::2], x[1:]):
+            y = cupyops.gelu(view, "tanh")
+            assert isinstance(y, np.ndarray)
+            np.testing.assert_allclose(y, F.gelu(torch.tensor(view), approximate="tanh"), rtol=1e-5, atol=1e-6)
+        assert (cupyops.add2(x, x[0], alpha=2) == x + 2 * x[0]).all()
+        assert (cupyops.add2(x.astype(np.int8), x.astype(np.int64)) == x.astype(np.int8) + x.astype(np.int64)).all()
+        grad = cupyops.gelu_backward(np.ones_like(x), x)
+        np.testing.assert_allclose(
+            grad, torch.ops.aten.gelu_backward(torch.ones(5, 10), torch.tensor(x)), rtol=1e-5, atol=1e-6
+        )
+        assert isinstance(cupyops.gelu(torch.ones(3)), np.ndarray)
+
+
+def test_a_wrong_call_is_refused_in_the_words_of_a_gpu() -> None:
+    x = np.ones(4, np.float32)
+    with cupyops.simulate():
+        with pytest.raises(TypeError, match="twice: `y` must have dtype float32 "):
+            twice()(x, x.astype(np.float64), 4)
+        with pytest.raises(ValueError, match="twice: `x` must hold n = 5 elements, got 4"):
+            twice()(x, x, 5)
+        with pytest.raises(TypeError, match="arrays of one library, got arrays of numpy and torch"):
+            twice()(x, torch.ones(4), 4)
+        with pytest.raises(ValueError, match="`y` must be contiguous"):
+            twice()(x, np.zeros(8, np.float32)[::2], 4)
+
+
+def test_gradients_and_compiled_graphs_run_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = []
+    launch = simulator.launch
+    monkeypatch.setattr(
+        simulator, "launch", lambda kernel, *rest: launched.append(kernel.name) or launch(kernel, *rest)
+    )
+    x = torch.randn(4, 5, requires_grad=True)
+    with cupyops.simulate():
+        gelu(add2(x, x, alpha=0.5)).sum().backward()
+        assert launched == ["add2", "gelu_forward", "gelu_backward"]
+        torch.compiler.reset()
+        torch.compile(lambda x: gelu(x) + 1, fullgraph=True, backend="aot_eager")(x).sum().backward()
+        assert launched[3:] == ["gelu_forward", "gelu_backward"]
+        torch.func.vmap(gelu)(x.detach())
+        assert launched[5:] == ["gelu_forward"]
+    gelu(x)
+    assert len(launched) == 6
+
+
+def test_several_threads_at_once() -> None:
+    kernel, failures = twice(), []
+
+    def work(seed: int) -> None:
+        for n in range(1, 60):
+            x, y = np.full(n, seed, np.float32), np.zeros(n, np.float32)
+            kernel(x, y, n)
+            if (y != 2 * seed).any():
+                failures.append((seed, n))
+
+    with cupyops.simulate(sanitize=True):
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_only_some_blocks() -> None:
+    x, y = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    for blocks, wanted in ((slice(1, 2), (256, 512)), (slice(-1, None), (768, 1000)), (slice(2, 2), (0, 0))):
+        y[:] = 0
+        with cupyops.simulate(sanitize=True, blocks=blocks):
+            twice()(x, y, 1000)
+        assert np.flatnonzero(y).tolist() == list(range(*wanted))
+    with (
+        pytest.raises(ValueError, match="simulate: `blocks` must be a slice without a step"),
+        cupyops.simulate(blocks=slice(0, 9, 2)),
+    ):
+        pass
+
+
+# More elements than 32 bits count: memory that is only touched where the last blocks are
+
+
+def sparse(count: int, dtype: str) -> np.ndarray:
+    """An array whose pages exist when they are touched."""
+    size = count * np.dtype(dtype).itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype)
+
+
+HUGE = 2**32 + 4095
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+@pytest.mark.parametrize("name", ["gelu", "gelu_backward", "add2", "add2_scalar"])
+def test_more_than_two_to_the_32_elements(name: str, sanitize: bool) -> None:
+    x, y = sparse(HUGE, "float16"), sparse(HUGE, "float16")
+    x[-5000:] = np.linspace(-3, 3, 5000)
+    with cupyops.simulate(sanitize=sanitize, blocks=slice(-3, None)):
+        if name == "gelu":
+            FORWARD["none"](x, y, HUGE)
+        elif name == "gelu_backward":
+            BACKWARD["none"](x, x, y, HUGE)
+        elif name == "add2":
+            ALIKE(x, x, y, 2.0, HUGE)
+        else:
+            SCALAR[False](x, y, 1.0, 2.0, HUGE)
+    last = torch.tensor(x[-2048:])
+    wanted = {
+        "gelu": lambda: F.gelu(last),
+        "gelu_backward": lambda: torch.ops.aten.gelu_backward(last, last),
+        "add2": lambda: 3 * last,
+        "add2_scalar": lambda: last + 2,
+    }[name]()
+    torch.testing.assert_close(torch.tensor(y[-2048:]), wanted)
+    assert not y[: 2**20].any(), "the last blocks wrote to the front"
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_strides_of_more_than_32_bits(sanitize: bool) -> None:
+    memory = sparse(2**33 + 64, "int8")
+    a = np.lib.stride_tricks.as_strided(memory, (3, 7), (2**32 + 3, 5))
+    a[:] = np.arange(21).reshape(3, 7)
+    with cupyops.simulate(sanitize=sanitize):
+        assert (cupyops.add2(a, a[0], alpha=2) == a + 2 * a[0]).all()
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+@pytest.mark.parametrize("lanes", [16, 1])
+def test_more_elements_than_32_bits_count_in_a_broadcast(lanes: int, sanitize: bool) -> None:
+    rows, columns = 2**20 + 1, 2**12 + 16
+    row, out = np.arange(columns, dtype=np.int64).astype(np.int8), sparse(rows * columns, "int8")
+    column = sparse(rows, "int8")
+    column[-9:] = 5
+    kernel = strided(2, lanes, True)
+    groups = rows * columns // lanes
+    last = columns // lanes // 128  # whole blocks within the last row
+    with cupyops.simulate(sanitize=sanitize, blocks=slice(-last, None)):
+        # Sizes innermost first, in groups of lanes; no dividers, which count to 2^31.
+        kernel(row, column, out, 3, groups, (columns // lanes, rows), (0, 0), (1, 0), (0, 1))
+    written = lanes * (groups - (-(-groups // 128) - last) * 128)
+    assert written >= columns // 2
+    assert (out[-written:] == row[-written:] + np.int8(15)).all()
+    assert not out[: 2**20].any()
+
+
+# What is told
+
+
+def test_without_a_compiler_three_ways_to_get_one_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "candidates", list)
+    with pytest.raises(MissingDependencyError) as caught, cupyops.simulate():
+        pass
+    message = str(caught.value)
+    for way in ("apt install g++", "apt install clang", "pip install 'cupyops[simulator]'"):
+        assert way in message
+    assert host.missing() == message
+    monkeypatch.setattr(host, "candidates", lambda: [("/nowhere/g++",)])
+    assert "and /nowhere/g++ does not run. Get one" in host.missing()
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert "the simulator runs on Linux (on Windows inside WSL" in host.missing()
+
+
+def test_a_chosen_compiler_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYOPS_CXX", "ccache 'my g++'")
+    assert host.candidates() == [("ccache", "my g++")]
+
+
+def compile_error(text: str, name: str = "twice") -> str:
+    with cupyops.simulate(), pytest.raises(CompileError) as caught:
+        Kernel(text, name, Threads("n"), dtypes=("float32",))(np.zeros(3, np.float32), np.zeros(3, np.float32), 3)
+    return str(caught.value)
+
+
+def nvrtc_says(words: str) -> str:
+    return words if cupyops.toolchain.has_nvrtc() else "Whether NVRTC accepts the text cannot be told"
+
+
+def test_a_text_that_does_not_compile_shows_its_line() -> None:
+    message = compile_error(TEXT.replace("x[i] + x[i]", "x[i] + undeclared"))
+    assert message.startswith("twice<float32> does not compile for the simulator, by ")
+    assert re.search(
+        r"^twice.cu:6: error: .*undeclared.*\(the text declares no `undeclared`, and neither does the simulator\)$",
+        message,
+        re.M,
+    )
+    assert ">    6 |     if (i < n) y[i] = x[i] + undeclared;" in message
+    assert nvrtc_says("NVRTC rejects the text, too.") in message
+
+
+def test_what_is_not_covered_is_named_with_its_line() -> None:
+    message = compile_error(
+        TEXT.replace("y[i] = x[i] + x[i];", 'asm volatile("add.f32 %0, %1, %1;" : "=f"(y[i]) : "f"(x[i]));')
+    )
+    assert (
+        "twice.cu:6: error: inline PTX is not covered by the simulator; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR"
+        in message
+    )
+    assert (
+        nvrtc_says("NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover.")
+        in message
+    )
+    message = compile_error(TEXT.replace("x[i] + x[i]", "x[i] + __vadd4(1, 2)"))
+    assert "neither does the simulator" in message
+    assert nvrtc_says("NVRTC accepts the text") in message
+
+
+def test_an_error_in_a_template_of_the_author_shows_where_it_is_used() -> None:
+    text = "template <typename T> __device__ T bad(T v) {\n    return v.nothing;\n}\n" + TEXT.replace(
+        "x[i] + x[i]", "bad(x[i])"
+    )
+    message = compile_error(text)
+    assert "twice.cu:2: error: " in message
+    assert ">    9 |     if (i < n) y[i] = bad(x[i]);" in message
+
+
+def test_geometry_that_a_gpu_refuses() -> None:
+    x = np.zeros(3, np.float32)
+    for kernel, words in (
+        (
+            twice(TEXT.replace("void twice", "void __launch_bounds__(128) twice")),
+            "its __launch_bounds__ allow 128 threads a block",
+        ),
+        (
+            Kernel(TEXT, "twice", Rows("n", block=2048), dtypes=("float32",)),
+            "a block has at most 1024 threads, and 64 in z",
+        ),
+        (twice(shared=300_000), "at most 227 KiB of dynamic shared memory"),
+        (
+            twice(TEXT.replace("void twice", "void __cluster_dims__(2, 1, 1) twice")),
+            r"its grid must be whole clusters of \(2, 1, 1\) blocks",
+        ),
+    ):
+        with (
+            cupyops.simulate(),
+            pytest.raises(LaunchError, match=r"twice<float32> with grid .* was refused: .*" + words),
+        ):
+            kernel(x, x.copy(), 3)
+
+
+def test_a_declaration_that_was_misread_is_refused() -> None:
+    text = "#define number double\n" + TEXT.replace("long long n)", "float number_, long long n)").replace(
+        "float number_", "float number /**/ f"
+    )
+    with cupyops.simulate(), pytest.raises((LaunchError, TypeError)):
+        twice(text)(np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, 3)
+
+
+LONG = """extern "C" __global__ void twice(const scalar_t* x, // (n)
+    scalar_t* y, // (n)
+    long long n) { {} }"""
+
+
+def test_a_long_launch_prints_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from cupyops.simulator import simulated
+
+    monkeypatch.setattr(simulated, "_PATIENCE", 0.0)
+    text = LONG.replace(
+        "{}", "__syncthreads(); const long long start = clock64(); while (clock64() - start < 200000) {} y[0] = 1;"
+    )
+    x = np.zeros(256 * 60, np.float32)
+    with cupyops.simulate():
+        twice(text)(x, x.copy(), x.size)
+    assert re.search(
+        r"^twice<float32>: \d+ of 60 blocks simulated after \d+ s; Ctrl-C ends it$", capsys.readouterr().err, re.M
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "volatile long long i = 0; while (i >= 0) i = (i + 1) % 1000;",  # a thread that never gives way
+        "while (atomicAdd(&y[0], 0.f) == 0.f) {}",  # one that waits for ever
+        "for (;;) __syncthreads();",
+    ],
+)
+def test_ctrl_c_ends_a_launch(body: str) -> None:
+    kernel = twice(LONG.replace("{}", body))
+    x, y = np.zeros(300, np.float32), np.zeros(300, np.float32)
+    with cupyops.simulate():
+        twice()(x, y, 300)  # the runtime is there
+        timer = threading.Timer(0.5 + 2.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            kernel(x, y, 300)
+            time.sleep(10)
+        assert time.monotonic() - started > 0.1
+        timer.cancel()
+        x[:] = 1
+        twice()(x, y, 300)
+    assert (y == 2).all()
+
+
+def test_python_catches_ctrl_c_again_behind_a_launch() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with cupyops.simulate():
+        twice()(np.zeros(3, np.float32), np.zeros(3, np.float32), 3)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+# The cache, and what a debugger finds
+
+
+def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = build.runtime_path()
+    monkeypatch.setattr(build, "runtime_path", lambda: runtime)
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
+    compiled = []
+    run = build.run
+    monkeypatch.setattr(
+        build, "run", lambda tool, arguments, folder: compiled.append(arguments) or run(tool, arguments, folder)
+    )
+    x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+
+    def compilations() -> int:
+        count = len([a for a in compiled if "kernel.cpp" in a])
+        compiled.clear()
+        return count
+
+    with cupyops.simulate():
+        twice()(x, y, 3)
+        assert compilations() == 1
+        twice()(x, y, 3)
+        assert compilations() == 0
+        twice(TEXT.replace("x[i] + x[i]", "x[i] * 2"))(x, y, 3)
+        assert compilations() == 1
+        with cupyops.simulate(sanitize=True):
+            twice()(x, y, 3)
+        assert compilations() == 1
+        for library in tmp_path.rglob("kernel.so"):
+            half = library.read_bytes()[:1000]  # as a full disk leaves it
+            library.unlink()  # what is loaded stays as it is
+            library.write_bytes(half)
+        twice()(x, y, 3)
+        assert compilations() == 1
+    assert y.tolist() == [2, 2, 2]
+    assert not [p for p in (tmp_path / "simulator").iterdir() if p.name.startswith(".")], "something half made is left"
+
+
+def test_a_cache_folder_that_cannot_be_written_costs_a_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "file"))
+    y = np.zeros(3, np.float32)
+    with cupyops.simulate():
+        twice()(np.ones(3, np.float32), y, 3)
+    assert y.tolist() == [2, 2, 2]
+
+
+def test_lines_of_a_file_that_is_no_library(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"not a library")
+    (tmp_path / "cut").write_bytes(b"\x7fELF\x02\x01" + bytes(40))
+    for name in ("text", "cut", "absent"):
+        assert line_table(tmp_path / name).at(0) is None
+
+
+@pytest.mark.skipif(not shutil.which("gdb"), reason="needs gdb")
+@pytest.mark.parametrize("optimize", [True, False])
+def test_gdb_stops_at_a_line_of_the_text(tmp_path: Path, optimize: bool) -> None:
+    script = tmp_path / "debug.py"
+    script.write_text(
+        f"import numpy as np, cupyops\ntext = {TEXT!r}\n"
+        "kernel = cupyops.Kernel(text, 'twice', cupyops.Threads('n'), dtypes=('float32',))\n"
+        f"with cupyops.simulate(optimize={optimize}):\n    kernel(np.arange(9, dtype='f4'), np.zeros(9, 'f4'), 9)\n"
+    )
+    commands = [
+        "set breakpoint pending on",
+        "break twice.cu:6 if threadIdx.x == 7",
+        "run",
+        "print threadIdx.x",
+        "print n",
+        "backtrace",
+        "info source",
+    ]
+    arguments = [a for c in commands for a in ("-ex", c)]
+    command = ["gdb", "-q", "-batch", "-nx", *arguments, "--args", sys.executable, str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cupyops.__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    if "ptrace" in done.stderr:
+        pytest.skip("gdb may not trace here")
+    assert "$1 = 7" in done.stdout, done.stdout + done.stderr
+    assert "$2 = 9" in done.stdout
+    assert re.search(r"^6\s+if \(i < n\) y\[i\] = x\[i\] \+ x\[i\];", done.stdout, re.M), "the source is not found"
+    assert re.search(r"#0 .*twice \(.*at .*twice.cu:6", done.stdout)
+
+
+def test_structures_are_as_large_as_the_runtimes() -> None:
+    from cupyops.simulator.abi import Fault
+
+    runtime = build.runtime()
+    runtime.cupyops_fault_bytes.restype = ctypes.c_size_t
+    assert runtime.cupyops_fault_bytes() == ctypes.sizeof(Fault)
