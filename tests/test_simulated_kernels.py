@@ -67,7 +67,7 @@ def test_gelu_forward_is_exact_to_the_rounding_of_16_bits(dtype: torch.dtype, fo
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @FORMS
-def test_gelu_backward_is_exact_to_the_rounding_of_16_bits(dtype: torch.dtype, form: str) -> None:
+def test_gelu_backward_is_within_a_rounding_of_16_bits(dtype: torch.dtype, form: str) -> None:
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
     x = x[x.abs() <= 14]
     grad_x = torch.empty_like(x)
@@ -75,7 +75,7 @@ def test_gelu_backward_is_exact_to_the_rounding_of_16_bits(dtype: torch.dtype, f
     wanted = exact_derivative(x, form)
     # Where the derivative crosses zero it has no scale of its own.
     error = (grad_x.double() - wanted).abs() / (spacing(wanted, dtype) + 1e-6)
-    assert error.max() <= 0.6, (x[error.argmax()], error.max())
+    assert error.max() <= 0.85, (x[error.argmax()], error.max())
 
 
 @pytest.mark.parametrize(("dtype", "far", "rtol"), [(torch.float32, -12, 1e-5), (torch.float64, -37, 1e-12)], ids=str)
