@@ -26,14 +26,16 @@ SCALAR = {
 
 
 @cache
-def strided(ndim: int, lanes: int, wide: bool = False) -> Kernel:
+def strided(ndim: int, lanes: int, wide: bool) -> Kernel:
     """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
     constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
     return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
 
 
 for _lanes in (1, 4, 8):
-    strided(2, _lanes)  # what most broadcasts come down to; declared so that warmup() and the compile command find it
+    strided(
+        2, _lanes, False
+    )  # what most broadcasts come down to; declared so that warmup() and the compile command find it
 
 
 def forward(a: Any, b: Any, alpha: Any = 1) -> Any:

@@ -94,7 +94,7 @@ class Row:
 
 
 def jobs_for(kernels: Sequence[Kernel], architectures: Sequence[int], dtypes: Sequence[str] | None = None) -> list[Job]:
-    """Every kernel with each of its dtypes (or those of them that are listed) for every architecture."""
+    """Every kernel with each of its dtypes (or those of them that are listed) for every architecture that it runs on."""
     jobs = []
     for kernel in kernels:
         choices = {tuple(types.items()): types for types in kernel.type_choices()}
@@ -103,7 +103,7 @@ def jobs_for(kernels: Sequence[Kernel], architectures: Sequence[int], dtypes: Se
                 continue
             text, what = kernel.final_text(types), kernel.describe(types)
             names = tuple(dict.fromkeys(types.values()))
-            jobs += [Job(what, kernel.name, names, a, text, kernel.options) for a in architectures]
+            jobs += [Job(what, kernel.name, names, a, text, kernel.options) for a in architectures if a >= kernel.since]
     return jobs
 
 

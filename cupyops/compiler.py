@@ -100,6 +100,9 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> B
     """Compiles without looking at the cache. Arguments and errors as for :func:`binary_for`."""
     compiler = nvrtc()
     flags = [f"-arch={target}", *options]
+    if nvrtc_version() >= (12, 9):
+        # NVRTC's own cache gives the code back without the log, and the registers stand in the log.
+        flags.append("--no-cache")
     if _SYSTEM_HEADER.search(text):
         flags.append(f"-I{cuda_headers()}")
     started = time.perf_counter()

@@ -83,7 +83,7 @@ def launch(
     values = list(values)
     guarded = []
     for position, p in enumerate(signature.parameters):
-        if p.pointer and not p.const and p.shape is not None:
+        if p.name in infos and not p.const and p.shape is not None:
             band = _Guarded(p, infos[p.name], stream)
             values[position] = band.pointer
             guarded.append(band)

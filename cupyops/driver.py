@@ -17,11 +17,13 @@ from .signature import Signature
 __all__ = [
     "ArgumentBuffer",
     "argument_buffer",
+    "capability",
     "check_parameters",
     "check_scalar",
     "ensure_context",
     "handle",
     "load",
+    "resident_blocks",
     "submit",
 ]
 
@@ -99,6 +101,58 @@ def allow_shared_memory(raw: Any, size: int) -> None:
     """Raises a kernel's limit of dynamic shared memory above the 48 KiB that every kernel may use."""
     max_dynamic_shared_size_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), max_dynamic_shared_size_bytes, size)
+
+
+SIMULATED_CAPABILITY = 90  # it has clusters of blocks
+
+
+@cache
+def capability(device: int) -> int:
+    """A GPU's compute capability, 90 for 9.0; that of the simulator, for arrays in host memory."""
+    if device < 0:
+        return SIMULATED_CAPABILITY
+    return int(toolchain.cupy().cuda.Device(device).compute_capability)
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> int:
+    """How many blocks of a kernel run on the current GPU at once, by the driver's reckoning; whole clusters only.
+
+    Raises:
+        LaunchError: none can, since a block wants more than a multiprocessor has.
+    """
+    driver = toolchain.cupy().cuda.driver
+    multiprocessors = int(toolchain.cupy().cuda.Device().attributes["MultiProcessorCount"])
+    if cluster == 1:
+        blocks = int(driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)) * multiprocessors
+    else:
+        cluster_dimension = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute = _LaunchAttribute(cluster_dimension, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
+        config = _LaunchConfig(
+            cluster * multiprocessors, 1, 1, threads, 1, 1, shared, None, ctypes.pointer(attribute), 1
+        )
+        clusters = ctypes.c_int()
+        status = _libcuda().cuOccupancyMaxActiveClusters(
+            ctypes.byref(clusters), ctypes.c_void_p(function), ctypes.byref(config)
+        )
+        blocks = 0 if status else clusters.value * cluster
+    if blocks == 0:
+        raise LaunchError(
+            f"no block of {threads} threads with {shared} bytes of shared memory (in clusters of {cluster}) fits this GPU"
+        )
+    return blocks
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import driver
 from .geometry import Geometry
-from .signature import Signature
+from .signature import Parameter, Signature
 
 __all__ = ["TensorLane", "write_fast_lane"]
 
@@ -94,14 +94,17 @@ def fast_lane_source(
     names = {name: _free(name, taken) for name in signature.names}
     arguments = ", ".join(names.values())
     arrays = [p for p in signature.parameters if p.pointer]
-    array_names = [names[p.name] for p in arrays]
-    checked = [p for p in arrays if p.const or not fresh or p is arrays[0]]
+    first = next(p for p in arrays if not p.nullable)
+    lead = names[first.name]
+    dtypes = [f"None if {x} is None else {x}.dtype" if p.nullable else f"{x}.dtype" for p, x in _named(arrays, names)]
+    checked = [p for p in arrays if p.const or not fresh or p is first]
     shapes = {names[p.name]: p.shape for p in checked if p.shape is not None}
-    lead = array_names[0]
     conditions = [f"type({lead}) not in plain", *([] if one_device else ["current_device() != device"])]
-    conditions += [f"{names[p.name]}.get_device() != device" for p in checked[1:]]
-    conditions += [f"not {x}.is_contiguous()" for x in shapes]
-    conditions += [f"{x}.numel() != {_product(shape, names, constants)}" for x, shape in shapes.items()]
+    of_arrays = [(p, x, f"{x}.get_device() != device") for p, x in _named(checked, names) if p is not first]
+    shaped = [(p, x) for p, x in _named(checked, names) if x in shapes]
+    of_arrays += [(p, x, f"not {x}.is_contiguous()") for p, x in shaped]
+    of_arrays += [(p, x, f"{x}.numel() != {_product(shapes[x], names, constants)}") for p, x in shaped]
+    conditions += [f"({x} is not None and {c})" if p.nullable else c for p, x, c in of_arrays]
     # The product of two negative sizes may be right; of a single size it is not.
     products = [[t for t in shape if t in names] for shape in shapes.values()]
     conditions += [f"{names[t]} < 0" for t in dict.fromkeys(t for terms in products if len(terms) > 1 for t in terms)]
@@ -111,7 +114,9 @@ def fast_lane_source(
     unpacking, values = [], []
     for p in signature.parameters:
         if p.length is None:
-            values.append(f"{names[p.name]}.data_ptr()" if p.pointer else names[p.name])
+            address = f"{names[p.name]}.data_ptr()"
+            address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
+            values.append(address if p.pointer else names[p.name])
         else:
             # Each into as many names as it must have numbers: one too long and one too short must not make up for each
             # other.
@@ -128,7 +133,7 @@ def fast_lane_source(
             f"def launch({arguments}):",
             "    try:",
             f"        device = {lead}.get_device()",
-            f"        variant = variants.get((device, {', '.join(f'{x}.dtype' for x in array_names)}))",
+            f"        variant = variants.get((device, {', '.join(dtypes)}))",
             "        if (",
             "                variant is None",
             *(f"                or {c}" for c in conditions),
@@ -163,6 +168,10 @@ def _free(word: str, taken: set[str]) -> str:
         word += "_"
     taken.add(word)
     return word
+
+
+def _named(parameters: Sequence[Parameter], names: Mapping[str, str]) -> list[tuple[Parameter, str]]:
+    return [(p, names[p.name]) for p in parameters]
 
 
 def _product(shape: Sequence[str], names: Mapping[str, str], constants: Mapping[str, int]) -> str:

@@ -35,6 +35,11 @@ class Geometry:
     any_layout: ClassVar[bool] = False
 
     @property
+    def cluster(self) -> int:
+        """Blocks of a cluster, CLUSTER in the text."""
+        return 1
+
+    @property
     def sizes(self) -> tuple[str, ...]:
         """Names of the size parameters that the grid depends on."""
         raise NotImplementedError
@@ -112,23 +117,49 @@ class Elementwise(InX):
 
 @dataclass(frozen=True)
 class Rows(InX):
-    """One block a row, ``blockIdx.x`` the row.
+    """One block a row, ``blockIdx.x`` the row; or several rows a block; or one row in the blocks of a cluster, which
+    needs a GPU of sm_90 or later.
 
     Args:
         rows: the size parameter that counts rows.
         block: threads of a block, BLOCK_THREADS in the text.
+        each: rows of a block.
+        blocks_per_row: CLUSTER in the text, which gives it to ``__cluster_dims__``.
+
+    Raises:
+        ValueError: several rows a block and several blocks a row.
     """
 
     rows: str = "M"
     block: int = 256
+    each: int = 1
+    blocks_per_row: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.each, self.blocks_per_row) < 1 or (self.each > 1 and self.blocks_per_row > 1):
+            raise ValueError(
+                f"Rows: several rows a block, or several blocks a row; got each={self.each}, "
+                f"blocks_per_row={self.blocks_per_row}"
+            )
+
+    @property
+    def cluster(self) -> int:
+        return self.blocks_per_row
 
     @property
     def sizes(self) -> tuple[str, ...]:
         return (self.rows,)
 
     @property
+    def constants(self) -> dict[str, int]:
+        clusters = {"CLUSTER": self.blocks_per_row} if self.blocks_per_row > 1 else {}
+        return {**super().constants, **clusters}
+
+    @property
     def blocks(self) -> tuple[str, str, str]:
-        return (self.rows, "1", "1")
+        if self.each > 1:
+            return (f"-(-{self.rows} // {self.each})", "1", "1")
+        return (self.rows if self.blocks_per_row == 1 else f"{self.rows} * {self.blocks_per_row}", "1", "1")
 
 
 @dataclass(frozen=True)

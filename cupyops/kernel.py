@@ -41,11 +41,15 @@ class Variant:
         unit: what the geometry's expressions call so.
         threads: of a block.
         shared: bytes of dynamic shared memory.
+        cluster: blocks of a cluster.
         pack_into: writes all argument values into a buffer, exactly as wide as the kernel declares them.
         buffers: free argument buffers; a launch takes one and gives it back, so that threads never share one.
     """
 
-    __slots__ = ("_packing", "buffers", "function", "grid", "pack_into", "raw", "shared", "threads", "unit", "what")
+    __slots__ = (
+        *("_packing", "_resident", "buffers", "cluster", "function"),
+        *("grid", "pack_into", "raw", "shared", "threads", "unit", "what"),
+    )
 
     def __init__(
         self,
@@ -63,6 +67,8 @@ class Variant:
         self.unit = geometry.unit(target)
         self.threads = geometry.threads
         self.shared = shared
+        self.cluster = geometry.cluster
+        self._resident: int | None = None
         self._packing = packing
         self.pack_into = packing[0].pack_into
         self.buffers: list[driver.ArgumentBuffer] = []
@@ -70,6 +76,14 @@ class Variant:
     def new_buffer(self) -> driver.ArgumentBuffer:
         """A buffer for one launch's arguments, for when all others are in use."""
         return driver.argument_buffer(self._packing[0].size, [offset for offset, _ in self._packing[1]])
+
+    def resident_blocks(self, device: int) -> int:
+        """How many blocks run on the GPU at once."""
+        if self._resident is None:
+            with toolchain.cupy().cuda.Device(device):
+                threads = self.threads[0] * self.threads[1] * self.threads[2]
+                self._resident = driver.resident_blocks(self.function, threads, self.shared, self.cluster)
+        return self._resident
 
     def packed(self, arguments: Sequence[Any]) -> driver.ArgumentBuffer:
         """A buffer of its own with these arguments, one a parameter: addresses, numbers, tuples of numbers."""
@@ -92,6 +106,9 @@ class Kernel:
         filename: what messages call the text; by default the file it was loaded from.
         headers: texts for ``#include "name"`` beside the shared ones.
         options: for NVRTC, beside :data:`cupyops.compiler.OPTIONS`.
+        since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
+        choices: what the undeclared types are in the compilations that :func:`cupyops.warmup` and the compile command
+            make; by default each of ``dtypes`` for all of them.
 
     Raises:
         ValueError: the text has no such kernel, or it is not ``extern "C"``.
@@ -123,8 +140,12 @@ class Kernel:
         filename: str | None = None,
         headers: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
+        since: int = 0,
+        choices: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         self.name = name
+        self.since = since
+        self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self.geometry = geometry
@@ -169,9 +190,12 @@ class Kernel:
         return assemble(only(self.text, self.name), self.filename, types, self.constants, self.headers)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
-        """For each dtype, the choice in which every undeclared type is that dtype; one empty choice where there is
-        nothing to choose."""
+        """The choices given, or for each dtype the one in which every undeclared type is that dtype; one empty choice
+        where there is nothing to choose."""
         bindings = self.signature.bindings
+        if self.choices is not None:
+            yield from ({name: choice[name] for name in bindings} for choice in self.choices)
+            return
         for dtype in self.dtypes if bindings else ("",):
             yield dict.fromkeys(bindings, dtype)
 
@@ -194,11 +218,17 @@ class Kernel:
         cupy = toolchain.cupy()
         what = self.describe(types)
         with cupy.cuda.Device(device) as gpu:
-            binary = binary_for(self.final_text(types), what, target_for(int(gpu.compute_capability)), self.options)
+            capability = int(gpu.compute_capability)
+            if capability < self.since:
+                raise LaunchError(
+                    f"{what} needs a GPU of sm_{self.since} or later, and GPU {device} is sm_{capability}"
+                )
+            binary = binary_for(self.final_text(types), what, target_for(capability), self.options)
             raw = driver.load(binary, self.name)
             packing = self.signature.packing(types, self.constants)
             driver.check_parameters(raw, what, self.signature, packing[1])
-            if self.shared > 48 * 1024:
+            # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
+            if self.shared:
                 driver.allow_shared_memory(raw, self.shared)
             itemsize = max(
                 (DTYPES[p.c_type(types)].itemsize for p in self.signature.parameters if p.pointer), default=4
@@ -206,6 +236,12 @@ class Kernel:
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
             return Variant(what, raw, packing, self.geometry, target, self.shared)
+
+    def resident_blocks(self, types: Mapping[str, str], device: int) -> int:
+        """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
+        if device < 0:
+            return simulator.RESIDENT_BLOCKS * self.geometry.cluster
+        return self.variant(types, device).resident_blocks(device)
 
     # Checking and launching
 
@@ -224,7 +260,10 @@ class Kernel:
         if lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
         variant = self.variant(types, lead.device)
-        arguments = [infos[p.name].pointer if p.pointer else values[p.name] for p in self.signature.parameters]
+        arguments = [
+            (infos[p.name].pointer if p.name in infos else 0) if p.pointer else values[p.name]
+            for p in self.signature.parameters
+        ]
         grid = self._grid(variant, values)
         if 0 in grid:
             return
@@ -264,7 +303,8 @@ class Kernel:
         tensors = getattr(library, "fast_lane", None)
         if tensors is None:
             return
-        key = (lead.device, *(values[p.name].dtype for p in self.signature.parameters if p.pointer))
+        given = [values[p.name] for p in self.signature.parameters if p.pointer]
+        key = (lead.device, *(None if x is None else x.dtype for x in given))
         with _BUILDING:
             if self.launch == self.checked_launch:
                 self.launch, self.launch_fresh, self._fast_variants = write_fast_lane(
@@ -297,15 +337,14 @@ class Kernel:
     def _infos(self, values: Mapping[str, Any]) -> tuple[ArrayLibrary, dict[str, Info]]:
         libraries, infos = {}, {}
         for p in self.signature.parameters:
-            if not p.pointer:
+            if not p.pointer or (p.nullable and values[p.name] is None):
                 continue
             try:
                 library = library_of(values[p.name])
             except TypeError:
                 got = values[p.name]
-                raise TypeError(
-                    expected(self.name, p.name, "be a CuPy array or a PyTorch tensor", type(got).__name__)
-                ) from None
+                wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
+                raise TypeError(expected(self.name, p.name, wanted, type(got).__name__)) from None
             libraries[library.name] = library
             infos[p.name] = library.info(values[p.name])
         if len(libraries) != 1:
@@ -314,19 +353,25 @@ class Kernel:
         return next(iter(libraries.values())), infos
 
     def _types(self, infos: Mapping[str, Info]) -> dict[str, str]:
-        types = {}
-        for name, position in self.signature.bindings.items():
-            argument = self.signature.parameters[position].name
-            got = infos[argument].dtype
-            if got not in self.dtypes:
-                raise TypeError(expected(self.name, argument, f"have dtype {' or '.join(self.dtypes)}", got))
-            types[name] = got
+        types: dict[str, str] = {}
+        for name, positions in self.signature.bindings.items():
+            candidates = [self.signature.parameters[i].name for i in positions]
+            given = next((a for a in candidates if a in infos), None)
+            types[name] = infos[given].dtype if given is not None else ""
+            if given is not None and types[name] not in self.dtypes:
+                raise TypeError(expected(self.name, given, f"have dtype {' or '.join(self.dtypes)}", types[name]))
+        for name in [name for name, dtype in types.items() if not dtype]:
+            # A type that only absent arrays would decide is not used; it is what scalar_t is.
+            types[name] = types.get("scalar_t", "")
+            if not types[name]:
+                arrays = ", ".join(f"`{self.signature.parameters[i].name}`" for i in self.signature.bindings[name])
+                raise TypeError(f"{self.name}: give at least one of {arrays}: they decide what {name} is")
         return types
 
     def _check_arrays(self, infos: Mapping[str, Info], types: Mapping[str, str]) -> Info:
         first, lead = next(iter(infos.items()))
         for p in self.signature.parameters:
-            if not p.pointer:
+            if p.name not in infos:
                 continue
             info, wanted = infos[p.name], p.c_type(types)
             if info.dtype != wanted:
@@ -337,7 +382,7 @@ class Kernel:
             if info.fake != lead.fake:
                 got = "one without memory (fake)" if info.fake else "one with memory"
                 raise ValueError(expected(self.name, p.name, f"be an array of the kind of `{first}`", got))
-        shaped = [(p, infos[p.name]) for p in self.signature.parameters if p.pointer and p.shape is not None]
+        shaped = [(p, infos[p.name]) for p in self.signature.parameters if p.name in infos and p.shape is not None]
         # Compared, not hashed: under torch.compile sizes may be symbols.
         one_layout = self.geometry.any_layout and all(
             (i.shape, i.strides) == (shaped[0][1].shape, shaped[0][1].strides) for _, i in shaped
@@ -361,7 +406,7 @@ class Kernel:
             if values[size] < 0:
                 raise ValueError(expected(self.name, size, "be at least 0", values[size]))
         for p in self.signature.parameters:
-            if p.pointer and p.shape is not None:
+            if p.name in infos and p.shape is not None:
                 count = 1
                 for term in p.shape:
                     count *= int(term) if term.isdigit() else int(values.get(term, self.constants.get(term)))

@@ -10,7 +10,8 @@ The declaration is the contract: names, order, ``const``, pointer types, scalar 
 
 ``// (M, N)`` says that the array is contiguous and holds M·N elements; a pointer with no such comment is a view whose
 layout and bounds are the caller's business. The comment stands directly behind the parameter, before the comma or
-behind it. Pointers to what is not ``const`` are outputs.
+behind it. Pointers to what is not ``const`` are outputs. ``// (N) or null`` lets a call give None, which is a null pointer
+in the text.
 """
 
 import keyword
@@ -56,7 +57,7 @@ _NOT_CODE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
-_SHAPE = re.compile(r"(?://|/\*)\s*\(([^)\n]*)\)")
+_SHAPE = re.compile(r"(?://|/\*)\s*\(([^)\n]*)\)(?P<nullable>\s+or\s+null\b)?")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Parameter:
         const: the kernel only reads it (scalars always are).
         shape: names and numbers whose product is the number of elements, or None for a view.
         length: for ``Int64s<length>`` (a number or a constant's name), else None.
+        nullable: a call may give None for this array.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Parameter:
     const: bool = True
     shape: tuple[str, ...] | None = None
     length: str | None = None
+    nullable: bool = False
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """The dtype's name under this choice of types."""
@@ -98,13 +101,14 @@ class Signature:
         return tuple(p.name for p in self.parameters)
 
     @property
-    def bindings(self) -> dict[str, int]:
-        """Each type that the caller's arrays decide, and the position of the first array that decides it."""
-        found: dict[str, int] = {}
+    def bindings(self) -> dict[str, tuple[int, ...]]:
+        """Each type that the caller's arrays decide, and the positions of the arrays that do: the first that is given
+        decides."""
+        found: dict[str, list[int]] = {}
         for i, p in enumerate(self.parameters):
             if p.pointer and p.type not in DTYPES and p.type != "acc_t":
-                found.setdefault(p.type, i)
-        return found
+                found.setdefault(p.type, []).append(i)
+        return {name: tuple(positions) for name, positions in found.items()}
 
     def packing(
         self, types: Mapping[str, str], constants: Mapping[str, int]
@@ -267,6 +271,7 @@ def _parameter(kernel: str, declaration: str, comment: str) -> Parameter:
         pointer=pointer,
         const=not pointer or "const" in pointee.split(),
         shape=_shape(kernel, name, comment) if pointer else None,
+        nullable=bool(pointer and (found := _SHAPE.match(comment)) and found["nullable"]),
     )
 
 
@@ -318,6 +323,8 @@ def check_declaration(
                 f"{kernel}: the text defines {name!r} as a macro; the arrays of a call decide what it is, so leave it undefined"
             )
     numbers = [p for p in signature.parameters if not p.pointer]
+    if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
+        raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
     for p in signature.parameters:
         if p.type == "acc_t" and "scalar_t" not in bindings:
             raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")

@@ -271,9 +271,10 @@ def test_threads_that_need_a_kernel_at_once_build_it_once(gpus: Gpus, monkeypatc
     assert len({id(v) for v in variants}) == 1
 
 
-def test_shared_memory_beyond_48_kib_is_asked_for(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamic_shared_memory_is_asked_for(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(driver, "allow_shared_memory", lambda raw, size: asked.append(size))
-    for size in (0, 48 * 1024, 48 * 1024 + 1, 200_000):
+    # Beside what the text itself declares, less than 48 KiB may already be too much.
+    for size in (0, 40 * 1024, 48 * 1024 + 1, 200_000):
         scale(shared=size).variant({"scalar_t": "float32"}, 0)
-    assert asked == [48 * 1024 + 1, 200_000]
+    assert asked == [40 * 1024, 48 * 1024 + 1, 200_000]

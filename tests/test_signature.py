@@ -295,7 +295,7 @@ def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
 
 def test_types_that_arrays_decide() -> None:
     found = Signature("k", parameters("const a_t* a, const float* f, acc_t* m, scalar_t* x, a_t* b, acc_t v"))
-    assert found.bindings == {"a_t": 0, "scalar_t": 3}
+    assert found.bindings == {"a_t": (0, 4), "scalar_t": (3,)}
     types = {"a_t": "int8", "scalar_t": "float16"}
     assert [p.c_type(types) for p in found.parameters] == ["int8", "float32", "float32", "float16", "int8", "float32"]
 

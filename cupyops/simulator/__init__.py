@@ -34,6 +34,10 @@ class _Mode:
     blocks: slice | None = None
 
 
+# How many blocks or clusters run "at once", for kernels whose blocks stay until all is done: few, so that each has several
+# rows to do.
+RESIDENT_BLOCKS = 4
+
 _word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
 _mode = _Mode(_word not in ("", "0"), _word == "sanitize", True)
 

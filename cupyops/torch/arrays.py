@@ -31,6 +31,7 @@ class TorchLibrary:
     is_contiguous = staticmethod(torch.Tensor.is_contiguous)
     contiguous = staticmethod(torch.Tensor.contiguous)
     strides = staticmethod(torch.Tensor.stride)
+    device_index = staticmethod(torch.Tensor.get_device)
 
     def __init__(self) -> None:
         # A CPU build of PyTorch has no such functions, and no tensors that would need them.
