@@ -11,12 +11,13 @@ CPU                        the reference; autograd differentiates it. While kern
 tracing, modes, wrappers   a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
 torch.func                 a Function of the same parts, in the form that transforms ask for
 gradient of a gradient     the operators that the backward calls have gradients themselves: declared, or their
-reference's vmap                       one call on the batched tensors, for elementwise operators
+                           reference's
+vmap                       one call on the batched tensors, for elementwise operators; else the reference's
 autocast                   a policy: as they come, float32, or the lower type
 =========================  ==========================================================================================
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,14 +40,16 @@ class Operator:
     """A PyTorch operator: call it with tensors and the schema's other arguments, in order.
 
     Args:
-        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor"``.
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor"``; tensors come first, ``Tensor?`` may be None, and
+            there may be several results: ``-> (Tensor, Tensor)``.
         implementation: the body, or an ``autograd.Function`` whose ``forward(*args)`` is the body, with
             ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None.
         reference: the same operation in plain PyTorch: what CPU tensors get, and the gradient where ``implementation``
             has none. It must not return an input or a view of one.
         elementwise: each element of the result depends on the elements at its place alone, so that vmap is one call on
             batched tensors.
-        autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given.
+        autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
+            one of these per kind of device, ``{"cuda": "float32"}``.
 
     Raises:
         ValueError: another word for ``autocast``, or a schema without a namespace, or with a tensor behind other
@@ -60,9 +63,10 @@ class Operator:
         *,
         reference: Callable[..., Any],
         elementwise: bool = False,
-        autocast: str | None = None,
+        autocast: str | Mapping[str, str | None] | None = None,
     ) -> None:
-        if autocast not in (None, "float32", "lower"):
+        policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
+        if not {None, "float32", "lower"}.issuperset(policies.values()):
             raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
         namespace, separator, rest = schema.partition("::")
         if not separator:
@@ -70,7 +74,7 @@ class Operator:
         self.name = rest.partition("(")[0]
         self.qualified_name = f"{namespace}::{self.name}"
         self.reference = reference
-        self._autocast = autocast
+        self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
         if isinstance(implementation, type):
             function: Any = implementation
             self.body: Callable[..., Any] = function.forward
@@ -83,16 +87,19 @@ class Operator:
         self._register(rest, setup_context, backward, elementwise)
         self.op = getattr(getattr(torch.ops, namespace), self.name).default
         self._transformed = self._transformed_function(setup_context, backward, elementwise)
-        arguments = enumerate(self.op._schema.arguments)
-        self._tensors = tuple((i, a.name) for i, a in arguments if isinstance(a.type, torch.TensorType))
+        arguments = self.op._schema.arguments
+        self._tensors = tuple((i, a.name) for i, a in enumerate(arguments) if a.type.isSubtypeOf(_MAYBE_TENSOR))
+        optional = [a.name for a in arguments if isinstance(a.type, torch.OptionalType)]
+        self._optional = frozenset(optional)
         if [i for i, _ in self._tensors] != list(range(len(self._tensors))) or not self._tensors:
             raise ValueError(expected("Operator", "schema", "name its tensors first", repr(schema)))
         # The operator as a plain function, which costs a call less than the instance.
-        names = [a.name for a in self.op._schema.arguments]
-        count = len(self._tensors)
-        self.call: Callable[..., Any] = self._dispatch_all
-        if autocast is None:
-            self.call = _write_call(self.name, names[:count], names[count:], self.body, self._apply, self._dispatch)
+        names = [a.name for a in arguments]
+        tensors = {name: name in self._optional for name in names[: len(self._tensors)]}
+        self.call: Callable[..., Any] = _write_call(
+            _call_source(self.name, tensors, names[len(tensors) :], casts="cuda" in self._autocast),
+            {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
+        )
 
     def __repr__(self) -> str:
         return f"<Operator {self.op._schema}>"
@@ -105,16 +112,14 @@ class Operator:
         """
         return self.call(*args)
 
-    def _dispatch_all(self, *args: Any) -> Any:
-        return self._dispatch(args)
-
     def _dispatch(self, args: tuple[Any, ...]) -> Any:
         """All but the common case, which is plain tensors on a GPU."""
-        tensors = [args[i] for i, _ in self._tensors]
-        for (_, name), x in zip(self._tensors, tensors, strict=True):
-            if not isinstance(x, Tensor):
-                raise TypeError(expected(self.name, name, "be a Tensor", type(x).__name__))
+        for i, name in self._tensors:
+            if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
+                wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
+                raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
         args = self._cast(args)
+        tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if _is_compiling():
             return self.op(*args)
         if _transforms_active():
@@ -125,7 +130,7 @@ class Operator:
             return self.reference(*args)
         if any(x.is_neg() for x in tensors):
             # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
-            return self.call(*(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
+            return self._dispatch(tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self.op(*args)
         if _grad_enabled() and any(x.requires_grad for x in tensors):
@@ -133,14 +138,19 @@ class Operator:
         return self.body(*args)
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._autocast is None:
+        if not self._autocast:
             return args
         cast = list(args)
         for i, _ in self._tensors:
             x = args[i]
+            if x is None:
+                continue
             device = x.device.type
-            if x.is_floating_point() and x.dtype != torch.float64 and torch.is_autocast_enabled(device):
-                cast[i] = x.to(torch.float32 if self._autocast == "float32" else torch.get_autocast_dtype(device))
+            policy = self._autocast.get(device)
+            if policy is None or not x.is_floating_point() or x.dtype == torch.float64:
+                continue
+            if torch.is_autocast_enabled(device):
+                cast[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
         return tuple(cast)
 
     def _register(self, rest: str, setup_context: Any, backward: Any, elementwise: bool) -> None:
@@ -155,8 +165,8 @@ class Operator:
             setup_context(ctx, inputs, output)
 
         torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
-        if elementwise:
-            torch.library.register_vmap(name, self._vmap, lib=library)
+        rule = self._vmap if elementwise else _vmap_of_reference(self.reference)
+        torch.library.register_vmap(name, rule, lib=library)
 
     def _transformed_function(self, setup_context: Any, backward: Any, elementwise: bool) -> Any:
         """The Function in the form that ``torch.func`` asks for; operators of ``torch.library`` do not take part in its
@@ -166,8 +176,7 @@ class Operator:
             return self.op(*args)
 
         members = {"forward": forward, "setup_context": setup_context, "backward": backward}
-        if elementwise:
-            members["vmap"] = self._vmap
+        members["vmap"] = self._vmap if elementwise else _vmap_of_reference(self.reference)
         static = {name: staticmethod(member) for name, member in members.items()}
         return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
 
@@ -185,6 +194,26 @@ class Operator:
         return self(*batched), 0
 
 
+def _vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of an operator whose reference, in plain PyTorch, knows how to be batched. It does not know the operator,
+    which would live as long as its library."""
+
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        batched = [i for i, x in enumerate(args) if isinstance(x, Tensor) and in_dims[i] is not None]
+
+        def run(*tensors: Tensor) -> Any:
+            full = list(args)
+            for i, x in zip(batched, tensors, strict=True):
+                full[i] = x
+            return reference(*full)
+
+        dims = tuple(in_dims[i] for i in batched)
+        outputs = torch.func.vmap(run, in_dims=dims, randomness=info.randomness)(*(args[i] for i in batched))
+        return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
+
+    return rule
+
+
 def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
     """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
 
@@ -194,13 +223,20 @@ def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable
     return either
 
 
-def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> str:
+_MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
+
+
+def _call_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], *, casts: bool = False) -> str:
     """The text of the way into an operator: plain tensors on a GPU straight on, anything else to ``dispatch``.
 
     It is written for each schema, as :mod:`cupyops.fast_lane` writes launches: a loop over the tensors takes half a
     microsecond, a tenth of what a launch costs altogether.
 
-    >>> print(_call_source("scale", ["x"], ["factor"]))
+    Args:
+        tensors: names, and whether each may be None.
+        casts: autocast would convert the tensors.
+
+    >>> print(_call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
         if (
             not (is_compiling() or transforms_active() or dispatch_modes())
@@ -213,15 +249,23 @@ def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> st
         return dispatch((x, factor,))
     """
     arguments = ", ".join([*tensors, *others])
+    plain, on_gpu, wants_grad = [], [], []
+    for t, optional in tensors.items():
+        may = f"{t} is None or " if optional else ""
+        plain.append(f"        and ({may}type({t}) is Tensor or type({t}) is Parameter)")
+        on_gpu.append(f"{t}.is_cuda and not {t}.is_neg()")
+        on_gpu[-1] = f"        and ({may}{on_gpu[-1]})" if optional else f"        and {on_gpu[-1]}"
+        wants_grad.append(f"({t} is not None and {t}.requires_grad)" if optional else f"{t}.requires_grad")
     return "\n".join(
         [
             f"def {name}({arguments}):",
             "    if (",
             "        not (is_compiling() or transforms_active() or dispatch_modes())",
-            *(f"        and (type({t}) is Tensor or type({t}) is Parameter)" for t in tensors),
-            *(f"        and {t}.is_cuda and not {t}.is_neg()" for t in tensors),
+            *(["        and not is_autocast_enabled('cuda')"] if casts else []),
+            *plain,
+            *on_gpu,
             "    ):",
-            f"        if ({' or '.join(f'{t}.requires_grad' for t in tensors)}) and grad_enabled():",
+            f"        if ({' or '.join(wants_grad)}) and grad_enabled():",
             f"            return apply({arguments})",
             f"        return body({arguments})",
             f"    return dispatch(({arguments},))",
@@ -229,20 +273,20 @@ def _call_source(name: str, tensors: Sequence[str], others: Sequence[str]) -> st
     )
 
 
-def _write_call(name: str, tensors: Sequence[str], others: Sequence[str], body: Any, apply: Any, dispatch: Any) -> Any:
-    """The function of :func:`_call_source`."""
-    scope = {
+def _write_call(source: str, parts: Mapping[str, Any]) -> Any:
+    """The function of :func:`_call_source`, over body, apply and dispatch."""
+    scope: dict[str, Any] = {
+        "is_autocast_enabled": torch.is_autocast_enabled,
         "is_compiling": _is_compiling,
         "transforms_active": _transforms_active,
         "dispatch_modes": _dispatch_modes,
         "grad_enabled": _grad_enabled,
         "Tensor": Tensor,
         "Parameter": Parameter,
-        "body": body,
-        "apply": apply,
-        "dispatch": dispatch,
+        **parts,
     }
-    exec(compile(_call_source(name, tensors, others), f"<way into {name}>", "exec"), scope)
+    name = source.partition("(")[0].removeprefix("def ")
+    exec(compile(source, f"<way into {name}>", "exec"), scope)
     return scope[name]
 
 
