@@ -10,6 +10,7 @@ from .errors import CompileError, LaunchError, MissingDependencyError
 from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
+from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
 from .simulator import simulate
 from .warmup import warmup
 
@@ -23,9 +24,12 @@ __all__ = [
     "Rows",
     "Threads",
     "add2",
+    "add_layer_norm",
     "debug_mode",
     "gelu",
     "gelu_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "set_debug",
     "simulate",
     "warmup",

@@ -7,6 +7,8 @@
 // result.
 #pragma once
 
+#include "lanes.cuh"
+
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 128
 #endif
@@ -15,17 +17,11 @@
 #define VECTORS 1
 #endif
 
-template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };
-
 template <typename... T> struct Widest;
 template <typename T> struct Widest<T> { static constexpr int bytes = sizeof(T); };
 template <typename T, typename... Rest> struct Widest<T, Rest...> {
     static constexpr int bytes = sizeof(T) > Widest<Rest...>::bytes ? sizeof(T) : Widest<Rest...>::bytes;
 };
-
-template <int N, typename T> __device__ __forceinline__ bool aligned(const T* p) {
-    return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T)) == 0;
-}
 
 // What one thread holds of a tile: GROUPS groups of N consecutive elements, BLOCK_THREADS groups apart, so that a
 // warp's accesses join.

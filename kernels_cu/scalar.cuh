@@ -17,6 +17,14 @@ template <> struct Scalar<__half> {
     static constexpr bool is_integer = false;
     static constexpr bool is_16_bit_float = true;
     static __device__ __forceinline__ float widen(__half v) { return __half2float(v); }
+    // Of two in one word, the lower (0) or the upper (1).
+    static __device__ __forceinline__ float widen(unsigned word, int which) {
+        return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (which * 16))));
+    }
+    static __device__ __forceinline__ unsigned narrow_two(float low, float high) {
+        const __half2 two = __floats2half2_rn(low, high);
+        return __half_as_ushort(__low2half(two)) | static_cast<unsigned>(__half_as_ushort(__high2half(two))) << 16;
+    }
     // Everything goes through float, double too: PyTorch rounds twice there, and results are to be equal bit by bit.
     template <typename From> static __device__ __forceinline__ __half narrow(From v) {
         return __float2half_rn(static_cast<float>(v));
@@ -29,6 +37,15 @@ template <> struct Scalar<__nv_bfloat16> {
     static constexpr bool is_integer = false;
     static constexpr bool is_16_bit_float = true;
     static __device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+    // Of two in one word, the lower (0) or the upper (1): the upper half of a float is a bfloat16.
+    static __device__ __forceinline__ float widen(unsigned word, int which) {
+        return __uint_as_float(which ? word & 0xffff0000u : word << 16);
+    }
+    static __device__ __forceinline__ unsigned narrow_two(float low, float high) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+        return __bfloat16_as_ushort(__low2bfloat16(two)) |
+               static_cast<unsigned>(__bfloat16_as_ushort(__high2bfloat16(two))) << 16;
+    }
     template <typename From> static __device__ __forceinline__ __nv_bfloat16 narrow(From v) {
         return __float2bfloat16_rn(static_cast<float>(v));
     }

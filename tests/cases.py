@@ -20,16 +20,25 @@ class Case:
     Attributes:
         ours, theirs: of tensors; PyTorch's own operator for comparison.
         op: what ``torch.library`` knows it as.
-        extra: the arguments of ``op`` behind the tensors.
+        arguments: from the tensors to the arguments of ``op``.
         tensors: how many it takes, all of one shape.
+        elementwise: each element of the result is made of the elements at its place alone.
+        atol: how far from PyTorch's own a float32 result may be, beside a relative 1e-4.
     """
 
     name: str
     ours: Callable[..., Tensor]
     theirs: Callable[..., Tensor]
     op: Any
-    extra: tuple[Any, ...]
+    arguments: Callable[..., tuple[Any, ...]]
     tensors: int
+    elementwise: bool = True
+    atol: float = 1e-6
+
+    def through_library(self, *tensors: Tensor) -> Tensor:
+        """The result of ``op``: the first, where there are several."""
+        found = self.op(*self.arguments(*tensors))
+        return found if isinstance(found, Tensor) else found[0]
 
     def inputs(
         self, device: str, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (37, 19)
@@ -38,23 +47,37 @@ class Case:
         return [torch.randn(shape, generator=generator).to(device, dtype) for _ in range(self.tensors)]
 
 
+def _and(*extra: Any) -> Callable[..., tuple[Any, ...]]:
+    return lambda *tensors: (*tensors, *extra)
+
+
+def _last(x: Any) -> tuple[int, ...]:
+    """The last dimension; of what is no tensor, any."""
+    return tuple(getattr(x, "shape", (1,))[-1:])
+
+
+def _add_layer_norm(x: Tensor, residual: Tensor) -> Tensor:
+    s = x + residual
+    return F.layer_norm(s, _last(s)).to(s.dtype)
+
+
 CASES = [
-    Case("add2", bridge.add2, torch.add, torch.ops.cupyops.add2.default, (1,), 2),
+    Case("add2", bridge.add2, torch.add, torch.ops.cupyops.add2.default, _and(1), 2),
     Case(
         "add2_alpha",
         lambda a, b: bridge.add2(a, b, alpha=-0.3),
         lambda a, b: torch.add(a, b, alpha=-0.3),
         torch.ops.cupyops.add2.default,
-        (-0.3,),
+        _and(-0.3),
         2,
     ),
-    Case("gelu", bridge.gelu, F.gelu, torch.ops.cupyops.gelu.default, ("none",), 1),
+    Case("gelu", bridge.gelu, F.gelu, torch.ops.cupyops.gelu.default, _and("none"), 1),
     Case(
         "gelu_tanh",
         lambda x: bridge.gelu(x, approximate="tanh"),
         lambda x: F.gelu(x, approximate="tanh"),
         torch.ops.cupyops.gelu.default,
-        ("tanh",),
+        _and("tanh"),
         1,
     ),
     Case(
@@ -62,7 +85,27 @@ CASES = [
         bridge.gelu_backward,
         torch.ops.aten.gelu_backward,
         torch.ops.cupyops.gelu_backward.default,
-        ("none",),
+        _and("none"),
         2,
+    ),
+    Case(
+        "layer_norm",
+        lambda x: bridge.layer_norm(x, _last(x)),
+        lambda x: F.layer_norm(x, _last(x)),
+        torch.ops.cupyops.layer_norm.default,
+        lambda x: (x, None, None, _last(x), 1e-5),
+        1,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "add_layer_norm",
+        lambda x, residual: bridge.add_layer_norm(x, residual, _last(x))[0],
+        _add_layer_norm,
+        torch.ops.cupyops.add_layer_norm.default,
+        lambda x, residual: (x, residual, None, None, _last(x), 1e-5),
+        2,
+        elementwise=False,
+        atol=1e-3,
     ),
 ]

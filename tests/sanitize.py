@@ -59,6 +59,18 @@ def run() -> int:
         ):
             cupyops.add2(p, q, alpha=2)
             calls += 1
+    for dtype in ("float16", "float32", "float64"):
+        # Short and odd rows, clusters of blocks, blocks that stay, and rows that stream.
+        for m, n in ((5, 7), (70, 96), (9, 1000), (3, 1023), (5, 5121), (40, 16_384), (40, 65_536), (2, 140_001)):
+            if dtype == "float64" and n > 10_000:
+                continue
+            x, weight = cupy.linspace(-8, 8, m * n).astype(dtype).reshape(m, n), cupy.ones(n, dtype=dtype)
+            y, mean, rstd = cupyops.layer_norm(x, n, weight, weight, return_stats=True)
+            stats = cupy.stack((mean, rstd))
+            cupyops.layer_norm_backward(y, x, stats, n, weight)
+            cupyops.layer_norm_backward(y, x, stats, n, weight, wants=(False, True, True))
+            cupyops.add_layer_norm(x, y, n, weight)
+            calls += 4
     cupy.cuda.runtime.deviceSynchronize()
     return calls
 

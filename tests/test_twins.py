@@ -11,6 +11,9 @@ import kernels_cu
 from cupyops import Kernel, Threads
 
 TWINS = ("fast_exp2", "fast_reciprocal")
+# These compute no value: they move data and wait for it. What is made of the data is compared by the operators that use
+# them, whose results are held to the same float64 in every lane.
+MOVERS = {"arrival_init", "arrival_wait", "arrive", "arrive_expecting", "bulk_load", "send", "shared_address_in"}
 TEXT = """
 #include "fast_math.cuh"
 extern "C" __global__ void twin(
@@ -64,7 +67,7 @@ def test_every_instruction_of_the_headers_is_compared() -> None:
         code = re.sub(r"//.*", "", header)
         for match in re.finditer(r"\basm\b", code):
             functions += re.findall(r"__device__[^;{}]*?(\w+)\([^;{}]*\) \{", code[: match.start()])[-1:]
-    assert sorted(set(functions)) == sorted(TWINS)
+    assert set(functions) == {*TWINS, *MOVERS}
     for name in TWINS:
         assert sum(len(re.findall(rf"\b{name}\(float x\) \{{", h)) for h in kernels_cu.headers().values()) == 2, name
 

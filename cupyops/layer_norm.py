@@ -1,0 +1,395 @@
+"""Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import kernels_cu
+
+from . import driver
+from .arrays import LIBRARIES, as_cupy
+from .dtypes import DTYPES, FLOATS
+from .errors import expected
+from .geometry import Geometry, Threads
+from .kernel import Kernel
+from .layer_norm_plan import CLUSTERS_SINCE, Plan, backward_columns, backward_plan, forward_plan
+
+__all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
+
+FORWARD, BACKWARD = kernels_cu.source("layer_norm"), kernels_cu.source("layer_norm_backward")
+MOST_COLUMNS = 2**31 - 2**16  # what the texts count columns in, less a slice
+
+COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
+
+
+@cache
+def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
+    """The forward of one plan and one dtype of the result, of x alone or of x and a residual."""
+    name = "layer_norm_forward" + ("" if plan.kind == "registers" else f"_{plan.kind}")
+    geometry = plan.rows("M") if plan.kind != "wide" else plan.stay("groups")
+    return _kernel(FORWARD, name, geometry, plan, dtype, {"RESIDUAL": 1} if residual else {})
+
+
+@cache
+def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
+    """The backward of one plan and one dtype of x, for some of the gradients."""
+    name = "layer_norm_backward" + ("" if plan.kind == "registers" else f"_{plan.kind}")
+    geometry = plan.stay({"registers": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
+    wants = {"WANT_X": (want_x, True), "WANT_AFFINE": (want_affine, True), "GRAD_SUM": (grad_sum, False)}
+    constants = {name: int(value) for name, (value, usual) in wants.items() if value != usual}
+    return _kernel(BACKWARD, name, geometry, plan, dtype, constants)
+
+
+def _kernel(text: str, name: str, geometry: Geometry, plan: Plan, dtype: str, constants: Mapping[str, int]) -> Kernel:
+    choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t"), dtype)
+    return Kernel(
+        text,
+        name,
+        geometry,
+        dtypes=FLOATS,
+        constants={**plan.constants, **constants},
+        shared=plan.shared,
+        since=plan.since,
+        choices=[choice],
+    )
+
+
+for _dtype in FLOATS:
+    # One of each kind, so that warmup() and the compile command find them.
+    for _n in (1024, 65536, 1_000_000):
+        _size = DTYPES[_dtype].itemsize
+        forward_kernel(forward_plan(_n, _dtype, _size, _size, CLUSTERS_SINCE), _dtype, False)
+        _plan = backward_plan(_n, _dtype, _size, CLUSTERS_SINCE)
+        backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
+
+
+def forward(x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float) -> tuple[Any, Any]:
+    """The body of layer_norm: y of x's shape and dtype, and the statistics (2, *batch, 1...)."""
+    y, _, stats = _forward(x, None, weight, bias, normalized_shape, eps)
+    return y, stats
+
+
+def add_forward(
+    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
+) -> tuple[Any, Any, Any]:
+    """The body of add_layer_norm: y, s = x + residual, and the statistics of s."""
+    check_residual(x, residual)
+    return _forward(x, residual, weight, bias, normalized_shape, eps)
+
+
+def _forward(
+    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
+) -> tuple[Any, Any, Any]:
+    library = LIBRARIES[type(x)]
+    dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
+    check(x, dtype, weight, bias, normalized_shape)
+    y = library.empty(x.shape, dtype, x)
+    s = None if residual is None else library.empty(x.shape, dtype, x)
+    batch = x.shape[: len(x.shape) - len(normalized_shape)]
+    stats = library.empty((2, *batch, *(1,) * len(normalized_shape)), DTYPES[dtype].acc, x)
+    _check_devices(library, "layer_norm", x, residual=residual, weight=weight, bias=bias)
+    if library.is_fake(y):
+        return y, s, stats
+    n = math.prod(normalized_shape)
+    rows = math.prod(batch)
+    if rows == 0 or n == 0:
+        _fill_empty(library, stats, rows)
+        return y, s, stats
+    x, residual, weight, bias = (None if a is None else library.contiguous(a) for a in (x, residual, weight, bias))
+    input_bytes = sum(DTYPES[library.dtype_name(a)].itemsize for a in (x, residual) if a is not None)
+    weights = next((a for a in (weight, bias) if a is not None), None)
+    weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
+    device = library.device_index(x)
+    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device))
+    kernel = forward_kernel(plan, dtype, residual is not None)
+    if plan.kind == "wide":
+        types = tuple(None if a is None else library.dtype_name(a) for a in (x, residual, y, weights))
+        groups = min(_at_once(kernel, types, device) // plan.cluster, rows)
+        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, rows, n, groups, eps)
+    else:
+        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, rows, n, eps)
+    return y, s, stats
+
+
+@cache
+def _at_once(kernel: Kernel, types: tuple[str | None, ...], device: int) -> int:
+    """How many blocks run at once, for blocks that stay: types of x, residual, sum and weight, None for an absent one."""
+    x, residual, dtype, weight = types
+    assert dtype is not None
+    named = {"x_t": x or dtype, "residual_t": residual or dtype, "scalar_t": dtype, "weight_t": weight or dtype}
+    return kernel.resident_blocks({name: named[name] for name in kernel.signature.bindings}, device)
+
+
+def _fill_empty(library: Any, stats: Any, rows: int) -> None:
+    """The statistics of rows without elements, as PyTorch has them: a mean of 0, and NaN."""
+    if rows:
+        stats[0] = 0
+        stats[1] = math.nan
+
+
+def backward(
+    grad_y: Any,
+    x: Any,
+    stats: Any,
+    weight: Any,
+    grad_sum: Any,
+    normalized_shape: Sequence[int],
+    eps: float,
+    want_x: bool,
+    want_weight: bool,
+    want_bias: bool,
+) -> tuple[Any, Any, Any]:
+    """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); what is not wanted
+    has no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of this gradient."""
+    library = LIBRARIES[type(x)]
+    dtype = library.dtype_name(x)
+    check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
+    weight_dtype = dtype if weight is None else library.dtype_name(weight)
+    grad_x = library.empty(x.shape if want_x else (0,), dtype, x)
+    grad_weight = library.empty(normalized_shape if want_weight else (0,), weight_dtype, x)
+    grad_bias = library.empty(normalized_shape if want_bias else (0,), weight_dtype, x)
+    found = grad_x, grad_weight, grad_bias
+    _check_devices(library, "layer_norm_backward", x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
+    if library.is_fake(grad_x):
+        return found
+    n = math.prod(normalized_shape)
+    rows = math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
+    if rows == 0 or n == 0:
+        for gradient in (grad_weight, grad_bias):
+            gradient[...] = 0
+        return found
+    arrays = (None if a is None else library.contiguous(a) for a in (grad_y, x, stats, weight, grad_sum))
+    grad_y, x, stats, weight, grad_sum = arrays
+    device = library.device_index(x)
+    want_affine = want_weight or want_bias
+    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device))
+    if not want_x or plan.kind == "streaming":
+        if want_x:
+            kernel = backward_kernel(plan, dtype, True, False, grad_sum is not None)
+            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, rows, n)
+        plan, want_x, grad_sum = backward_columns(n, dtype), False, None
+    partial = None
+    if want_x or want_affine:
+        kernel = backward_kernel(plan, dtype, want_x, want_affine, grad_sum is not None)
+        at_once = _at_once(kernel, (None, None, dtype, weight_dtype), device) // plan.cluster
+        tiles = 1 if want_x else -(-n // plan.slice)
+        parts = max(1, min(at_once // tiles, -(-rows // plan.groups)))
+        if want_affine:
+            partial = library.empty((2, parts, n), DTYPES[dtype].acc, x)
+        written = grad_x if want_x else None
+        if plan.kind == "wide":
+            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, written, partial, rows, n, parts)
+        else:
+            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, written, partial, rows, n, parts, parts * tiles)
+    if partial is not None:
+        COLUMN_SUMS.launch_fresh(
+            partial, grad_weight if want_weight else None, grad_bias if want_bias else None, parts, n
+        )
+    return found
+
+
+def _check_devices(library: Any, where: str, x: Any, **others: Any) -> None:
+    lead = library.info(x)
+    for name, other in others.items():
+        if other is None:
+            continue
+        info = library.info(other)
+        if (info.place, info.device) != (lead.place, lead.device):
+            raise ValueError(expected(where, name, f"be on the device of `x` ({lead})", info))
+
+
+def check_shape(x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None) -> None:
+    """Refuses shapes in the words that PyTorch's users know.
+
+    Raises:
+        RuntimeError: an empty normalized_shape, or one that x, weight or bias do not have.
+    """
+    shape = list(normalized_shape)
+    if not shape:
+        raise RuntimeError(
+            "layer_norm: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
+            "but got normalized_shape = []"
+        )
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and list(parameter.shape) != shape:
+            raise RuntimeError(
+                f"layer_norm: Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(parameter.shape)} and normalized_shape = {shape}"
+            )
+    if len(x.shape) < len(shape) or list(x.shape[len(x.shape) - len(shape) :]) != shape:
+        wanted = ", ".join(["*", *map(str, shape)])
+        raise RuntimeError(
+            f"layer_norm: Given normalized_shape={shape}, expected input with shape [{wanted}], but got input of size"
+            f"{list(x.shape)}"
+        )
+
+
+def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Sequence[int]) -> None:
+    """Refuses what no lane takes: the same words for a body and for a reference.
+
+    Args:
+        dtype: of the sum that is normalised.
+
+    Raises:
+        RuntimeError: shapes as :func:`check_shape`; a weight or bias of another dtype than x, unless it is float32 beside
+            x of 16 bits, or the two of different dtypes.
+        TypeError: x is not floating.
+        ValueError: a row of more than 2^31 - 2^16 elements.
+    """
+    check_shape(x, normalized_shape, weight, bias)
+    if dtype not in FLOATS:
+        raise TypeError(expected("layer_norm", "x", f"have dtype {' or '.join(FLOATS)}", dtype))
+    allowed = (dtype, "float32") if DTYPES[dtype].itemsize == 2 else (dtype,)
+    library = LIBRARIES[type(x)]
+    names = [library.dtype_name(p) for p in (weight, bias) if p is not None]
+    for name in names:
+        if name not in allowed or name != names[0]:
+            raise RuntimeError(
+                f"layer_norm: expected scalar type {names[0] if name in allowed else dtype} but found {name}: `weight` and "
+                f"`bias` must have dtype {' or '.join(allowed)}, both the same"
+            )
+    if math.prod(normalized_shape) > MOST_COLUMNS:
+        raise ValueError(
+            expected("layer_norm", "normalized_shape", f"hold at most {MOST_COLUMNS} elements", list(normalized_shape))
+        )
+
+
+def check_residual(x: Any, residual: Any) -> None:
+    """Refuses a residual of another shape.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if x.shape != residual.shape:
+        raise ValueError(
+            expected("add_layer_norm", "residual", f"have x's shape {tuple(x.shape)}", tuple(residual.shape))
+        )
+
+
+def check_backward(
+    grad_y: Any, x: Any, dtype: str, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Sequence[int]
+) -> None:
+    """Refuses operands of a gradient that do not belong together.
+
+    Raises:
+        ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
+        TypeError: dtypes that are not x's.
+    """
+    check(x, dtype, weight, None, normalized_shape)
+    library = LIBRARIES[type(x)]
+    for name, gradient in (("grad_y", grad_y), ("grad_sum", grad_sum)):
+        if gradient is None:
+            continue
+        if gradient.shape != x.shape:
+            raise ValueError(
+                expected("layer_norm_backward", name, f"have x's shape {tuple(x.shape)}", tuple(gradient.shape))
+            )
+        if library.dtype_name(gradient) != dtype:
+            raise TypeError(expected("layer_norm_backward", name, f"have dtype {dtype}", library.dtype_name(gradient)))
+    wanted = (2, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
+    if tuple(stats.shape) != wanted:
+        raise ValueError(expected("layer_norm_backward", "stats", f"have shape {wanted}", tuple(stats.shape)))
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+
+
+def _as_cupy(where: str, **arrays: Any) -> list[Any]:
+    return [None if a is None else as_cupy(a, where, name) for name, a in arrays.items()]
+
+
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    return_stats: bool = False,
+) -> Any:
+    """Layer normalisation of any array on a GPU, without PyTorch.
+
+    y = (x - mean)/√(var + eps)·weight + bias, with mean and (biased) variance over the last dimensions of x.
+
+    Args:
+        x: a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or float64, any
+            layout.
+        normalized_shape: the last dimensions of x.
+        weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
+        eps: what is added to the variance.
+        return_stats: also give mean and 1/√(var + eps).
+
+    Returns:
+        A CuPy array of x's shape and dtype, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
+        in place of each dimension of ``normalized_shape``. Computed on CuPy's current stream.
+
+    Raises:
+        TypeError: x is no array, or not floating.
+        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
+        ValueError: an array in host memory, or on another device than x.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    x, weight, bias = _as_cupy("layer_norm", x=x, weight=weight, bias=bias)
+    y, stats = forward(x, weight, bias, _shape(normalized_shape), eps)
+    return (y, stats[0], stats[1]) if return_stats else y
+
+
+def add_layer_norm(
+    x: Any,
+    residual: Any,
+    normalized_shape: int | Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> tuple[Any, Any]:
+    """s = x + residual and the layer normalisation of s in one pass, of any arrays on a GPU, without PyTorch.
+
+    Args:
+        x, residual: of one shape; their dtypes are promoted as ``cupy.result_type`` says.
+        normalized_shape, weight, bias, eps: as for :func:`layer_norm` of s.
+
+    Returns:
+        CuPy arrays (y, s).
+
+    Raises:
+        ValueError: residual has not x's shape; else as :func:`layer_norm`.
+    """
+    x, residual, weight, bias = _as_cupy("add_layer_norm", x=x, residual=residual, weight=weight, bias=bias)
+    y, s, _ = add_forward(x, residual, weight, bias, _shape(normalized_shape), eps)
+    return y, s
+
+
+def layer_norm_backward(
+    grad_y: Any,
+    x: Any,
+    stats: Any,
+    normalized_shape: int | Sequence[int],
+    weight: Any = None,
+    eps: float = 1e-5,
+    *,
+    grad_sum: Any = None,
+    wants: Sequence[bool] = (True, True, True),
+) -> tuple[Any, Any, Any]:
+    """Gradient of :func:`layer_norm`, without PyTorch.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and dtype.
+        x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
+        stats: mean and rstd, stacked: (2, ...).
+        grad_sum: added to the gradient of x: that of the sum of :func:`add_layer_norm`, if it has been used further.
+        wants: whether the gradients of x, weight and bias are wanted.
+
+    Returns:
+        CuPy arrays (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
+    """
+    grad_y, x, stats, weight, grad_sum = _as_cupy(
+        "layer_norm_backward", grad_y=grad_y, x=x, stats=stats, weight=weight, grad_sum=grad_sum
+    )
+    return backward(grad_y, x, stats, weight, grad_sum, _shape(normalized_shape), eps, *wants)

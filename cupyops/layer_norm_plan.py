@@ -1,0 +1,247 @@
+"""Which way a row is normalised, by its length, dtype and the GPU's generation: the tables behind :mod:`cupyops.layer_norm`.
+
+A row's way never depends on how many rows there are, so neither do its bits. The tables were made on an H200 by timing
+every way to cut 2^28 elements into rows of 64 to 262144; ``benchmarks/results`` holds what came of it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from .dtypes import DTYPES
+from .geometry import Rows
+
+__all__ = ["Plan", "backward_columns", "backward_plan", "forward_plan"]
+
+CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
+SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way.
+
+    Attributes:
+        kind: ``"registers"``, ``"wide"`` or ``"streaming"``: the kernel's name begins so, see the texts.
+        block: threads of a block.
+        row_threads: threads of a block on one row.
+        lanes: elements of an access.
+        vectors: accesses of a thread to a row.
+        rows_each: rows that a group of threads takes at once.
+        cluster: blocks on one row.
+        min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
+        stages: rows on their way, for ``"wide"``.
+        affine_shared: weight and bias stay in shared memory, for ``"wide"``.
+        full: a row fills every access of its threads.
+        shared: bytes of dynamic shared memory.
+    """
+
+    kind: str
+    block: int
+    row_threads: int
+    lanes: int
+    vectors: int
+    rows_each: int = 1
+    cluster: int = 1
+    min_blocks: int = 1
+    stages: int = 0
+    affine_shared: bool = False
+    full: bool = False
+    shared: int = 0
+
+    @property
+    def slice(self) -> int:
+        """Elements of a row that a block holds at once."""
+        return self.row_threads * self.vectors * self.lanes
+
+    @property
+    def groups(self) -> int:
+        """Rows that a block works on at once, apart from ``rows_each``."""
+        return self.block // self.row_threads
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros of the text, those that are not 1 or 0 anyway."""
+        named = {
+            "ROW_THREADS": self.row_threads,
+            "LANES": self.lanes,
+            "VECTORS": self.vectors,
+            "ROWS_EACH": self.rows_each,
+            "MIN_BLOCKS": self.min_blocks,
+            "STAGES": self.stages,
+            "AFFINE_SHARED": int(self.affine_shared),
+            "FULL": int(self.full),
+        }
+        plain = {"ROWS_EACH": 1, "MIN_BLOCKS": 1, "STAGES": 0, "AFFINE_SHARED": 0, "FULL": 0}
+        return {name: value for name, value in named.items() if plain.get(name) != value}
+
+    def rows(self, size: str) -> Rows:
+        """The geometry of one group a row, ``size`` counting the rows."""
+        return Rows(size, self.block, each=self.groups * self.rows_each, blocks_per_row=self.cluster)
+
+    def stay(self, size: str) -> Rows:
+        """The geometry of blocks that stay, ``size`` counting blocks or clusters of them."""
+        return Rows(size, self.block, blocks_per_row=self.cluster)
+
+    @property
+    def since(self) -> int:
+        """The compute capability that it needs."""
+        return CLUSTERS_SINCE if self.cluster > 1 or self.kind == "wide" else 0
+
+
+def lanes_for(n: int, itemsize: int) -> int:
+    """Elements of the widest access that divides a row, up to 16 bytes."""
+    lanes = 16 // itemsize
+    while n % lanes:
+        lanes //= 2
+    return lanes
+
+
+def threads_for(accesses: int, vectors: int) -> int:
+    """Threads that make so many accesses at so many each: a power of 2, or whole warps."""
+    threads = -(-accesses // vectors)
+    return max(4, 1 << (threads - 1).bit_length()) if threads <= 32 else -(-threads // 32) * 32
+
+
+# Rows of at most so many accesses: accesses a thread, rows at once, threads of a block (at least), blocks that are to fit
+# a multiprocessor.
+_FORWARD_32 = (
+    (16, 2, 4, 128, 1),
+    (32, 2, 4, 256, 1),
+    (64, 4, 2, 256, 1),
+    (128, 2, 1, 128, 1),
+    (192, 3, 1, 128, 1),
+    (255, 3, 1, 192, 1),
+    (256, 2, 1, 128, 1),
+    (1024, 3, 1, 256, 1),
+    (1280, 6, 1, 448, 1),
+    (2048, 7, 1, 320, 1),
+    (4096, 8, 1, 512, 1),
+)
+_FORWARD_16 = (
+    (8, 2, 1, 128, 1),
+    (16, 4, 1, 256, 1),
+    (64, 2, 2, 256, 4),
+    (96, 3, 1, 128, 1),
+    (128, 2, 2, 128, 8),
+    (512, 3, 2, 192, 4),
+    (640, 4, 1, 320, 1),
+    (1024, 6, 1, 384, 1),
+    (2048, 4, 1, 512, 2),
+    (4096, 8, 1, 512, 1),
+)
+# float64 has twice the registers to an element.
+_FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
+
+
+@cache
+def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int) -> Plan:
+    """The way of a forward.
+
+    Args:
+        n: elements of a row.
+        dtype: of the sum and of the result.
+        input_bytes: of one element of x and, where there is one, of the residual.
+        weight_bytes: of one element of weight and bias.
+        capability: of the GPU, 90 for sm_90.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    lanes = lanes_for(n, itemsize)
+    accesses = n // lanes
+    table = {2: _FORWARD_16, 4: _FORWARD_32, 8: _FORWARD_64}[itemsize]
+    for most, vectors, rows_each, block, min_blocks in table:
+        if accesses <= most:
+            threads = threads_for(accesses, vectors)
+            return Plan(
+                "registers",
+                max(block, threads) // threads * threads,
+                threads,
+                lanes,
+                vectors,
+                rows_each,
+                min_blocks=min_blocks,
+                full=threads * vectors * lanes == n,
+            )
+    wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes) if capability >= CLUSTERS_SINCE else None
+    return wide or Plan("streaming", 512, 512, lanes, 4)
+
+
+def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_bytes: int) -> Plan | None:
+    """A cluster of 8 blocks on a row."""
+    accesses, cluster = n // lanes, 8
+    if lanes * itemsize < 16 or itemsize == 8:
+        return None
+    if accesses <= 8192:
+        vectors, min_blocks, stages = 8, 3, 2
+    elif accesses <= 16384:
+        vectors, min_blocks, stages = 5, 1, 3
+    elif accesses <= cluster * 512 * 16:
+        threads = threads_for(accesses, 16 * cluster)
+        full = threads * 16 * cluster == accesses
+        return Plan("registers", threads, threads, lanes, 16, cluster=cluster, full=full)
+    else:
+        return None
+    threads = threads_for(accesses, vectors * cluster)
+    plan = Plan("wide", threads, threads, lanes, vectors, cluster=cluster, stages=stages)
+    staged, affine = stages * plan.slice * input_bytes, 2 * plan.slice * weight_bytes
+    keeps = staged + affine <= SHARED_MEMORY
+    shared = staged + (affine if keeps else 0)
+    return replace(
+        plan,
+        # Wider weights take registers, too.
+        min_blocks=min_blocks if shared * min_blocks <= SHARED_MEMORY and weight_bytes <= itemsize else 1,
+        affine_shared=keeps,
+        full=threads * vectors * cluster == accesses,
+        shared=shared,
+    )
+
+
+@cache
+def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int) -> Plan:
+    """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
+
+    A thread has 8 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and bias
+    beside two rows. Weights wider than x take more of them, so fewer threads share the rest.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    lanes = min(lanes_for(n, itemsize), 4)
+    columns = 8 if itemsize == 2 else 4 if itemsize == 4 else 2
+    vectors = max(1, columns // lanes)
+    accesses = n // lanes
+    clusters = (1, 2, 4, 8) if capability >= CLUSTERS_SINCE and lanes * itemsize >= 8 else (1,)
+    if itemsize == 4 and lanes == 4 and accesses > 1280 and capability >= CLUSTERS_SINCE:
+        plan = _wide_backward(accesses)
+        if plan is not None:
+            return plan
+    if itemsize == 4 and lanes == 4 and 1024 < accesses <= 1280:
+        vectors = 2
+    at_once = MOST_THREADS if weight_bytes <= itemsize and lanes * itemsize >= 8 else 768
+    most = at_once if itemsize < 8 else 512
+    for cluster in clusters:
+        threads = threads_for(accesses, vectors * cluster)
+        if threads <= most:
+            block = (256 if threads < 128 else threads) // threads * threads
+            full = threads * vectors * cluster * lanes == n
+            min_blocks = max(1, at_once // block) if itemsize < 8 else 1
+            return Plan("registers", block, threads, lanes, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
+    return Plan("streaming", 512, 512, lanes, 2)
+
+
+def _wide_backward(accesses: int) -> Plan | None:
+    """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor."""
+    for most, vectors, cluster, min_blocks in ((2048, 3, 4, 3), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 5, 8, 1)):
+        if accesses <= most:
+            threads = threads_for(accesses, vectors * cluster)
+            plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=3)
+            return replace(plan, full=plan.slice * cluster == accesses * 4, shared=3 * plan.slice * 2 * 4)
+    return None
+
+
+@cache
+def backward_columns(n: int, dtype: str) -> Plan:
+    """The way of a backward that makes the gradients of weight and bias alone: slices of rows, each for itself."""
+    itemsize = DTYPES[dtype].itemsize
+    lanes = min(lanes_for(n, itemsize), 4)
+    vectors = max(1, 4 // lanes) if itemsize < 8 else 1
+    threads = min(threads_for(n // lanes, vectors), 64)
+    return Plan("registers", max(256 // threads, 1) * threads, threads, lanes, vectors)

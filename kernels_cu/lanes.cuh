@@ -1,0 +1,9 @@
+// Lanes<T, N>: N consecutive elements as one access of up to 16 bytes, for addresses that are a multiple of its size:
+// those of which aligned<N> says so.
+#pragma once
+
+template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };
+
+template <int N, typename T> __device__ __forceinline__ bool aligned(const T* p) {
+    return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T)) == 0;
+}

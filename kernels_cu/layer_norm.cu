@@ -1,0 +1,278 @@
+// Layer normalisation (Ba, Kiros and Hinton, 2016) of the rows of a matrix, or of the sum of two.
+//
+//   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
+//
+//   s = x, or x + residual rounded to scalar_t      s, y: scalar_t (M, N)      arithmetic in acc_t
+//   γ weight, β bias: weight_t (N), each may be absent      stats: acc_t (2, M), mean and rstd
+//
+// Three ways, by the length of a row: in registers, several rows a block, or one in a cluster of blocks
+// (layer_norm_forward); blocks that stay, with the next rows on their way (_wide, sm_90 and later); and rows that fit
+// nowhere, read twice (_streaming).
+#include "layer_norm.cuh"
+
+#ifndef ROWS_EACH
+#define ROWS_EACH 1
+#endif
+
+#ifndef AFFINE_SHARED
+#define AFFINE_SHARED 0
+#endif
+
+#ifndef RESIDUAL
+#define RESIDUAL 0
+#endif
+
+// γ and β. Blocks that stay for many rows keep their part in shared memory (AFFINE_SHARED): what L1 has left beside that
+// would not hold it, and to read it from L2 for each row takes twice the bandwidth of the row.
+struct Affine {
+    const weight_t* weight;
+    const weight_t* bias;
+    bool vectors;
+    weight_t* kept;  // (2, SLICE) in shared memory, or null
+
+    __device__ __forceinline__ void keep(const Columns& columns) const {
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) {
+                store_packed(kept + place_of(v), load_or(weight, 1, columns.of(v), vectors), true);
+                store_packed(kept + SLICE + place_of(v), load_or(bias, 0, columns.of(v), vectors), true);
+            }
+    }
+
+    __device__ __forceinline__ Packed<weight_t> weight_of(const Columns& columns, int v) const {
+        if (AFFINE_SHARED) return load_packed(kept + place_of(v), true);
+        return load_or(weight, 1, columns.of(v), vectors);
+    }
+
+    __device__ __forceinline__ Packed<weight_t> bias_of(const Columns& columns, int v) const {
+        if (AFFINE_SHARED) return load_packed(kept + SLICE + place_of(v), true);
+        return load_or(bias, 0, columns.of(v), vectors);
+    }
+};
+
+// What turns a row's elements into x̂: s - mean first, which is exact where it matters, and only then the factor.
+struct Normalizer {
+    acc_t mean, rstd, shift;  // shift: what the mean lacks, times -rstd
+
+    __device__ __forceinline__ Normalizer(const Moments& row, int n, acc_t eps) : mean(row.mean) {
+        rstd = rsqrt(row.squares / static_cast<acc_t>(n) + eps);
+        shift = -row.rest * rstd;
+    }
+};
+
+__device__ __forceinline__ void store_stats(acc_t* stats, long long row, long long M, const Moments& moments, acc_t rstd) {
+    stats[row] = moments.mean + moments.rest;
+    stats[M + row] = rstd;
+}
+
+// y of R rows, the first at `y`.
+template <int R>
+__device__ __forceinline__ void write_normalized(
+    const Packed<scalar_t> (&held)[R][VECTORS], const Moments (&moments)[R], int rows, const Columns& columns,
+    const Affine& affine, scalar_t* y, long long N, acc_t eps) {
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        if (!columns.has(v)) break;
+        const Packed<weight_t> weight = affine.weight_of(columns, v), bias = affine.bias_of(columns, v);
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if (r >= rows) break;
+            const Normalizer row(moments[r], columns.n, eps);
+            acc_t out[LANES];
+#pragma unroll
+            for (int k = 0; k < LANES; ++k)
+                out[k] = fma(fma(held[r][v][k] - row.mean, row.rstd, row.shift), weight[k], bias[k]);
+            Packed<scalar_t> packed;
+            packed.set(out);
+            store_packed(y + r * N + columns.of(v), packed, affine.vectors);
+        }
+    }
+}
+
+// s where there is a residual: rounded to scalar_t and stored, as if the sum had been an operation of its own.
+template <typename X, typename Residual>
+__device__ __forceinline__ Packed<scalar_t> add_residual(
+    const Packed<X>& x, const Packed<Residual>& residual, scalar_t* sum, bool vectors) {
+    acc_t s[LANES];
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) s[k] = x[k] + residual[k];
+    Packed<scalar_t> packed;
+    packed.set(s);
+    store_packed(sum, packed, vectors);
+    return packed;
+}
+
+template <typename X, typename Residual>
+__device__ __forceinline__ Packed<scalar_t> load_sum(
+    const X* x, const Residual* residual, scalar_t* sum, long long at, bool vectors) {
+#if RESIDUAL
+    return add_residual(load_packed(x + at, vectors), load_packed(residual + at, vectors), sum + at, vectors);
+#else
+    return load_packed(x + at, vectors);
+#endif
+}
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward(
+    const x_t* __restrict__ x,                // (M, N)
+    const residual_t* __restrict__ residual,  // (M, N) or null
+    const weight_t* __restrict__ weight,      // (N) or null
+    const weight_t* __restrict__ bias,        // (N) or null
+    scalar_t* __restrict__ sum,               // (M, N) or null
+    scalar_t* __restrict__ y,                 // (M, N)
+    acc_t* __restrict__ stats,                // (2, M)
+    long long M, long long N, acc_t eps) {
+    const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+    const Columns columns = columns_of_block(N);
+    const long long first = group_of_grid() * ROWS_EACH;
+    const int rows = M - first < ROWS_EACH ? static_cast<int>(M - first) : ROWS_EACH;  // none, or less, in the last block
+#if CLUSTER > 1
+    __shared__ Meeting<Moments> meeting;
+    if (threadIdx.x == 0) meeting.open();
+    __cluster_barrier_arrive();
+#endif
+    Packed<scalar_t> held[ROWS_EACH][VECTORS];
+#pragma unroll
+    for (int r = 0; r < ROWS_EACH; ++r)
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (r < rows && columns.has(v))
+                held[r][v] = load_sum(x, residual, sum, (first + r) * N + columns.of(v), vectors);
+    Moments moments[ROWS_EACH];
+#pragma unroll
+    for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of(held[r], r < rows, columns);
+#if CLUSTER > 1
+    __cluster_barrier_wait();
+    meeting.tell(moments[0], 0);
+    moments[0] = combine(meeting.ask(0), columns.n);
+#else
+    if constexpr (PARTS > 1) {
+        __shared__ Moments parts[ROWS_EACH][GROUPS][PARTS];
+        if (threadIdx.x % 32 == 0)
+#pragma unroll
+            for (int r = 0; r < ROWS_EACH; ++r) parts[r][group_of_block()][threadIdx.x / 32 % ROW_WARPS] = moments[r];
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < ROWS_EACH; ++r) moments[r] = combine(parts[r][group_of_block()], columns.n);
+    }
+#endif
+#pragma unroll
+    for (int r = 0; r < ROWS_EACH; ++r)
+        if (r < rows && columns.of(0) == 0)
+            store_stats(stats, first + r, M, moments[r], Normalizer(moments[r], columns.n, eps).rstd);
+    const Affine affine{weight, bias, vectors, nullptr};
+    write_normalized<ROWS_EACH>(held, moments, rows, columns, affine, y + first * N, N, eps);
+}
+
+// A row's moments and its output are a meeting apart, and a meeting takes as long as a good part of the work on a row. So
+// the next row's moments are taken in between.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward_wide(
+    const x_t* __restrict__ x,                // (M, N)
+    const residual_t* __restrict__ residual,  // (M, N) or null
+    const weight_t* __restrict__ weight,      // (N) or null
+    const weight_t* __restrict__ bias,        // (N) or null
+    scalar_t* __restrict__ sum,               // (M, N) or null
+    scalar_t* __restrict__ y,                 // (M, N)
+    acc_t* __restrict__ stats,                // (2, M)
+    long long M, long long N, long long groups, acc_t eps) {
+    __shared__ Arrivals arrivals[STAGES];
+    __shared__ Meeting<Moments> meeting;
+    const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+    const Columns columns = columns_of_block(N);
+    const long long first = group_of_grid();
+#if RESIDUAL
+    typedef Stages<x_t, residual_t> Inputs;
+#else
+    typedef Stages<x_t> Inputs;
+#endif
+    Inputs stages(arrivals, columns);
+    if (threadIdx.x == 0) {
+        stages.open();
+        meeting.open();
+    }
+    auto request = [&](unsigned turn) {
+        const long long row = first + turn * groups;
+        if (!vectors || threadIdx.x != 0 || row >= M) return;
+#if RESIDUAL
+        stages.request(turn, x + row * N + columns.start, residual + row * N + columns.start);
+#else
+        stages.request(turn, x + row * N + columns.start);
+#endif
+    };
+    for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
+    const Affine affine{weight, bias, vectors, reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES)};
+    if (AFFINE_SHARED) affine.keep(columns);
+    sync_row_blocks();
+    Packed<scalar_t> held[1][VECTORS], next[VECTORS];
+    auto begin = [&](unsigned turn) {  // takes the row of a turn, and tells what it knows of it
+        const long long row = first + turn * groups;
+        if (row >= M) return;
+        if (vectors) stages.wait(turn);
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+            if (!columns.has(v)) break;
+            const long long at = row * N + columns.of(v);
+            if (!vectors) {
+                next[v] = load_sum(x, residual, sum, at, false);
+            } else {
+#if RESIDUAL
+                next[v] = add_residual(
+                    stages.template take<x_t, 0>(turn, v), stages.template take<residual_t, sizeof(x_t)>(turn, v), sum + at, true);
+#else
+                next[v] = stages.template take<x_t, 0>(turn, v);
+#endif
+            }
+        }
+        meeting.tell(moments_of(next, true, columns), turn);
+    };
+    begin(0);
+    unsigned turn = 0;
+    for (long long row = first; row < M; row += groups, ++turn) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) held[0][v] = next[v];
+        begin(turn + 1);
+        const Moments moments[1] = {combine(meeting.ask(turn), columns.n)};
+        request(turn + STAGES);  // all have told of this turn, so they have taken what is theirs of its stage
+        if (columns.of(0) == 0) store_stats(stats, row, M, moments[0], Normalizer(moments[0], columns.n, eps).rstd);
+        write_normalized<1>(held, moments, 1, columns, affine, y + row * N, N, eps);
+    }
+}
+
+// A row a block, slice after slice: once for the moments, once for y.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward_streaming(
+    const x_t* __restrict__ x,                // (M, N)
+    const residual_t* __restrict__ residual,  // (M, N) or null
+    const weight_t* __restrict__ weight,      // (N) or null
+    const weight_t* __restrict__ bias,        // (N) or null
+    scalar_t* __restrict__ sum,               // (M, N) or null
+    scalar_t* __restrict__ y,                 // (M, N)
+    acc_t* __restrict__ stats,                // (2, M)
+    long long M, long long N, acc_t eps) {
+    __shared__ Moments parts[PARTS];
+    const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+    const long long row = blockIdx.x;
+    Packed<scalar_t> held[1][VECTORS];
+    Moments moments[1] = {{0, 0, 0, 0}};
+    for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) held[0][v] = load_sum(x, residual, sum, row * N + columns.of(v), vectors);
+        moments[0] = join(moments[0], moments_of(held[0], true, columns));
+    }
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = moments[0];
+    __syncthreads();
+    moments[0] = combine(parts, static_cast<int>(N));
+    if (threadIdx.x == 0) store_stats(stats, row, M, moments[0], Normalizer(moments[0], static_cast<int>(N), eps).rstd);
+    const Affine affine{weight, bias, vectors, nullptr};
+    for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) {
+                const long long at = row * N + columns.of(v);
+#if RESIDUAL
+                held[0][v] = load_packed(sum + at, vectors);  // written by this thread
+#else
+                held[0][v] = load_packed(x + at, vectors);
+#endif
+            }
+        write_normalized<1>(held, moments, 1, columns, affine, y + row * N, N, eps);
+    }
+}

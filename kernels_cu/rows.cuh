@@ -1,0 +1,252 @@
+// Rows held in registers: a group of threads owns a row, loads it once, sums over it, and writes it back.
+//
+// A group is ROW_THREADS threads of a block, a power of 2 or whole warps, in each of CLUSTER blocks. Each block has a slice
+// of the row; its threads take turns by accesses of LANES elements, VECTORS accesses each. LANES divides the length of a
+// row, so an access lies within it or beyond it.
+//
+// Who owns which element, and the order of every sum, follow from these constants alone: a row's bits depend neither on
+// its neighbours nor on its address.
+#pragma once
+
+#include "packed.cuh"
+#include "bulk.cuh"
+
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS 128
+#endif
+
+#ifndef ROW_THREADS
+#define ROW_THREADS BLOCK_THREADS
+#endif
+
+#ifndef VECTORS
+#define VECTORS 1
+#endif
+
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+
+// 1 where a row fills all accesses of its threads, so that none need be asked whether it lies within.
+#ifndef FULL
+#define FULL 0
+#endif
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define IN_CLUSTERS
+#endif
+
+constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;                  // groups of a block
+constexpr int ROW_WARPS = ROW_THREADS > 32 ? ROW_THREADS / 32 : 1;  // warps of a block on one row
+constexpr int SLICE = ROW_THREADS * VECTORS * LANES;                // elements of a row that a block holds
+
+__device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
+
+// Of all groups of the grid, the one that this thread belongs to.
+__device__ __forceinline__ long long group_of_grid() {
+    return blockIdx.x / CLUSTER * static_cast<long long>(GROUPS) + group_of_block();
+}
+
+__device__ __forceinline__ int block_of_row() {
+#if CLUSTER > 1
+    return static_cast<int>(__clusterRelativeBlockRank());
+#else
+    return 0;
+#endif
+}
+
+// Where a thread's v-th access begins in a slice.
+__device__ __forceinline__ int place_of(int v) {
+    return (v * ROW_THREADS + static_cast<int>(threadIdx.x) % ROW_THREADS) * LANES;
+}
+
+// The columns of one slice of a row of n elements.
+struct Columns {
+    int start, n;
+
+    __device__ __forceinline__ int of(int v) const { return start + place_of(v); }
+    __device__ __forceinline__ bool has(int v) const { return FULL || of(v) < n; }
+};
+
+__device__ __forceinline__ Columns columns_of_block(long long n) { return {block_of_row() * SLICE, static_cast<int>(n)}; }
+
+// All threads of the blocks on a row have come this far.
+__device__ __forceinline__ void sync_row_blocks() {
+#if CLUSTER > 1
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+#else
+    __syncthreads();
+#endif
+}
+
+// Each v[i] becomes its sum over the threads of the group that are in one warp, the same bits in all of them.
+template <int COUNT> __device__ __forceinline__ void warp_sum(acc_t (&v)[COUNT]) {
+#pragma unroll
+    for (int step = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
+}
+
+// What all warps on a row know, each warp reads for itself: the same order of sums, so the same bits.
+constexpr int PARTS = CLUSTER * ROW_WARPS;  // warps on one row
+constexpr int READERS = PARTS > 16 ? 32 : PARTS > 8 ? 16 : PARTS > 4 ? 8 : PARTS > 2 ? 4 : PARTS;  // lanes that read
+constexpr int EACH_READS = (PARTS + READERS - 1) / READERS;                                       // parts a lane
+
+__device__ __forceinline__ int part_read(int i) { return static_cast<int>(threadIdx.x) % READERS + i * READERS; }
+
+__device__ __forceinline__ acc_t readers_sum(acc_t v) {
+#pragma unroll
+    for (int step = READERS / 2; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
+    return v;
+}
+
+struct TwoSums {
+    acc_t of[2];
+};
+
+__device__ __forceinline__ void sum_parts(const TwoSums* parts, acc_t (&sums)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        sums[i] = 0;
+#pragma unroll
+        for (int p = 0; p < EACH_READS; ++p) sums[i] += part_read(p) < PARTS ? parts[part_read(p)].of[i] : acc_t(0);
+        sums[i] = readers_sum(sums[i]);
+    }
+}
+
+// Where the warps on a row tell each other what they know of it, those of the other blocks of a cluster, too (sm_90 and
+// later). A warp may tell of the next row before it asks about this one, so that telling takes time that it has other
+// work for. It then is up to two rows ahead of the slowest in what it tells, and four tables take turns.
+template <typename Known> struct Meeting {
+    alignas(16) Known table[4][PARTS];
+    Arrivals arrivals[4];
+
+    // One thread; nobody meets before all threads of the row's blocks know of it.
+    __device__ __forceinline__ void open() {
+        for (int i = 0; i < 4; ++i) arrival_init(arrivals + i, CLUSTER > 1 ? 1 : PARTS);
+    }
+
+    __device__ __forceinline__ void tell(const Known& known, unsigned turn) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        Known* mine = &table[turn % 4][block_of_row() * ROW_WARPS + static_cast<int>(threadIdx.x) / 32];
+#if CLUSTER > 1
+        if (threadIdx.x == 0) arrive_expecting(arrivals + turn % 4, PARTS * sizeof(Known));
+        if (lane < CLUSTER) send(known, mine, lane, arrivals + turn % 4);  // lane r tells block r
+#else
+        if (lane == 0) {
+            *mine = known;
+            arrive(arrivals + turn % 4);
+        }
+#endif
+    }
+
+    // What all have told of this turn.
+    __device__ __forceinline__ const Known* ask(unsigned turn) {
+        arrival_wait(arrivals + turn % 4, turn / 4 % 2);
+        return table[turn % 4];
+    }
+};
+
+// a / b by 1 / b, which is at hand: a product, and what it lacks. A division of its own takes ten times as long.
+__device__ __forceinline__ acc_t divide(acc_t a, acc_t b, acc_t one_by_b) {
+    const acc_t q = a * one_by_b;
+    return fma(fma(-q, b, a), one_by_b, q);
+}
+
+// What a warp knows of its elements of a row: how many, their mean (mean + rest, to more digits than one number holds),
+// and the sum of the squares of their deviations from it.
+struct Moments {
+    acc_t count, mean, rest, squares;
+};
+
+// Of a thread's elements and those of its warp, passed twice while in registers. The mean as summed is off by some
+// roundings; the deviations from it tell by how much. So rows far from 0 keep their accuracy, and constant ones have
+// deviations of exactly 0. Beside elements of 16 bits, what rounding leaves of a mean of 24 bits is nothing.
+template <typename T>
+__device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
+    constexpr bool CORRECT = sizeof(T) > 2;
+    constexpr int MOST = (ROW_THREADS < 32 ? ROW_THREADS : 32) * VECTORS * LANES;
+    // A power of 2 not above 1 over the number of elements: the sum cannot overflow, and scaling costs no rounding.
+    constexpr acc_t SCALE = acc_t(1) / acc_t(4096);
+    static_assert(MOST <= 4096, "more elements a warp than the sum is scaled for");
+    int mine = 0;
+    acc_t sum[2] = {0, 0};
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v)) {
+            mine += LANES;
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) sum[0] = fma(held[v][k], SCALE, sum[0]);
+        }
+    Moments warp;
+    if constexpr (FULL) {
+        acc_t only[1] = {sum[0]};
+        warp_sum(only);
+        sum[0] = only[0];
+        warp.count = acc_t(MOST);
+    } else {
+        sum[1] = static_cast<acc_t>(mine);
+        warp_sum(sum);
+        warp.count = sum[1];
+    }
+    // Of no elements, the mean is 0.
+    const acc_t one_by_count = FULL ? acc_t(1) / acc_t(MOST) : warp.count > 0 ? acc_t(1) / warp.count : acc_t(0);
+    warp.mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v))
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) {
+                const acc_t d = held[v][k] - warp.mean;
+                if (CORRECT) sum[1] += d;
+                sum[0] = fma(d, d, sum[0]);
+            }
+    if constexpr (CORRECT) {
+        warp_sum(sum);
+        warp.rest = sum[1] * one_by_count;
+        const acc_t spare = sum[1] * warp.rest;
+        warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
+    } else {
+        acc_t only[1] = {sum[0]};
+        warp_sum(only);
+        warp.rest = 0;
+        warp.squares = only[0];
+    }
+    return warp;
+}
+
+// The moments of all warps on a row as one's.
+__device__ __forceinline__ Moments combine(const Moments* parts, int n) {
+    Moments row;
+    row.count = static_cast<acc_t>(n);
+    row.mean = parts[0].mean;
+    Moments mine[EACH_READS];
+    acc_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH_READS; ++i) {
+        if (part_read(i) < PARTS) mine[i] = parts[part_read(i)];
+        else mine[i] = Moments{0, 0, 0, 0};
+        mine[i].mean = mine[i].count > 0 ? (mine[i].mean - row.mean) + mine[i].rest : acc_t(0);
+        sum = fma(mine[i].count, mine[i].mean, sum);
+    }
+    row.rest = readers_sum(sum) / row.count;
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < EACH_READS; ++i) {
+        const acc_t d = mine[i].mean - row.rest;
+        sum += fma(mine[i].count * d, d, mine[i].squares);
+    }
+    row.squares = readers_sum(sum);
+    return row;
+}
+
+// What is known of the elements so far, and of some more (Chan, Golub and LeVeque, 1979).
+__device__ __forceinline__ Moments join(const Moments& a, const Moments& b) {
+    if (!(a.count > 0)) return b;
+    const acc_t count = a.count + b.count, share = b.count / count, d = ((b.mean - a.mean) - a.rest) + b.rest;
+    return {count, a.mean, fma(d, share, a.rest), a.squares + fma(d * share * a.count, d, b.squares)};
+}

@@ -1,0 +1,476 @@
+"""Layer normalisation: values and gradients against float64, hard rows, statistics, errors, modules, arrays without
+PyTorch."""
+
+import copy
+import math
+import re
+
+import numpy
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import FLOATS
+from support import alike
+from torch import Tensor, nn
+
+import cupyops
+from autograd_bridge import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
+
+DTYPES = pytest.mark.parametrize("dtype", FLOATS)
+# Rows for every way of a kernel: a few lanes, warps, blocks, odd lengths; on a GPU, clusters and streams, too.
+SHORT = (1, 2, 7, 64, 100, 256, 768, 1000, 1023, 1024, 3000)
+LONG = (4096, 5120, 8192, 12_288, 16_384, 20_001, 32_768, 50_000, 65_536, 100_003, 131_072, 262_144, 600_000)
+LENGTHS = [pytest.param(n, "cpu", id=f"reference-{n}") for n in SHORT]
+LENGTHS += [pytest.param(n, "cuda", id=f"cuda-{n}", marks=pytest.mark.gpu) for n in SHORT + LONG]
+EACH_LENGTH = pytest.mark.parametrize(("n", "device"), LENGTHS)
+
+
+def operands(m: int, n: int, dtype: torch.dtype, device: str, mean: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """x, weight and bias that want gradients; x away from 0, so that a forgotten mean shows."""
+    generator = torch.Generator().manual_seed(n)
+    shapes = ((m, n), (n,), (n,))
+    x, weight, bias = (torch.randn(shape, generator=generator) + mean for shape in shapes)
+    x, weight, bias = (t.to(device, dtype).requires_grad_() for t in (x, weight, bias))
+    return x, weight, bias
+
+
+def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str) -> None:
+    """The largest error is within twice PyTorch's and a rounding, both relative to the largest value."""
+    scale = exact.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+    # In float64, PyTorch's own is the exact value here, with the roundings that it has.
+    rounding = torch.finfo(ours.dtype).eps * (2 if ours.dtype == torch.float64 else 1)
+    error, allowed = ((t.double() - exact).abs().max() / scale for t in (ours, theirs))
+    assert ours.dtype == theirs.dtype, what
+    assert error <= 2 * (allowed + rounding), f"{what}: off by {float(error):.2e}, PyTorch by {float(allowed):.2e}"
+
+
+@DTYPES
+@EACH_LENGTH
+def test_values_and_gradients_against_float64(n: int, device: str, dtype: torch.dtype) -> None:
+    m = 37 if n < 4096 else 5
+    ours = operands(m, n, dtype, device)
+    theirs = [t.detach().requires_grad_() for t in ours]
+    exact = [t.detach().double().requires_grad_() for t in ours]
+    grad = torch.randn(m, n, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    y = layer_norm(ours[0], n, *ours[1:])
+    y_theirs, y_exact = (F.layer_norm(x, (n,), w, b) for x, w, b in (theirs, exact))
+    assert_close_to_exact(y, y_theirs, y_exact, "y")
+    y.backward(grad)
+    y_theirs.backward(grad)
+    y_exact.backward(grad.double())
+    for name, a, b, c in zip(("x", "weight", "bias"), ours, theirs, exact, strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert c.grad is not None
+        if n <= 2 and name == "x":  # nothing, or what rounding leaves of it: one element has nothing to differ from
+            assert a.grad.abs().max() <= 2 * b.grad.abs().max() + 1e-3 * torch.finfo(dtype).eps ** 0.5
+            continue
+        assert_close_to_exact(a.grad, b.grad, c.grad, f"gradient of {name}")
+
+
+@DTYPES
+def test_float32_parameters_beside_16_bits(device: str, dtype: torch.dtype) -> None:
+    if dtype in (torch.float32, torch.float64):
+        return
+    for n in (768, 1001):
+        x, _, _ = operands(9, n, dtype, device)
+        _, weight, bias = operands(9, n, torch.float32, device)
+        y = layer_norm(x, n, weight, bias)
+        assert y.dtype == dtype
+        exact = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+        wanted = F.layer_norm(exact[0], (n,), *exact[1:])
+        assert_close_to_exact(y, wanted.to(dtype), wanted, "y")
+        y.backward(torch.ones_like(y))
+        wanted.backward(torch.ones_like(wanted))
+        assert weight.grad is not None
+        assert weight.grad.dtype == torch.float32
+        torch.testing.assert_close(weight.grad.double(), exact[1].grad, rtol=1e-2, atol=0.1)
+
+
+def hard_rows(n: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4, n, generator=generator, dtype=torch.float64)
+    outlier = noise.clone()
+    outlier[:, n // 3] = 1e4
+    first = noise.clone()
+    first[:, 0] = -1e4
+    return {
+        "mean 1e3, deviation 1e-2": 1e3 + 1e-2 * noise,
+        "1e30": 1e30 * noise,
+        "1e-30": 1e-30 * noise,
+        "one outlier": outlier,
+        "the first an outlier": first,
+        "constant": torch.tensor([[5.0], [0.1], [-1000.0], [0.0]], dtype=torch.float64).expand(4, n).contiguous(),
+    }
+
+
+def exact_rows(x: Tensor) -> Tensor:
+    """The norm with more digits than float64 has, where the machine's C++ has such a type."""
+    rows = x.double().cpu().numpy().astype(numpy.longdouble)
+    centered = rows - rows.mean(axis=1, keepdims=True)
+    normalized = centered / numpy.sqrt((centered**2).mean(axis=1, keepdims=True) + numpy.longdouble(1e-5))
+    return torch.from_numpy(normalized.astype(numpy.float64)).to(x.device)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", list(hard_rows(3)))
+@pytest.mark.parametrize("n", [64, 768, 1000, 4096, 40_000])
+@pytest.mark.gpu
+def test_hard_rows(n: int, kind: str, dtype: torch.dtype) -> None:
+    x = hard_rows(n)[kind].to("cuda", dtype)
+    exact = exact_rows(x)
+    ours, theirs = layer_norm(x, n), F.layer_norm(x, (n,))
+    assert not (ours.isnan() & ~exact.isnan()).any()
+    finite = theirs.isfinite()
+    if not finite.any():
+        return  # PyTorch's own are NaN; ours are not
+    if kind == "constant":
+        # 0, but for what rounding leaves of the mean: a few units of eps² of the elements, over √eps of the norm.
+        limit = (
+            x.double().abs() * (64 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps ** 2) / math.sqrt(1e-5)
+        )
+        assert (ours.double().abs() <= limit).all()
+        return
+    error = (ours.double() - exact).abs()[finite].max()
+    allowed = (theirs.double() - exact).abs()[finite].max()
+    assert error <= 2 * (allowed + torch.finfo(dtype).eps * exact.abs().max()), f"{float(error)}, {float(allowed)}"
+
+
+@DTYPES
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.1, -1e-3])
+def test_eps(device: str, dtype: torch.dtype, eps: float) -> None:
+    x = torch.randn(6, 50).to(device, dtype)
+    tolerance = 4 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-6
+    torch.testing.assert_close(
+        layer_norm(x, 50, eps=eps), F.layer_norm(x, (50,), eps=eps), rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    assert layer_norm(torch.zeros(2, 8, device=device, dtype=dtype), 8, eps=-1.0).isnan().all()
+
+
+def test_special_values_stay_in_their_row(device: str) -> None:
+    x = torch.randn(5, 300, device=device)
+    x[1, 7], x[3, 100] = math.nan, math.inf
+    y = layer_norm(x, 300)
+    assert y[1].isnan().all()
+    assert y[3].isnan().all()
+    assert y[[0, 2, 4]].isfinite().all()
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(4, 3, 5), (2, 0, 5), (2, 3, 0), (0,), (1,), (7,)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_normalized_shapes_and_empties(device: str, dtype: torch.dtype, shape: tuple[int, ...], count: int) -> None:
+    if count > len(shape):
+        return
+    normalized = shape[-count:]
+    x = torch.randn(shape).to(device, dtype).requires_grad_()
+    weight, bias = (torch.randn(normalized).to(device, dtype).requires_grad_() for _ in range(2))
+    y = layer_norm(x, normalized, weight, bias)
+    copies = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    wanted = F.layer_norm(copies[0], normalized, *copies[1:])
+    tolerance = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(y, wanted, rtol=tolerance, atol=tolerance)
+    y.sum().backward()
+    wanted.sum().backward()
+    for ours, theirs in zip((x, weight, bias), copies, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=512 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("weight", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_each_subset_of_parameters_and_gradients(device: str, weight: bool, bias: bool) -> None:
+    for n in (30, 1000):
+        for wanted in range(8):
+            given = operands(11, n, torch.float32, device)
+            x, w, b = (
+                t if t is given[0] or present else None for t, present in zip(given, (True, weight, bias), strict=True)
+            )
+            for i, t in enumerate((x, w, b)):
+                if t is not None:
+                    t.requires_grad_(bool(wanted >> i & 1))
+            inputs = [t for t in (x, w, b) if t is not None and t.requires_grad]
+            y = layer_norm(x, n, w, b)
+            assert y.requires_grad == bool(inputs)
+            if not inputs:
+                continue
+            grad = torch.randn_like(y)
+            copies = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in (x, w, b)]
+            theirs = F.layer_norm(copies[0], (n,), *copies[1:])
+            for ours, right in zip(
+                torch.autograd.grad(y, inputs, grad),
+                torch.autograd.grad(theirs, [t for t in copies if t is not None and t.requires_grad], grad),
+                strict=True,
+            ):
+                torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)
+
+
+@DTYPES
+def test_statistics(device: str, dtype: torch.dtype) -> None:
+    x = (torch.randn(3, 4, 50) + 2).to(device, dtype)
+    y, mean, rstd = layer_norm(x, (4, 50), return_stats=True)
+    assert alike(y, layer_norm(x, (4, 50)))
+    assert mean.shape == rstd.shape == (3, 1, 1)
+    assert mean.dtype == rstd.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    wide = x.double()
+    tolerance = 1e-6 if device == "cuda" and dtype != torch.float64 else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(mean.double(), wide.mean((1, 2), keepdim=True), rtol=tolerance, atol=tolerance)
+    rest = torch.rsqrt(wide.var((1, 2), unbiased=False, keepdim=True) + 1e-5)
+    torch.testing.assert_close(rstd.double(), rest, rtol=tolerance, atol=tolerance)
+    x.requires_grad_()
+    y, mean, rstd = layer_norm(x, (4, 50), return_stats=True)
+    assert y.requires_grad
+    assert not mean.requires_grad
+    assert not rstd.requires_grad
+
+
+# The sum and its norm
+
+
+@DTYPES
+@EACH_LENGTH
+def test_add_layer_norm_is_the_sum_and_its_norm(n: int, device: str, dtype: torch.dtype) -> None:
+    m = 19 if n < 4096 else 3
+    x, weight, bias = operands(m, n, dtype, device)
+    residual = torch.randn(m, n, generator=torch.Generator().manual_seed(2)).to(device, dtype).requires_grad_()
+    y, s = add_layer_norm(x, residual, n, weight, bias)
+    assert alike(s, x + residual)
+    if device == "cuda":
+        assert alike(y, layer_norm(s.detach(), n, weight, bias))
+    grads = [torch.randn(m, n, generator=torch.Generator().manual_seed(i)).to(device, dtype) for i in (3, 4)]
+    inputs = (x, residual, weight, bias)
+    ours = torch.autograd.grad((y, s), inputs, grads)
+    exact = [t.detach().double().requires_grad_() for t in (s, weight, bias)]
+    wanted = torch.autograd.grad(
+        (F.layer_norm(exact[0], (n,), *exact[1:]), exact[0] * 1), exact, [g.double() for g in grads]
+    )
+    for i, (got, right) in enumerate(zip(ours, (wanted[0], *wanted), strict=True)):
+        if n == 1 and i < 3:
+            continue  # what rounding leaves of nothing
+        tolerance = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(
+            got.double(), right, rtol=tolerance, atol=tolerance * max(float(right.abs().max()), 16.0)
+        )
+
+
+def test_gradient_of_the_sum_or_of_the_norm_alone(device: str) -> None:
+    x, weight, bias = operands(5, 40, torch.float64, device)
+    residual = torch.randn(5, 40, dtype=torch.float64, device=device, requires_grad=True)
+    for part in (0, 1):
+        grads = torch.autograd.grad(add_layer_norm(x, residual, 40, weight, bias)[part].sum(), (x, residual))
+        s = x + residual
+        wanted = torch.autograd.grad((F.layer_norm(s, (40,), weight, bias), s)[part].sum(), (x, residual))
+        for got, right in zip(grads, wanted, strict=True):
+            torch.testing.assert_close(got, right)
+    assert torch.autograd.gradcheck(lambda *t: add_layer_norm(t[0], t[1], 40, *t[2:]), (x, residual, weight, bias))
+    assert torch.autograd.gradgradcheck(
+        lambda *t: add_layer_norm(t[0], t[1], 6, *t[2:]),
+        [t.detach()[..., :6].contiguous().requires_grad_() for t in (x[:2], residual[:2], weight, bias)],
+    )
+
+
+def test_mixed_summands(device: str) -> None:
+    x = torch.randn(6, 96, device=device).bfloat16().requires_grad_()
+    residual = torch.randn(6, 96, device=device, requires_grad=True)
+    y, s = add_layer_norm(x, residual, 96)
+    assert y.dtype == s.dtype == torch.float32
+    assert alike(s, x + residual)
+    torch.testing.assert_close(y, F.layer_norm(s, (96,)))
+    (y.sum() + s.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.bfloat16
+    assert residual.grad is not None
+    assert residual.grad.dtype == torch.float32
+
+
+# Errors
+
+
+def test_shapes_are_refused_in_pytorchs_words(device: str) -> None:
+    x = torch.ones(2, 3, device=device)
+    ones = torch.ones(2, 3, device=device)
+    of_same_shape = (
+        "Expected {0} to be of same shape as normalized_shape, but got {0} of shape {1} and normalized_shape = {2}"
+    )
+    refused = [
+        (((4,),), "Given normalized_shape=[4], expected input with shape [*, 4], but got input of size[2, 3]"),
+        (((3,), ones[:, 0]), of_same_shape.format("weight", [2], [3])),
+        (((3,), None, ones), of_same_shape.format("bias", [2, 3], [3])),
+        (((),), "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element"),
+    ]
+    for arguments, words in refused:
+        for function in (layer_norm, F.layer_norm):
+            with pytest.raises(RuntimeError, match=re.escape(words)):
+                function(x, *arguments)
+    layer_norm(x, 3)  # and life goes on
+
+
+def test_dtypes_that_do_not_belong_together_are_refused(device: str) -> None:
+    x = torch.ones(2, 3, device=device)
+    with pytest.raises(RuntimeError, match=r"expected scalar type float32 but found float64: `weight` and `bias` must"):
+        layer_norm(x, 3, torch.ones(3, device=device, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match=r"expected scalar type float16 but found float32"):
+        layer_norm(x.half(), 3, torch.ones(3, device=device).half(), torch.ones(3, device=device))
+    with pytest.raises(
+        TypeError, match=r"layer_norm: `x` must have dtype float16 or bfloat16 or float32 or float64, got int64"
+    ):
+        layer_norm(x.long(), 3)
+    with pytest.raises(TypeError, match=r"layer_norm: `weight` must be a Tensor or None, got list"):
+        layer_norm(x, 3, [1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match=r"add_layer_norm: `residual` must have x's shape \(2, 3\), got \(3,\)"):
+        add_layer_norm(x, x[0], 3)
+    layer_norm(x, 3)
+
+
+def test_backward_refuses_operands_that_do_not_belong_together(device: str) -> None:
+    x = torch.randn(4, 6, device=device)
+    stats = torch.ones(2, 4, 1, device=device)
+    with pytest.raises(ValueError, match=r"layer_norm_backward: `grad_y` must have x's shape \(4, 6\), got \(6, 4\)"):
+        layer_norm_backward(x.t(), x, stats, 6)
+    with pytest.raises(ValueError, match=r"`stats` must have shape \(2, 4, 1\), got \(4, 1\)"):
+        layer_norm_backward(x, x, stats[0], 6)
+    with pytest.raises(TypeError, match=r"`grad_y` must have dtype float32, got float64"):
+        layer_norm_backward(x.double(), x, stats, 6)
+
+
+@pytest.mark.gpu
+def test_tensors_on_other_devices_are_refused() -> None:
+    x = torch.ones(2, 3, device="cuda")
+    with pytest.raises(ValueError, match=r"layer_norm: `weight` must be on the device of `x` .*, got .* on cpu"):
+        layer_norm(x, 3, torch.ones(3))
+    layer_norm(x, 3)
+
+
+# Modules and PyTorch's machinery
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}])
+def test_module_is_a_drop_in(device: str, options: dict[str, object]) -> None:
+    ours, theirs = LayerNorm((3, 8), device=device, **options), nn.LayerNorm((3, 8), device=device, **options)  # type: ignore[arg-type]
+    assert repr(ours) == repr(theirs)
+    assert isinstance(ours, nn.LayerNorm)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 3, 8, device=device)
+    torch.testing.assert_close(ours(x), theirs(x))
+    theirs.load_state_dict(copy.deepcopy(ours).state_dict())
+    both = AddLayerNorm((3, 8), device=device, **options)  # type: ignore[arg-type]
+    both.load_state_dict(ours.state_dict())
+    y, s = both(x, x)
+    torch.testing.assert_close(y, theirs(x + x))
+    assert alike(s, x + x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_with_parameters(device: str, dynamic: bool) -> None:
+    torch.compiler.reset()
+    norm, both = LayerNorm(16, device=device), AddLayerNorm(16, device=device)
+
+    def run(x: Tensor, r: Tensor) -> Tensor:
+        y, s = both(norm(x * 2), r)
+        return y + s
+
+    compiled = torch.compile(run, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for n in (3, 9):
+        x, r = (torch.randn(n, 16, device=device, requires_grad=True) for _ in range(2))
+        parameters = [*norm.parameters(), *both.parameters()]
+        got = torch.autograd.grad(compiled(x, r).square().sum(), [x, r, *parameters])
+        wanted = torch.autograd.grad(run(x, r).square().sum(), [x, r, *parameters])
+        for a, b in zip(got, wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_per_sample_gradients(device: str) -> None:
+    x, weight, bias = (t.detach() for t in operands(6, 10, torch.float64, device))
+
+    def loss(f):  # type: ignore[no-untyped-def]
+        return lambda x, w, b: (f(x, (10,), w, b) ** 2).sum()
+
+    got, wanted = (
+        torch.func.vmap(torch.func.grad(loss(f), (0, 1, 2)), in_dims=(0, None, None))(x, weight, bias)
+        for f in (layer_norm, F.layer_norm)
+    )
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_autocast_is_in_float32(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 32, device="cuda", dtype=dtype)
+    norm = LayerNorm(32, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert norm(x).dtype == nn.LayerNorm(32, device="cuda")(x).dtype == torch.float32
+        assert add_layer_norm(x, x, 32, norm.weight)[0].dtype == dtype
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [64, 768, 1023, 8192, 40_000, 65_536, 262_144])
+def test_same_bits_over_runs_and_for_a_row_whatever_the_batch(n: int) -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        x, weight, bias = operands(200 if n < 20_000 else 70, n, dtype, "cuda")
+        grad = torch.randn(x.shape, device="cuda").to(dtype)
+        first = None
+        for _ in range(20):
+            y = layer_norm(x, n, weight, bias)
+            found = (y.detach(), *torch.autograd.grad(y, (x, weight, bias), grad))
+            first = first or found
+            assert all(alike(a, b) for a, b in zip(found, first, strict=True))
+        assert first is not None
+        for rows in (slice(0, 1), slice(33, 36), slice(len(x) - 1, len(x))):
+            part = x.detach()[rows].clone().requires_grad_()
+            y = layer_norm(part, n, weight, bias)
+            assert alike(y, first[0][rows])
+            assert alike(torch.autograd.grad(y, part, grad[rows])[0], first[1][rows])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [64, 1000, 4096, 20_480, 65_536])
+def test_storage_offsets_do_not_change_bits(n: int) -> None:
+    for dtype in (torch.float16, torch.float32):
+        x, weight, bias = (t.detach() for t in operands(9, n, dtype, "cuda"))
+        moved = torch.empty(9 * n + 1, device="cuda", dtype=dtype)[1:].view(9, n).copy_(x).requires_grad_()
+        assert moved.data_ptr() % 16
+        straight = x.clone().requires_grad_()
+        results = []
+        for t in (straight, moved):
+            y = layer_norm(t, n, weight, bias)
+            results.append((y, *torch.autograd.grad(y, t, torch.ones_like(y))))
+        assert all(alike(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_cupy_arrays_get_the_same_bits(dtype: str) -> None:
+    import cupy
+
+    x = cupy.random.standard_normal((33, 65)).astype(dtype)
+    weight, bias = (cupy.random.standard_normal(65).astype(dtype) for _ in range(2))
+    tensors = [torch.from_dlpack(a) for a in (x, weight, bias)]
+    y, mean, rstd = cupyops.layer_norm(x, 65, weight, bias, return_stats=True)
+    assert isinstance(y, cupy.ndarray)
+    wanted = layer_norm(tensors[0], 65, *tensors[1:], return_stats=True)
+    assert all(alike(torch.from_dlpack(a), b) for a, b in zip((y, mean, rstd), wanted, strict=True))
+    stats = cupy.stack((mean, rstd))
+    grads = cupyops.layer_norm_backward(x, x, stats, 65, weight)
+    wanted = layer_norm_backward(tensors[0], tensors[0], torch.from_dlpack(stats), 65, tensors[1])
+    assert all(alike(torch.from_dlpack(a), b) for a, b in zip(grads, wanted, strict=True))
+    y, s = cupyops.add_layer_norm(x, x, 65)
+    assert alike(torch.from_dlpack(s), tensors[0] * 2)
+    assert alike(torch.from_dlpack(y), layer_norm(tensors[0] * 2, 65))
+    assert cupyops.layer_norm(x[:0], 65).shape == (0, 65)
+
+
+@pytest.mark.large
+@pytest.mark.gpu
+def test_more_than_2_31_elements() -> None:
+    m, n = 2**21 + 3, 1024 + 8
+    x = torch.empty(m, n, device="cuda", dtype=torch.bfloat16).normal_().requires_grad_()
+    y = layer_norm(x, n)
+    (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    for rows in (slice(0, 2), slice(m - 2, m)):
+        part = x.detach()[rows].clone().requires_grad_()
+        again = layer_norm(part, n)
+        assert alike(again, y[rows])
+        assert alike(torch.autograd.grad(again, part, torch.ones_like(again))[0], grad[rows])

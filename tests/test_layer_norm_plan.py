@@ -1,0 +1,75 @@
+"""The tables that choose how a row is normalised: every length has a way that its kernel can go."""
+
+import pytest
+
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.geometry import Rows
+from cupyops.layer_norm import forward_kernel
+from cupyops.layer_norm_plan import Plan, backward_columns, backward_plan, forward_plan
+
+LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
+CAPABILITIES = (70, 80, 90, 120)
+
+
+def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
+    size = DTYPES[dtype].itemsize
+    found = []
+    for n in LENGTHS:
+        for weight_bytes in {size, 4} if size == 2 else {size}:
+            found += [(n, forward_plan(n, dtype, inputs * size, weight_bytes, capability)) for inputs in (1, 2)]
+            found.append((n, backward_plan(n, dtype, weight_bytes, capability)))
+        found.append((n, backward_columns(n, dtype)))
+    return found
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
+    for n, plan in plans(dtype, capability):
+        assert n % plan.lanes == 0
+        assert plan.lanes * DTYPES[dtype].itemsize <= 16
+        assert plan.block <= 1024
+        assert plan.block % plan.row_threads == 0
+        assert plan.row_threads in (4, 8, 16, 32) or plan.row_threads % 32 == 0
+        assert plan.block % 32 == 0
+        assert plan.since <= capability
+        assert plan.shared * plan.min_blocks <= 227 * 1024
+        assert plan.full == (plan.slice * plan.cluster == n) or plan.kind == "streaming" or not plan.full
+        assert min(plan.row_threads, 32) * plan.vectors * plan.lanes <= 4096, "more than a sum is scaled for"
+        if plan.kind == "wide":
+            assert plan.lanes * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
+            assert plan.block == plan.row_threads
+            assert plan.stages >= 2
+        if plan.cluster > 1:
+            assert plan.block == plan.row_threads
+            assert plan.rows_each == 1
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_row_fits_unless_it_streams(dtype: str, capability: int) -> None:
+    size = DTYPES[dtype].itemsize
+    for n in LENGTHS:
+        for plan in (forward_plan(n, dtype, size, size, capability), backward_plan(n, dtype, size, capability)):
+            assert plan.kind == "streaming" or plan.slice * plan.cluster >= n
+            if capability < 90:
+                assert plan.cluster == 1
+                assert plan.kind != "wide"
+
+
+def test_streaming_is_for_what_fits_nowhere() -> None:
+    assert forward_plan(262_144, "float32", 4, 4, 90).kind == "registers"
+    assert forward_plan(65_536, "float32", 4, 4, 90).kind == "wide"
+    assert forward_plan(65_536, "float32", 4, 4, 80).kind == "streaming"
+    assert forward_plan(2**20, "float32", 4, 4, 90).kind == "streaming"
+    assert forward_plan(100_003, "bfloat16", 2, 2, 90).kind == "streaming", "an odd row takes no bulk copies"
+    assert backward_plan(65_536, "float32", 4, 90).kind == "wide"
+    assert backward_plan(2**18, "float32", 4, 90).kind == "streaming"
+
+
+def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:
+    plan = forward_plan(1024, "float32", 4, 4, 90)
+    kernel = forward_kernel(plan, "float32", False)
+    assert isinstance(kernel.geometry, Rows)
+    assert kernel.geometry.each == plan.groups * plan.rows_each
+    assert kernel.geometry.sizes == ("M",)
