@@ -63,7 +63,7 @@ def test_figures_are_those_of_the_committed_results() -> None:
 
 def test_both_commands_are_where_ci_looks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name, last in (("tests", "-m pytest"), ("example", "-m examples.lenet5")):
+    for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
         block = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)```", text, re.DOTALL)
         assert block
         assert block[1].strip().endswith(last)
