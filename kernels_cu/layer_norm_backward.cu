@@ -21,6 +21,12 @@
 #define GRAD_SUM 0
 #endif
 
+// w = g·γ, rounded. A product that is fused with what follows has more digits, and would not cancel against its own mean.
+__device__ __forceinline__ acc_t product(acc_t g, acc_t weight) {
+    if constexpr (sizeof(acc_t) == 8) return __dmul_rn(g, weight);
+    else return __fmul_rn(g, weight);
+}
+
 // A row of the backward: its statistics, and what one thread does with its elements.
 struct BackwardRow {
     acc_t mean, rstd;
@@ -30,7 +36,7 @@ struct BackwardRow {
         const Packed<scalar_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, acc_t (&sums)[2]) const {
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
-            const acc_t w = g[k] * weight[k];
+            const acc_t w = product(g[k], weight[k]);
             sums[0] += w;
             sums[1] = fma(w, (s[k] - mean) * rstd, sums[1]);
         }
@@ -53,7 +59,7 @@ struct BackwardRow {
         acc_t out[LANES];
         const acc_t slope = -rstd * means[1];
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) out[k] = rstd * fma(s[k] - mean, slope, g[k] * weight[k] - means[0]);
+        for (int k = 0; k < LANES; ++k) out[k] = rstd * fma(s[k] - mean, slope, product(g[k], weight[k]) - means[0]);
         if (GRAD_SUM) {
             const Packed<scalar_t> more = load_packed(grad_sum, vectors);
 #pragma unroll
