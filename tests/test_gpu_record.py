@@ -2,7 +2,6 @@
 passed."""
 
 import json
-import re
 
 import pytest
 from gpu_record import RECORD, hashes
@@ -37,48 +36,40 @@ def test_the_code_that_launches_has_run_on_a_gpu(run: str) -> None:
         pytest.skip(f"{', '.join(code)} changed since the GPU suite ran as '{run}'")
 
 
-# What the last run left open, and what has become of it. A clean run empties this: the tests want it exact.
+# What a run left open, by the CUDA major of its CuPy, and what has become of it. The tests want it exact.
 OPEN = {
-    "tests.test_gpu::test_warmup_leaves_nothing_to_compile": "warmup() left out the kernel for broadcast 16-bit operands; "
-    "it is declared now, and has not run again",
+    "12": {
+        f"tests.test_add2::test_cupy_arrays[{dtype}]": "CuPy's own allclose did not compile: it took CUDA 13's headers, which "
+        "that machine's PyTorch brings, for NVRTC 12. The test compares on the host now, and has not run there again."
+        for dtype in ("float16", "float32", "float64", "int64", "int8")
+    }
 }
-# memcheck counted the driver's refusals to tell of a parameter past the last, which is how a kernel with more parameters
-# than its text declares is found: one for each of the kernels that sanitize.py loads. It is told not to count them now.
-REFUSALS = 78
 
 
-def test_cuda_13_and_two_gpus_have_run() -> None:
-    assert "13" in majors()
+def test_both_cuda_majors_and_two_gpus_have_run() -> None:
+    assert {major(r) for r in RUNS} >= {"12", "13"}
     assert any(RUNS[r]["machine"]["gpus"] >= 2 for r in RUNS)
 
 
-@pytest.mark.xfail(strict=True, reason="CuPy for CUDA 12 compiles every kernel, but has not run the suite on a GPU yet")
-def test_cuda_12_has_run() -> None:
-    assert "12" in majors()
-
-
-def majors() -> set[str]:
-    return {RUNS[r]["machine"]["nvrtc"].partition(".")[0] for r in RUNS}
+def major(run: str) -> str:
+    return str(RUNS[run]["machine"]["nvrtc"]).partition(".")[0]
 
 
 @pytest.mark.parametrize("run", list(RUNS))
 def test_nothing_failed_but_what_is_known_to_be_open(run: str) -> None:
     tests = RUNS[run]["tests"]
-    assert tests["passed"] > 500
-    assert tests["failed"] == sorted(OPEN)
+    known = OPEN.get(major(run), {})
+    assert tests["passed"] > 1000
+    assert sorted(tests["failed"]) == sorted(known)
     assert tests["skipped"] == {}
-    assert tests["exit_code"] == (1 if OPEN else 0)
+    assert tests["exit_code"] == (1 if known else 0)
 
 
 def test_sanitizers_found_nothing() -> None:
     found = [RUNS[r]["sanitizer"] for r in RUNS if RUNS[r]["sanitizer"]]
     assert found
-    for recorded in found:
-        sanitizer = dict(recorded)
-        report = sanitizer.pop("memcheck")
-        assert set(re.findall(r"on CUDA API call to (\w+)", report)) == {"cuFuncGetParamInfo"}
-        assert re.search(r"ERROR SUMMARY: (\d+) errors", report)[1] == str(REFUSALS)  # type: ignore[index]
-        assert sanitizer == {"racecheck": "clean", "initcheck": "clean", "synccheck": "clean"}
+    for sanitizer in found:
+        assert sanitizer == dict.fromkeys(("memcheck", "racecheck", "initcheck", "synccheck"), "clean")
 
 
 def test_a_changed_text_changes_its_hash(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
