@@ -1,7 +1,7 @@
 """Which way a row is normalised, by its length, dtype and the GPU's generation: the tables behind :mod:`cupyops.layer_norm`.
 
-A row's way never depends on how many rows there are, so neither do its bits. The tables were made on an H200 by timing
-every way to cut 2^28 elements into rows of 64 to 262144; ``benchmarks/results`` holds what came of it.
+A row's way never depends on how many rows there are, so neither do its bits. The tables were made on an H200, by timing
+on 2^28 elements how rows of 64 to 262144 may be cut.
 """
 
 from dataclasses import dataclass, replace
