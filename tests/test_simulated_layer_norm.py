@@ -1,0 +1,71 @@
+"""Layer normalisation's kernels on the CPU, sanitized: one length for each way that a row can go."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_layer_norm import operands
+from torch import Tensor
+
+import cupyops
+from autograd_bridge import add_layer_norm, layer_norm
+from cupyops.layer_norm_plan import backward_plan, forward_plan
+
+pytestmark = pytest.mark.simulator
+
+# rows, elements of a row, dtype, and the ways: of the forward, and of the backward
+WAYS = [
+    (9, 96, torch.float16, "registers", "registers"),
+    (5, 1000, torch.bfloat16, "registers", "registers"),
+    (3, 1023, torch.float32, "registers", "registers"),
+    (9, 4096, torch.float64, "registers", "registers in clusters"),
+    (9, 8192, torch.float32, "registers", "wide"),
+    (3, 20_480, torch.bfloat16, "registers", "registers in clusters"),
+    (9, 20_480, torch.float32, "wide", "wide"),
+    (2, 70_001, torch.float32, "streaming", "streaming"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with cupyops.simulate(sanitize=True):
+        yield
+
+
+def way(plan) -> str:  # type: ignore[no-untyped-def]
+    return str(plan.kind) + (" in clusters" if plan.kind == "registers" and plan.cluster > 1 else "")
+
+
+@pytest.mark.parametrize(("m", "n", "dtype", "forward", "backward"), WAYS)
+def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, backward: str) -> None:
+    name, size = str(dtype).removeprefix("torch."), dtype.itemsize
+    assert way(forward_plan(n, name, size, size, 90)) == forward
+    assert way(backward_plan(n, name, size, 90)) == backward
+    x, weight, bias = operands(m, n, dtype, "cpu")
+    residual, grad_y, grad_s = (torch.randn(m, n).to(dtype) for _ in range(3))
+    inputs = (x, weight, bias)
+    assert_close(
+        (y := layer_norm(x, n, weight, bias), *torch.autograd.grad(y, inputs, grad_y)), exact(inputs, grad_y), dtype
+    )
+    assert_close(
+        torch.autograd.grad(layer_norm(x, n, weight, bias), inputs[1:], grad_y), exact(inputs, grad_y)[2:], dtype
+    )
+    if n > 10_000 and forward != "wide":
+        return  # seconds a launch
+    y, s = add_layer_norm(x, residual, n, weight, bias)
+    wanted = exact((s.detach(), weight, bias), grad_y)
+    got = torch.autograd.grad((y, s), (x, weight), (grad_y, grad_s))
+    assert_close((y, *got), (wanted[0], wanted[1] + grad_s.double(), wanted[2]), dtype)
+
+
+def exact(inputs: tuple[Tensor, ...], grad_y: Tensor) -> tuple[Tensor, ...]:
+    copies = [t.detach().double().requires_grad_() for t in inputs]
+    y = F.layer_norm(copies[0], copies[1].shape, *copies[1:])
+    return (y, *torch.autograd.grad(y, copies, grad_y.double()))
+
+
+def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    for a, b in zip(got, wanted, strict=True):
+        error = (a.double() - b).abs().max() / b.abs().max()
+        assert error <= 4 * torch.finfo(dtype).eps
