@@ -112,8 +112,8 @@ _FORWARD_32 = (
     (128, 2, 1, 128, 1),
     (192, 3, 1, 128, 1),
     (255, 3, 1, 192, 1),
-    (256, 2, 1, 128, 1),
-    (1024, 3, 1, 256, 1),
+    (256, 2, 1, 128, 10),
+    (1024, 4, 1, 256, 3),
     (1280, 6, 1, 448, 1),
     (2048, 7, 1, 320, 1),
     (4096, 8, 1, 512, 1),
@@ -121,14 +121,14 @@ _FORWARD_32 = (
 _FORWARD_16 = (
     (8, 2, 1, 128, 1),
     (16, 4, 1, 256, 1),
-    (64, 2, 2, 256, 4),
-    (96, 3, 1, 128, 1),
-    (128, 2, 2, 128, 8),
-    (512, 3, 2, 192, 4),
-    (640, 4, 1, 320, 1),
-    (1024, 6, 1, 384, 1),
-    (2048, 4, 1, 512, 2),
-    (4096, 8, 1, 512, 1),
+    (32, 2, 2, 128, 5),
+    (64, 4, 2, 256, 3),
+    (96, 3, 1, 128, 10),
+    (128, 4, 1, 128, 5),
+    (512, 4, 1, 256, 5),
+    (640, 5, 1, 256, 4),
+    (1024, 4, 2, 256, 3),
+    (2048, 8, 1, 256, 3),
 )
 # float64 has twice the registers to an element.
 _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
@@ -159,7 +159,8 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
                 lanes,
                 vectors,
                 rows_each,
-                min_blocks=min_blocks,
+                # Wider weights take registers, too.
+                min_blocks=min_blocks if weight_bytes <= itemsize else max(1, min_blocks * 3 // 4),
                 full=threads * vectors * lanes == n,
             )
     wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes) if capability >= CLUSTERS_SINCE else None
@@ -172,7 +173,7 @@ def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_by
     if lanes * itemsize < 16 or itemsize == 8:
         return None
     if accesses <= 8192:
-        vectors, min_blocks, stages = 8, 3, 2
+        vectors, min_blocks, stages = 8, 4 if accesses <= 4096 else 3, 2
     elif accesses <= 16384:
         vectors, min_blocks, stages = 5, 1, 3
     elif accesses <= cluster * 512 * 16:
@@ -188,7 +189,6 @@ def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_by
     shared = staged + (affine if keeps else 0)
     return replace(
         plan,
-        # Wider weights take registers, too.
         min_blocks=min_blocks if shared * min_blocks <= SHARED_MEMORY and weight_bytes <= itemsize else 1,
         affine_shared=keeps,
         full=threads * vectors * cluster == accesses,
@@ -200,11 +200,14 @@ def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_by
 def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int) -> Plan:
     """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
 
-    A thread has 8 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and bias
-    beside two rows. Weights wider than x take more of them, so fewer threads share the rest.
+    A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
+    bias beside two rows. Weights wider than x take more of them, so fewer threads share the rest.
     """
     itemsize = DTYPES[dtype].itemsize
     lanes = min(lanes_for(n, itemsize), 4)
+    if itemsize == 2 and lanes == 4:
+        plan = _backward_16(n // lanes, weight_bytes, capability)
+        return plan or Plan("streaming", 512, 512, lanes, 2)
     columns = 8 if itemsize == 2 else 4 if itemsize == 4 else 2
     vectors = max(1, columns // lanes)
     accesses = n // lanes
@@ -227,9 +230,44 @@ def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int) -> Pla
     return Plan("streaming", 512, 512, lanes, 2)
 
 
+# As above for backwards of 16-bit rows, in accesses of 4 elements: accesses a thread, blocks on a row, threads of a block (at
+# least), blocks that are to fit a multiprocessor.
+_BACKWARD_16 = (
+    (64, 2, 1, 256, 4),
+    (128, 4, 1, 128, 4),
+    (192, 3, 1, 128, 5),
+    (256, 4, 1, 256, 2),
+    (512, 4, 1, 128, 4),
+    (1024, 4, 1, 256, 2),
+    (1280, 5, 1, 256, 2),
+    (2048, 4, 4, 128, 4),
+    (4096, 4, 8, 128, 4),
+    (8192, 4, 8, 256, 2),
+    (16384, 4, 8, 512, 1),
+)
+
+
+def _backward_16(accesses: int, weight_bytes: int, capability: int) -> Plan | None:
+    for most, vectors, cluster, block, min_blocks in _BACKWARD_16:
+        if accesses > most:
+            continue
+        if capability < CLUSTERS_SINCE:
+            if accesses > 2048:
+                break
+            if cluster > 1:
+                cluster, block, min_blocks = 1, 512, 1
+        threads = threads_for(accesses, vectors * cluster)
+        block = max(block, threads) // threads * threads
+        if weight_bytes > 2:
+            min_blocks = max(1, min_blocks * 3 // 4)
+        full = threads * vectors * cluster == accesses
+        return Plan("registers", block, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
+    return None
+
+
 def _wide_backward(accesses: int) -> Plan | None:
     """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor."""
-    for most, vectors, cluster, min_blocks in ((2048, 3, 4, 3), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 5, 8, 1)):
+    for most, vectors, cluster, min_blocks in ((2048, 2, 8, 4), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 4, 8, 1)):
         if accesses <= most:
             threads = threads_for(accesses, vectors * cluster)
             plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=3)

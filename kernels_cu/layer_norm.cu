@@ -53,8 +53,9 @@ struct Affine {
 struct Normalizer {
     acc_t mean, rstd, shift;  // shift: what the mean lacks, times -rstd
 
-    __device__ __forceinline__ Normalizer(const Moments& row, int n, acc_t eps) : mean(row.mean) {
-        rstd = rsqrt(row.squares / static_cast<acc_t>(n) + eps);
+    __device__ __forceinline__ Normalizer() {}
+    __device__ __forceinline__ Normalizer(const Moments& row, acc_t one_by_n, acc_t eps) : mean(row.mean) {
+        rstd = rsqrt(fma(row.squares, one_by_n, eps));
         shift = -row.rest * rstd;
     }
 };
@@ -67,8 +68,8 @@ __device__ __forceinline__ void store_stats(acc_t* stats, long long row, long lo
 // y of R rows, the first at `y`.
 template <int R>
 __device__ __forceinline__ void write_normalized(
-    const Packed<scalar_t> (&held)[R][VECTORS], const Moments (&moments)[R], int rows, const Columns& columns,
-    const Affine& affine, scalar_t* y, long long N, acc_t eps) {
+    const Packed<scalar_t> (&held)[R][VECTORS], const Normalizer (&of)[R], int rows, const Columns& columns,
+    const Affine& affine, scalar_t* y, long long N) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
         if (!columns.has(v)) break;
@@ -76,11 +77,10 @@ __device__ __forceinline__ void write_normalized(
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if (r >= rows) break;
-            const Normalizer row(moments[r], columns.n, eps);
             acc_t out[LANES];
 #pragma unroll
             for (int k = 0; k < LANES; ++k)
-                out[k] = fma(fma(held[r][v][k] - row.mean, row.rstd, row.shift), weight[k], bias[k]);
+                out[k] = fma(fma(held[r][v][k] - of[r].mean, of[r].rstd, of[r].shift), weight[k], bias[k]);
             Packed<scalar_t> packed;
             packed.set(out);
             store_packed(y + r * N + columns.of(v), packed, affine.vectors);
@@ -122,6 +122,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     long long M, long long N, acc_t eps) {
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
     const Columns columns = columns_of_block(N);
+    const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid() * ROWS_EACH;
     const int rows = M - first < ROWS_EACH ? static_cast<int>(M - first) : ROWS_EACH;  // none, or less, in the last block
 #if CLUSTER > 1
@@ -142,7 +143,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #if CLUSTER > 1
     __cluster_barrier_wait();
     meeting.tell(moments[0], 0);
-    moments[0] = combine(meeting.ask(0), columns.n);
+    moments[0] = combine(meeting.ask(0), acc_t(columns.n), one_by_n);
 #else
     if constexpr (PARTS > 1) {
         __shared__ Moments parts[ROWS_EACH][GROUPS][PARTS];
@@ -151,15 +152,17 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
             for (int r = 0; r < ROWS_EACH; ++r) parts[r][group_of_block()][threadIdx.x / 32 % ROW_WARPS] = moments[r];
         __syncthreads();
 #pragma unroll
-        for (int r = 0; r < ROWS_EACH; ++r) moments[r] = combine(parts[r][group_of_block()], columns.n);
+        for (int r = 0; r < ROWS_EACH; ++r) moments[r] = combine(parts[r][group_of_block()], acc_t(columns.n), one_by_n);
     }
 #endif
+    Normalizer of[ROWS_EACH];
 #pragma unroll
-    for (int r = 0; r < ROWS_EACH; ++r)
-        if (r < rows && columns.of(0) == 0)
-            store_stats(stats, first + r, M, moments[r], Normalizer(moments[r], columns.n, eps).rstd);
+    for (int r = 0; r < ROWS_EACH; ++r) {
+        of[r] = Normalizer(moments[r], one_by_n, eps);
+        if (r < rows && columns.of(0) == 0) store_stats(stats, first + r, M, moments[r], of[r].rstd);
+    }
     const Affine affine{weight, bias, vectors, nullptr};
-    write_normalized<ROWS_EACH>(held, moments, rows, columns, affine, y + first * N, N, eps);
+    write_normalized<ROWS_EACH>(held, of, rows, columns, affine, y + first * N, N);
 }
 
 // A row's moments and its output are a meeting apart, and a meeting takes as long as a good part of the work on a row. So
@@ -177,6 +180,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     __shared__ Meeting<Moments> meeting;
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
     const Columns columns = columns_of_block(N);
+    const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid();
 #if RESIDUAL
     typedef Stages<x_t, residual_t> Inputs;
@@ -229,10 +233,11 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) held[0][v] = next[v];
         begin(turn + 1);
-        const Moments moments[1] = {combine(meeting.ask(turn), columns.n)};
+        const Moments moments = combine(meeting.ask(turn), acc_t(columns.n), one_by_n);
+        const Normalizer of[1] = {Normalizer(moments, one_by_n, eps)};
         request(turn + STAGES);  // all have told of this turn, so they have taken what is theirs of its stage
-        if (columns.of(0) == 0) store_stats(stats, row, M, moments[0], Normalizer(moments[0], columns.n, eps).rstd);
-        write_normalized<1>(held, moments, 1, columns, affine, y + row * N, N, eps);
+        if (columns.of(0) == 0) store_stats(stats, row, M, moments, of[0].rstd);
+        write_normalized<1>(held, of, 1, columns, affine, y + row * N, N);
     }
 }
 
@@ -250,17 +255,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
     const long long row = blockIdx.x;
     Packed<scalar_t> held[1][VECTORS];
-    Moments moments[1] = {{0, 0, 0, 0}};
+    Moments moments{0, 0, 0, 0};
     for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) held[0][v] = load_sum(x, residual, sum, row * N + columns.of(v), vectors);
-        moments[0] = join(moments[0], moments_of(held[0], true, columns));
+        moments = join(moments, moments_of(held[0], true, columns));
     }
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = moments[0];
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = moments;
     __syncthreads();
-    moments[0] = combine(parts, static_cast<int>(N));
-    if (threadIdx.x == 0) store_stats(stats, row, M, moments[0], Normalizer(moments[0], static_cast<int>(N), eps).rstd);
+    const acc_t one_by_n = acc_t(1) / acc_t(N);
+    moments = combine(parts, acc_t(N), one_by_n);
+    const Normalizer of[1] = {Normalizer(moments, one_by_n, eps)};
+    if (threadIdx.x == 0) store_stats(stats, row, M, moments, of[0].rstd);
     const Affine affine{weight, bias, vectors, nullptr};
     for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE) {
 #pragma unroll
@@ -273,6 +280,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
                 held[0][v] = load_packed(x + at, vectors);
 #endif
             }
-        write_normalized<1>(held, moments, 1, columns, affine, y + row * N, N, eps);
+        write_normalized<1>(held, of, 1, columns, affine, y + row * N, N);
     }
 }

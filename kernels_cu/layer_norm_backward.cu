@@ -138,7 +138,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         part /= tiles;
     }
     const long long groups = parts * GROUPS, first = part * GROUPS + group_of_block();
-    const acc_t one_by_n = acc_t(1) / columns.n;
+    const acc_t one_by_n = columns.one_by_n();
     ColumnGradients gradients(weight, columns, vectors);
     Packed<scalar_t> g[VECTORS], h[VECTORS], next_g[VECTORS], next_h[VECTORS];
     acc_t next_mean = 0, next_rstd = 0;
@@ -216,7 +216,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x);
     const Columns columns = columns_of_block(N);
     const long long first = group_of_grid();
-    const acc_t one_by_n = acc_t(1) / columns.n;
+    const acc_t one_by_n = columns.one_by_n();
     Stages<scalar_t, scalar_t> stages(arrivals, columns);
     if (threadIdx.x == 0) {
         stages.open();
@@ -302,7 +302,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     if (threadIdx.x % 32 == 0) table[threadIdx.x / 32] = {sums[0], sums[1]};
     __syncthreads();
     sum_parts(table, sums);
-    const acc_t means[2] = {sums[0] / static_cast<acc_t>(N), sums[1] / static_cast<acc_t>(N)};
+    const acc_t one_by_n = acc_t(1) / acc_t(N);
+    const acc_t means[2] = {sums[0] * one_by_n, sums[1] * one_by_n};
     for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE)
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)

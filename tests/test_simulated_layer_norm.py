@@ -22,7 +22,8 @@ WAYS = [
     (3, 1023, torch.float32, "registers", "registers"),
     (9, 4096, torch.float64, "registers", "registers in clusters"),
     (21, 8192, torch.float32, "registers", "wide"),
-    (3, 20_480, torch.bfloat16, "registers", "registers in clusters"),
+    (5, 2048, torch.bfloat16, "registers", "registers"),
+    (9, 20_480, torch.bfloat16, "wide", "registers in clusters"),
     (9, 20_480, torch.float32, "wide", "wide"),
     (2, 70_001, torch.float32, "streaming", "streaming"),
 ]
