@@ -1,7 +1,8 @@
 """Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,15 +11,14 @@ import kernels_cu
 from . import driver
 from .arrays import LIBRARIES, as_cupy
 from .dtypes import DTYPES, FLOATS
-from .errors import expected
 from .geometry import Geometry, Threads
 from .kernel import Kernel
+from .layer_norm_checks import check, check_backward, check_devices, check_residual
 from .layer_norm_plan import CLUSTERS_SINCE, Plan, backward_columns, backward_plan, forward_plan
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 
 FORWARD, BACKWARD = kernels_cu.source("layer_norm"), kernels_cu.source("layer_norm_backward")
-MOST_COLUMNS = 2**31 - 2**16  # what the texts count columns in, less a slice
 
 COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
 
@@ -74,45 +74,87 @@ def add_forward(
     x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     """The body of add_layer_norm: y, s = x + residual, and the statistics of s."""
-    check_residual(x, residual)
     return _forward(x, residual, weight, bias, normalized_shape, eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call comes to, once its arrays' shapes, dtypes and devices have been checked.
+
+    Attributes:
+        kernels: what is launched, in this order, each with its sizes.
+        dtype, stats: of the sum, and the shape of the statistics.
+        rows, n: the matrix.
+        partial: shape of what blocks leave of the gradients of weight and bias, or None.
+    """
+
+    kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
+    dtype: str
+    stats: tuple[int, ...]
+    rows: int
+    n: int
+    partial: tuple[int, int, int] | None = None
+
+
+# Calls by all that they depend on. To check and to choose takes twice as long as to launch.
+_CALLS: dict[tuple[Any, ...], Call] = {}
+_MOST_CALLS = 4096
+
+
+def _remembered(choose: Callable[..., Call], library: Any, shape: Sequence[int], *arrays: Any, **wants: bool) -> Call:
+    if library.is_fake(arrays[0]):
+        return choose(library, shape, *arrays, **wants)  # sizes may be symbols
+    of_arrays = [None if a is None else (a.shape, a.dtype, a.device) for a in arrays]
+    key = (choose, tuple(shape), *of_arrays, *wants.values())
+    call = _CALLS.get(key)
+    if call is None:
+        call = choose(library, shape, *arrays, **wants)
+        if len(_CALLS) >= _MOST_CALLS:
+            _CALLS.clear()
+        _CALLS[key] = call
+    return call
 
 
 def _forward(
     x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     library = LIBRARIES[type(x)]
+    call = _remembered(_forward_call, library, normalized_shape, x, residual, weight, bias)
+    x, residual, weight, bias = (None if a is None else library.contiguous(a) for a in (x, residual, weight, bias))
+    y = library.empty(x.shape, call.dtype, x)
+    s = None if residual is None else library.empty(x.shape, call.dtype, x)
+    stats = library.empty(call.stats, DTYPES[call.dtype].acc, x)
+    for kernel, sizes in call.kernels:
+        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, *sizes, eps)
+    if not call.kernels and not library.is_fake(y):
+        _fill_empty(stats, call.rows)
+    return y, s, stats
+
+
+def _forward_call(library: Any, normalized_shape: Sequence[int], x: Any, residual: Any, weight: Any, bias: Any) -> Call:
+    if residual is not None:
+        check_residual(x, residual)
     dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
     check(x, dtype, weight, bias, normalized_shape)
-    y = library.empty(x.shape, dtype, x)
-    s = None if residual is None else library.empty(x.shape, dtype, x)
+    check_devices(library, "layer_norm", x, residual=residual, weight=weight, bias=bias)
     batch = x.shape[: len(x.shape) - len(normalized_shape)]
-    stats = library.empty((2, *batch, *(1,) * len(normalized_shape)), DTYPES[dtype].acc, x)
-    _check_devices(library, "layer_norm", x, residual=residual, weight=weight, bias=bias)
-    if library.is_fake(y):
-        return y, s, stats
-    n = math.prod(normalized_shape)
-    rows = math.prod(batch)
-    if rows == 0 or n == 0:
-        _fill_empty(library, stats, rows)
-        return y, s, stats
-    x, residual, weight, bias = (None if a is None else library.contiguous(a) for a in (x, residual, weight, bias))
+    n, rows = math.prod(normalized_shape), math.prod(batch)
+    stats = (2, *batch, *(1,) * len(normalized_shape))
+    if library.is_fake(x) or rows == 0 or n == 0:
+        return Call((), dtype, stats, rows, n)
     input_bytes = sum(DTYPES[library.dtype_name(a)].itemsize for a in (x, residual) if a is not None)
     weights = next((a for a in (weight, bias) if a is not None), None)
     weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
     device = library.device_index(x)
     plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device))
     kernel = forward_kernel(plan, dtype, residual is not None)
-    if plan.kind == "wide":
-        types = tuple(None if a is None else library.dtype_name(a) for a in (x, residual, y, weights))
-        groups = min(_at_once(kernel, types, device) // plan.cluster, rows)
-        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, rows, n, groups, eps)
-    else:
-        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, rows, n, eps)
-    return y, s, stats
+    if plan.kind != "wide":
+        return Call(((kernel, (rows, n)),), dtype, stats, rows, n)
+    types = (library.dtype_name(x), None if residual is None else library.dtype_name(residual), dtype)
+    at_once = _at_once(kernel, (*types, None if weights is None else library.dtype_name(weights)), device)
+    return Call(((kernel, (rows, n, min(at_once // plan.cluster, rows))),), dtype, stats, rows, n)
 
 
-@cache
 def _at_once(kernel: Kernel, types: tuple[str | None, ...], device: int) -> int:
     """How many blocks run at once, for blocks that stay: types of x, residual, sum and weight, None for an absent one."""
     x, residual, dtype, weight = types
@@ -121,7 +163,7 @@ def _at_once(kernel: Kernel, types: tuple[str | None, ...], device: int) -> int:
     return kernel.resident_blocks({name: named[name] for name in kernel.signature.bindings}, device)
 
 
-def _fill_empty(library: Any, stats: Any, rows: int) -> None:
+def _fill_empty(stats: Any, rows: int) -> None:
     """The statistics of rows without elements, as PyTorch has them: a mean of 0, and NaN."""
     if rows:
         stats[0] = 0
@@ -143,153 +185,71 @@ def backward(
     """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); what is not wanted
     has no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of this gradient."""
     library = LIBRARIES[type(x)]
-    dtype = library.dtype_name(x)
-    check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
-    weight_dtype = dtype if weight is None else library.dtype_name(weight)
-    grad_x = library.empty(x.shape if want_x else (0,), dtype, x)
+    arrays = (x, grad_y, stats, weight, grad_sum)
+    call = _remembered(
+        _backward_call, library, normalized_shape, *arrays, want_x=want_x, want_affine=want_weight or want_bias
+    )
+    x, grad_y, stats, weight, grad_sum = (None if a is None else library.contiguous(a) for a in arrays)
+    weight_dtype = call.dtype if weight is None else library.dtype_name(weight)
+    grad_x = library.empty(x.shape if want_x else (0,), call.dtype, x)
     grad_weight = library.empty(normalized_shape if want_weight else (0,), weight_dtype, x)
     grad_bias = library.empty(normalized_shape if want_bias else (0,), weight_dtype, x)
     found = grad_x, grad_weight, grad_bias
-    _check_devices(library, "layer_norm_backward", x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
-    if library.is_fake(grad_x):
-        return found
-    n = math.prod(normalized_shape)
-    rows = math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
-    if rows == 0 or n == 0:
+    partial = None if call.partial is None else library.empty(call.partial, DTYPES[call.dtype].acc, x)
+    for kernel, sizes in call.kernels:
+        if kernel is COLUMN_SUMS:
+            of_weight, of_bias = (grad_weight if want_weight else None), (grad_bias if want_bias else None)
+            kernel.launch_fresh(partial, of_weight, of_bias, *sizes)
+        elif "partial" not in kernel.signature.names:
+            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
+        else:
+            makes_x = kernel.constants.get("WANT_X", 1)
+            more, written = (grad_sum, grad_x) if makes_x else (None, None)
+            kernel.launch_fresh(grad_y, x, stats, weight, more, written, partial, *sizes)
+    if not call.kernels and not library.is_fake(grad_x):
         for gradient in (grad_weight, grad_bias):
             gradient[...] = 0
-        return found
-    arrays = (None if a is None else library.contiguous(a) for a in (grad_y, x, stats, weight, grad_sum))
-    grad_y, x, stats, weight, grad_sum = arrays
-    device = library.device_index(x)
-    want_affine = want_weight or want_bias
-    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device))
-    if not want_x or plan.kind == "streaming":
-        if want_x:
-            kernel = backward_kernel(plan, dtype, True, False, grad_sum is not None)
-            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, rows, n)
-        plan, want_x, grad_sum = backward_columns(n, dtype), False, None
-    partial = None
-    if want_x or want_affine:
-        kernel = backward_kernel(plan, dtype, want_x, want_affine, grad_sum is not None)
-        at_once = _at_once(kernel, (None, None, dtype, weight_dtype), device) // plan.cluster
-        tiles = 1 if want_x else -(-n // plan.slice)
-        parts = max(1, min(at_once // tiles, -(-rows // plan.groups)))
-        if want_affine:
-            partial = library.empty((2, parts, n), DTYPES[dtype].acc, x)
-        written = grad_x if want_x else None
-        if plan.kind == "wide":
-            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, written, partial, rows, n, parts)
-        else:
-            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, written, partial, rows, n, parts, parts * tiles)
-    if partial is not None:
-        COLUMN_SUMS.launch_fresh(
-            partial, grad_weight if want_weight else None, grad_bias if want_bias else None, parts, n
-        )
     return found
 
 
-def _check_devices(library: Any, where: str, x: Any, **others: Any) -> None:
-    lead = library.info(x)
-    for name, other in others.items():
-        if other is None:
-            continue
-        info = library.info(other)
-        if (info.place, info.device) != (lead.place, lead.device):
-            raise ValueError(expected(where, name, f"be on the device of `x` ({lead})", info))
-
-
-def check_shape(x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None) -> None:
-    """Refuses shapes in the words that PyTorch's users know.
-
-    Raises:
-        RuntimeError: an empty normalized_shape, or one that x, weight or bias do not have.
-    """
-    shape = list(normalized_shape)
-    if not shape:
-        raise RuntimeError(
-            "layer_norm: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
-            "but got normalized_shape = []"
-        )
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and list(parameter.shape) != shape:
-            raise RuntimeError(
-                f"layer_norm: Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
-                f"{list(parameter.shape)} and normalized_shape = {shape}"
-            )
-    if len(x.shape) < len(shape) or list(x.shape[len(x.shape) - len(shape) :]) != shape:
-        wanted = ", ".join(["*", *map(str, shape)])
-        raise RuntimeError(
-            f"layer_norm: Given normalized_shape={shape}, expected input with shape [{wanted}], but got input of size"
-            f"{list(x.shape)}"
-        )
-
-
-def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Sequence[int]) -> None:
-    """Refuses what no lane takes: the same words for a body and for a reference.
-
-    Args:
-        dtype: of the sum that is normalised.
-
-    Raises:
-        RuntimeError: shapes as :func:`check_shape`; a weight or bias of another dtype than x, unless it is float32 beside
-            x of 16 bits, or the two of different dtypes.
-        TypeError: x is not floating.
-        ValueError: a row of more than 2^31 - 2^16 elements.
-    """
-    check_shape(x, normalized_shape, weight, bias)
-    if dtype not in FLOATS:
-        raise TypeError(expected("layer_norm", "x", f"have dtype {' or '.join(FLOATS)}", dtype))
-    allowed = (dtype, "float32") if DTYPES[dtype].itemsize == 2 else (dtype,)
-    library = LIBRARIES[type(x)]
-    names = [library.dtype_name(p) for p in (weight, bias) if p is not None]
-    for name in names:
-        if name not in allowed or name != names[0]:
-            raise RuntimeError(
-                f"layer_norm: expected scalar type {names[0] if name in allowed else dtype} but found {name}: `weight` and "
-                f"`bias` must have dtype {' or '.join(allowed)}, both the same"
-            )
-    if math.prod(normalized_shape) > MOST_COLUMNS:
-        raise ValueError(
-            expected("layer_norm", "normalized_shape", f"hold at most {MOST_COLUMNS} elements", list(normalized_shape))
-        )
-
-
-def check_residual(x: Any, residual: Any) -> None:
-    """Refuses a residual of another shape.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if x.shape != residual.shape:
-        raise ValueError(
-            expected("add_layer_norm", "residual", f"have x's shape {tuple(x.shape)}", tuple(residual.shape))
-        )
-
-
-def check_backward(
-    grad_y: Any, x: Any, dtype: str, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Sequence[int]
-) -> None:
-    """Refuses operands of a gradient that do not belong together.
-
-    Raises:
-        ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
-        TypeError: dtypes that are not x's.
-    """
-    check(x, dtype, weight, None, normalized_shape)
-    library = LIBRARIES[type(x)]
-    for name, gradient in (("grad_y", grad_y), ("grad_sum", grad_sum)):
-        if gradient is None:
-            continue
-        if gradient.shape != x.shape:
-            raise ValueError(
-                expected("layer_norm_backward", name, f"have x's shape {tuple(x.shape)}", tuple(gradient.shape))
-            )
-        if library.dtype_name(gradient) != dtype:
-            raise TypeError(expected("layer_norm_backward", name, f"have dtype {dtype}", library.dtype_name(gradient)))
-    wanted = (2, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
-    if tuple(stats.shape) != wanted:
-        raise ValueError(expected("layer_norm_backward", "stats", f"have shape {wanted}", tuple(stats.shape)))
+def _backward_call(
+    library: Any,
+    normalized_shape: Sequence[int],
+    x: Any,
+    grad_y: Any,
+    stats: Any,
+    weight: Any,
+    grad_sum: Any,
+    *,
+    want_x: bool,
+    want_affine: bool,
+) -> Call:
+    dtype = library.dtype_name(x)
+    check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
+    check_devices(library, "layer_norm_backward", x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
+    n, rows = math.prod(normalized_shape), math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
+    if library.is_fake(x) or rows == 0 or n == 0:
+        return Call((), dtype, (), rows, n)
+    weight_dtype = dtype if weight is None else library.dtype_name(weight)
+    device = library.device_index(x)
+    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device))
+    kernels: list[tuple[Kernel, tuple[int, ...]]] = []
+    more = grad_sum is not None
+    if not want_x or plan.kind == "streaming":
+        if want_x:
+            kernels.append((backward_kernel(plan, dtype, True, False, more), (rows, n)))
+        plan, want_x, more = backward_columns(n, dtype), False, False
+    partial = None
+    if want_x or want_affine:
+        kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
+        at_once = _at_once(kernel, (None, None, dtype, weight_dtype), device) // plan.cluster
+        tiles = 1 if want_x else -(-n // plan.slice)
+        parts = max(1, min(at_once // tiles, -(-rows // plan.groups)))
+        kernels.append((kernel, (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)))
+        if want_affine:
+            partial = (2, parts, n)
+            kernels.append((COLUMN_SUMS, (parts, n)))
+    return Call(tuple(kernels), dtype, (), rows, n, partial)
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:

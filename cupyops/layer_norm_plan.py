@@ -177,9 +177,12 @@ def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_by
     elif accesses <= 16384:
         vectors, min_blocks, stages = 5, 1, 3
     elif accesses <= cluster * 512 * 16:
-        threads = threads_for(accesses, 16 * cluster)
-        full = threads * 16 * cluster == accesses
-        return Plan("registers", threads, threads, lanes, 16, cluster=cluster, full=full)
+        vectors, min_blocks = (8, 2) if itemsize == 2 and accesses <= cluster * 512 * 8 else (16, 1)
+        threads = threads_for(accesses, vectors * cluster)
+        full = threads * vectors * cluster == accesses
+        if weight_bytes > itemsize:
+            min_blocks = 1
+        return Plan("registers", threads, threads, lanes, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
     else:
         return None
     threads = threads_for(accesses, vectors * cluster)

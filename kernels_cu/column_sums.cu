@@ -13,6 +13,7 @@ extern "C" __global__ void __launch_bounds__(1024) column_sums(
     const long long column = blockIdx.x * 32ll + threadIdx.x;
     acc_t a = 0, b = 0;
     if (column < N)
+#pragma unroll 8
         for (long long p = threadIdx.y; p < parts; p += 32) {
             a += partial[p * N + column];
             b += partial[(parts + p) * N + column];

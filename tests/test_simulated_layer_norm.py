@@ -1,5 +1,6 @@
 """Layer normalisation's kernels on the CPU, sanitized: one length for each way that a row can go."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +72,23 @@ def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: tor
     for a, b in zip(got, wanted, strict=True):
         error = (a.double() - b).abs().max() / b.abs().max()
         assert error <= 4 * torch.finfo(dtype).eps
+
+
+def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["cupyops.layer_norm"]
+    monkeypatch.setattr(module, "_MOST_CALLS", 3)
+    calls: dict[object, object] = {}
+    monkeypatch.setattr(module, "_CALLS", calls)
+    x, weight = torch.randn(4, 96), torch.randn(96)
+    for _ in range(2):
+        for rows in (x, torch.randn(7, 96), torch.randn(4, 2, 48), x.double(), x.bfloat16(), x[:0]):
+            shape = rows.shape[1:]
+            for w in (None, weight.to(rows.dtype).reshape(shape)):
+                wanted = F.layer_norm(rows.double(), shape, None if w is None else w.double())
+                tolerance = (
+                    {"rtol": 0.02, "atol": 0.02} if rows.dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+                )
+                torch.testing.assert_close(layer_norm(rows, shape, w).double(), wanted, **tolerance)
+                assert len(calls) <= 3
+        with pytest.raises(RuntimeError, match="Expected weight to be of same shape"):
+            layer_norm(x, 96, weight[1:])

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..add2 import check_alpha
 from ..gelu import check as check_gelu
-from ..layer_norm import check as check_layer_norm
-from ..layer_norm import check_backward, check_residual
+from ..layer_norm_checks import check as check_layer_norm
+from ..layer_norm_checks import check_backward, check_residual
 from .arrays import DTYPE_NAMES
 
 __all__ = ["add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"]
