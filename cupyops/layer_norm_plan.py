@@ -129,6 +129,7 @@ _FORWARD_16 = (
     (640, 5, 1, 256, 4),
     (1024, 4, 2, 256, 3),
     (2048, 8, 1, 256, 3),
+    (4096, 8, 1, 512, 1),
 )
 # float64 has twice the registers to an element.
 _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
@@ -149,6 +150,11 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
     lanes = lanes_for(n, itemsize)
     accesses = n // lanes
     table = {2: _FORWARD_16, 4: _FORWARD_32, 8: _FORWARD_64}[itemsize]
+    # Where there are clusters, they are faster than the longest 16-bit rows in registers.
+    if capability >= CLUSTERS_SINCE and accesses > (2048 if itemsize == 2 else 4096):
+        wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes)
+        if wide is not None:
+            return wide
     for most, vectors, rows_each, block, min_blocks in table:
         if accesses <= most:
             threads = threads_for(accesses, vectors)
@@ -163,8 +169,7 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
                 min_blocks=min_blocks if weight_bytes <= itemsize else max(1, min_blocks * 3 // 4),
                 full=threads * vectors * lanes == n,
             )
-    wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes) if capability >= CLUSTERS_SINCE else None
-    return wide or Plan("streaming", 512, 512, lanes, 4)
+    return Plan("streaming", 512, 512, lanes, 4)
 
 
 def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_bytes: int) -> Plan | None:
