@@ -21,7 +21,6 @@ from . import __version__
 from .compiler import OPTIONS, compile_text, supported_architectures, warnings_in
 from .dtypes import DTYPES, FLOATS
 from .errors import CompileError, nearest
-from .geometry import Geometry
 from .kernel import Kernel, all_kernels
 from .toolchain import cuda_headers, nvrtc_version
 
@@ -295,26 +294,9 @@ def choose_kernels(options: argparse.Namespace) -> list[Kernel]:
 def own_kernels(path: Path, names: Sequence[str], dtypes: Sequence[str], constants: Mapping[str, int]) -> list[Kernel]:
     """Kernels of a user's text, with the headers that lie beside it."""
     try:
-        text = path.read_text(encoding="utf-8")
-        beside = sorted(p for p in path.parent.iterdir() if p.suffix in (".cuh", ".h"))
-        headers = {p.name: p.read_text(encoding="utf-8") for p in beside if f'"{p.name}"' in text}
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"--file {path}: it and what it includes must be UTF-8 ({problem.reason})") from None
-    try:
-        return [
-            Kernel(text, n, _NeverLaunched(), dtypes=dtypes, constants=constants, filename=path.name, headers=headers)
-            for n in names
-        ]
+        return [Kernel(path, n, dtypes=dtypes, constants=constants) for n in names]
     except (ValueError, TypeError) as problem:
-        raise ValueError(f"--file {path}: {problem}") from None
-
-
-class _NeverLaunched(Geometry):
-    """The geometry of a kernel that is only compiled: it counts by nothing and says nothing of a block."""
-
-    sizes = ()
-    threads = (1, 1, 1)
-    blocks = ("1", "1", "1")
+        raise ValueError(f"--file {path}: {str(problem).removeprefix(f'{path}: ')}") from None
 
 
 def sensible_processes(jobs: int) -> int:
