@@ -5,6 +5,7 @@ are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA 
 """
 
 from .add2 import add2
+from .bundle import load_bundle
 from .debug import debug_mode, set_debug
 from .errors import CompileError, LaunchError, MissingDependencyError
 from .gelu import gelu, gelu_backward
@@ -30,6 +31,7 @@ __all__ = [
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "load_bundle",
     "set_debug",
     "simulate",
     "warmup",

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from . import debug, driver, simulator, toolchain
+from . import bundle, debug, driver, simulator, toolchain
 from .call import Call, bind, check
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
-from .errors import LaunchError, expected
+from .errors import LaunchError, MissingDependencyError, expected
 from .fast_lane import write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, Geometry, Grid, Target, Threads
 from .signature import Signature, check_declaration, only, the_kernel
@@ -177,6 +177,8 @@ class Kernel:
                 f"{name}: a block of {x} x {y} x {z} threads: CUDA has at most {MAX_BLOCK}, and {MAX_BLOCK_Z} in z"
             )
         self._variants: dict[tuple[Any, ...], Variant] = {}
+        # Choices of types that calls have made, also on arrays without memory: what a bundle needs beside the declared.
+        self.met: dict[tuple[str, ...], dict[str, str]] = {}
         # Bodies call this attribute; the fast lane takes its place once there is something to be fast about.
         self.launch: Callable[..., None] = self.checked_launch
         # The same for a body that has just allocated its outputs to fit: the fast lane need not look at them again.
@@ -257,7 +259,13 @@ class Kernel:
                 raise LaunchError(
                     f"{what} needs a GPU of sm_{self.since} or later, and GPU {device} is sm_{capability}"
                 )
-            binary = binary_for(self.final_text(types), what, target_for(capability), self.options)
+            text = self.final_text(types)
+            binary = bundle.find(text, capability, self.options)
+            if binary is None:
+                try:
+                    binary = binary_for(text, what, target_for(capability), self.options)
+                except MissingDependencyError as error:
+                    raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
             raw = driver.load(binary, self.name)
             packing = self.signature.packing(types, self.constants)
             driver.check_parameters(raw, what, self.signature, packing[1])
@@ -299,6 +307,7 @@ class Kernel:
     def run(self, call: Call, threads: Sequence[int] = ()) -> None:
         """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call."""
         lead = call.lead
+        self.met.setdefault(tuple(call.types.values()), call.types)
         if lead.fake:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
