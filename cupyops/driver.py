@@ -23,6 +23,7 @@ __all__ = [
     "ensure_context",
     "handle",
     "load",
+    "name",
     "resident_blocks",
     "submit",
 ]
@@ -132,6 +133,13 @@ def capability(device: int) -> int:
     if device < 0:
         return SIMULATED_CAPABILITY
     return int(toolchain.cupy().cuda.Device(device).compute_capability)
+
+
+@cache
+def name(device: int) -> str:
+    """What a GPU is called, "NVIDIA H200"."""
+    found = toolchain.cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 class _LaunchAttribute(ctypes.Structure):

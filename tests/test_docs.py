@@ -12,18 +12,27 @@ from cupyops.compiler import OPTIONS, compile_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
-SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
+
+
+def samples(page: Path) -> list[re.Match[str]]:
+    return list(re.finditer(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+
+
+SAMPLES = [p for p in PAGES if samples(p)]
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.simulator if p.name == "simulator.md" else ()) for p in SAMPLES],
+    [
+        pytest.param(p, marks=pytest.mark.simulator if any("simulate(" in m[1] for m in samples(p)) else ())
+        for p in SAMPLES
+    ],
     ids=lambda p: p.name,
 )
 def test_samples_run_in_order(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     scope: dict[str, object] = {"__name__": "sample"}
-    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+    for match in samples(page):
         line = text.count("\n", 0, match.start(1))
         exec(compile("\n" * line + match[1], str(page), "exec"), scope)
     pytest.importorskip("cupy")
@@ -76,6 +85,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "kernels_cu",
         "cupyops.kernel",
         "cupyops.add2",
+        "cupyops.tuned",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
         "cupyops.torch.operator",
