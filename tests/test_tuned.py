@@ -44,6 +44,17 @@ def test_output_and_input_may_be_one_array(gpu: Gpu) -> None:
     assert (x.values == 3 * np.arange(9)).all()
 
 
+@pytest.mark.parametrize("offset", [0, 1, 63])
+def test_what_runs_on_copies_is_aligned_as_the_call_is(gpu: Gpu, offset: int) -> None:
+    """Kernels choose their accesses by it; so another choice would be timed."""
+    whole = np.ones(1000 + 128, np.float32)
+    start = -(whole.ctypes.data // 4) % 64 + offset
+    y = Array(whole[start : start + 1000])
+    tuned()(arguments()[0], y, 2.0, 1000)
+    assert len(set(gpu.outputs)) == 3  # two copies, and at last the call's own
+    assert {address % 256 for address in gpu.outputs} == {4 * offset}
+
+
 def test_the_first_is_kept_for_less_than_two_percent(gpu: Gpu) -> None:
     gpu.cost = lambda block, n: {256: 100.0, 128: 98.5, 512: 97.0}[block]
     assert tuned(256, 128).choice(*arguments()).geometry.threads[0] == 256
@@ -158,14 +169,14 @@ def test_a_tolerance_is_the_sum_of_its_parts(gpu: Gpu) -> None:
                 axpys(*arguments())
 
 
-@pytest.mark.parametrize("at", [0, 15, 16, 999])
+@pytest.mark.parametrize("at", [0, 15, 16, 1008])
 @pytest.mark.parametrize("rounding", [False, True])
 def test_the_gate_sees_every_element(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, at: int, rounding: bool) -> None:
     """Also where outputs are compared in pieces."""
     monkeypatch.setattr("cupyops.trial._CHUNK", 64)
     gpu.wrong[128] = one_off(at, 1.0)
     with pytest.raises(TuningError, match=f"element {at} of `y` is {2 + 2 * at}.0, and was {1 + 2 * at}.0"):
-        tuned(atol=0.9 if rounding else 0.0)(*arguments())
+        tuned(atol=0.9 if rounding else 0.0)(*arguments(1009))
 
 
 def test_the_gate_sees_every_bit_and_takes_nan_for_nan(gpu: Gpu) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from timed_gpu import BLOCKS, TEXT, Gpu, a_new_process, arguments, axpy, launched, timed_gpu, tuned
 
-from cupyops import Elementwise, GridStride, Kernel, Threads, Tuned, tuning
+from cupyops import Elementwise, GridStride, Kernel, Threads, Tuned, TuningError, tuning
 
 
 @pytest.fixture
@@ -147,3 +148,92 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -
         tuning.load(tmp_path / "choices.json")
     with pytest.raises(FileNotFoundError):
         tuning.load(tmp_path / "absent.json")
+
+
+# On a GPU
+
+SCALE = """
+extern "C" __global__ void __launch_bounds__(MOST) scale(
+    const scalar_t* __restrict__ x,  // (n)
+    scalar_t* __restrict__ y,        // (n)
+    acc_t factor, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    for (int k = 0; k < DELAYS; ++k) __nanosleep(500000);
+    if (i < n) y[i] = scalar_t(factor * acc_t(x[i]) + acc_t(OFF));
+}
+"""
+
+
+def scale(delays: int = 0, block: int = 256, most: int = 1024, off: int = 0) -> Kernel:
+    constants = {"DELAYS": delays, "MOST": most, "OFF": off}
+    return Kernel(SCALE, "scale", Threads("n", block=(block, 1, 1)), constants=constants)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that remembers nothing, and a process that does not either."""
+    monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
+    monkeypatch.setattr(tuning, "_own", {})
+    monkeypatch.setattr(tuning, "_loaded", {})
+    monkeypatch.setattr(tuning, "_path", lambda key: tmp_path / "tuning" / f"{key}.json")
+    return tmp_path / "tuning"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_finds_the_fastest_and_gives_its_result(fresh: Path, dtype: torch.dtype) -> None:
+    """The first sleeps, the last cannot be launched."""
+    scales = Tuned([scale(4), scale(), scale(block=512, most=128)])
+    x = torch.randn(5001, device="cuda").to(dtype)
+    for start in (0, 1):  # also where the output is not aligned
+        y = torch.empty(5001, device="cuda", dtype=dtype)[start:]
+        scales(x[start:], y, 2.0, y.numel())
+        assert torch.equal(y, 2 * x[start:])
+    assert scales.choice(x, x, 2.0, 5001) is scales.kernels[1]
+    (file,) = fresh.iterdir()
+    record = json.loads(file.read_text())
+    assert record["gpu"] == torch.cuda.get_device_name()
+    times = list(record["microseconds"].values())
+    assert times[0] > 10 * times[1] > 0
+    assert times[2] is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_refuses_a_choice_with_another_result(fresh: Path) -> None:
+    x, y = torch.ones(5000, device="cuda"), torch.zeros(5000, device="cuda")
+    with pytest.raises(TuningError, match="element 0 of `y` is 3.0, and was 2.0"):
+        Tuned([scale(), scale(off=1)])(x, y, 2.0, 5000)
+    assert not y.any()
+
+
+@pytest.mark.gpu
+def test_a_capture_times_nothing_and_takes_what_is_remembered(fresh: Path) -> None:
+    scales = Tuned([scale(1), scale()])
+    x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
+    scales.kernels[0](x, y, 2.0, 1000)  # compiled, as before any capture
+    for remembered in (False, True):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            scales(x, y, 3.0, 1000)
+        y.zero_()
+        graph.replay()
+        assert torch.equal(y, 3 * x)
+        assert bool(list(fresh.glob("*"))) == remembered
+        assert (scales.choice(x, y, 2.0, 1000) is scales.kernels[1]) or not remembered
+
+
+@pytest.mark.gpu
+def test_arrays_of_cupy_and_side_streams(fresh: Path) -> None:
+    import cupy
+    import numpy
+
+    scales = Tuned([scale(1), scale()])
+    x, y = cupy.asarray(numpy.arange(1000, dtype=numpy.float32)), cupy.asarray(numpy.zeros(1000, numpy.float32))
+    scales(x, y, 2.0, 1000)
+    assert (y.get() == 2 * numpy.arange(1000)).all()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(20_000_000)
+        t = torch.full((3000,), 4.0, device="cuda")
+        out = torch.empty_like(t)
+        scales(t, out, 2.0, 3000)
+        assert torch.equal(out, 2 * t)

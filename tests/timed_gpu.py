@@ -58,6 +58,7 @@ class Gpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.launches: list[int] = []  # threads of a block, of each launch
+        self.outputs: list[int] = []  # addresses, of each launch
         self.cost: Callable[[int, int], float] = lambda block, n: {256: 3.0, 128: 2.0, 512: 4.0}[block]
         self.wrong: dict[int, Callable[[np.ndarray], None]] = {}
         self.refused: set[int] = set()
@@ -103,6 +104,7 @@ class Gpu:
         table = (ctypes.c_void_p * 4).from_address(rest[8])
         read = (ctypes.c_uint64, ctypes.c_uint64, kind, ctypes.c_int64)
         x, y, a, n = (t.from_address(at).value for t, at in zip(read, table, strict=True))
+        self.outputs.append(y)
         self.now += self.cost(threads, n)
         if threads in self.failing:
             self.pending = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
