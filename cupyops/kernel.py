@@ -22,9 +22,10 @@ from . import bundle, debug, driver, simulator, toolchain
 from .call import Call, bind, check
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
-from .errors import LaunchError, MissingDependencyError, expected
+from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, Geometry, Grid, Target, Threads
+from .origin import declaring_file, located
 from .signature import Signature, check_declaration, only, the_kernel
 from .source import assemble, read
 
@@ -160,6 +161,7 @@ class Kernel:
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
+        self._declared_in = declaring_file()
         self.geometry = geometry
         self.dtypes = tuple(dtypes)
         self.constants = {**geometry.constants, **_integers(name, constants or {})}
@@ -264,6 +266,8 @@ class Kernel:
             if binary is None:
                 try:
                     binary = binary_for(text, what, target_for(capability), self.options)
+                except CompileError as error:
+                    raise self._located(error) from error.__cause__
                 except MissingDependencyError as error:
                     raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
             raw = driver.load(binary, self.name)
@@ -284,6 +288,9 @@ class Kernel:
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
             return Variant(what, raw, packing, self.geometry, target, self.shared)
+
+    def _located(self, error: CompileError) -> CompileError:
+        return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def resident_blocks(self, types: Mapping[str, str], device: int) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
@@ -312,7 +319,10 @@ class Kernel:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
-            simulator.launch(self, call, sizes)
+            try:
+                simulator.launch(self, call, sizes)
+            except CompileError as error:
+                raise self._located(error) from None
             return
         if lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(call.infos)), "be on a CUDA device", lead))

@@ -1,6 +1,7 @@
 """What a user who got something wrong is told: kernel, parameter, what was expected, what came, and what mends it."""
 
 import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,65 @@ def test_a_write_behind_the_back_of_const_is_found_by_the_sanitizer() -> None:
     assert str(caught.value).startswith(
         "softclip<float32>: writes to an array that is const: element 0 of `x` (float32[4] on cpu) at softclip.cu:7, by block "
     )
+
+
+OPS = """\
+import cupyops
+from cupyops import Kernel
+
+LIMIT = 2
+hardclip = Kernel(
+    r\"\"\"
+extern "C" __global__ void hardclip(
+    const float* x,  // (n)
+    float* y,        // (n)
+    int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = fminf(x[i], limit);
+}\"\"\"
+)
+"""
+
+
+def declared(folder: Path, text: str = OPS) -> Kernel:
+    """The kernel of a module in a file."""
+    (folder / "ops.py").write_text(text)
+    scope: dict[str, Any] = {"__name__": "ops"}
+    exec(compile(text, str(folder / "ops.py"), "exec"), scope)
+    found: Kernel = scope["hardclip"]
+    return found
+
+
+def test_a_compile_error_is_at_the_line_of_the_python_file_that_holds_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cupy")
+    from test_kernel import Gpus
+
+    monkeypatch.setattr("cupyops.toolchain.cupy", Gpus)
+    message = compile_error_of(lambda: declared(tmp_path).variant({}, 0))
+    assert OPS.split("\n")[11].startswith("    if (i < n)")
+    assert message[1] == f'{tmp_path}/ops.py:12 (hardclip.cu:7): error: identifier "limit" is undefined'
+    assert message[4] == ">    7 |     if (i < n) y[i] = fminf(x[i], limit);"
+    # Where the text does not stand so in the file, or twice, its own lines are all there is.
+    for name, other in (("escaped", OPS.replace('r"', '"').replace("/", "\\x2f")), ("twice", OPS + OPS)):
+        folder = tmp_path / name
+        folder.mkdir()
+        message = compile_error_of(lambda folder=folder, other=other: declared(folder, other).variant({}, 0))  # type: ignore[misc]
+        assert message[1].startswith("hardclip.cu:7: error: ")
+
+
+@pytest.mark.simulator
+def test_so_it_is_in_the_simulator(tmp_path: Path) -> None:
+    with cupyops.simulate():
+        message = compile_error_of(lambda: declared(tmp_path)[4](torch.ones(4), torch.ones(4), 4))
+    assert any(re.match(rf"{tmp_path}/ops.py:12 \(hardclip.cu:7\): error: .*limit", line) for line in message), message
+
+
+def compile_error_of(call: Callable[[], object]) -> list[str]:
+    with pytest.raises(CompileError) as caught:
+        call()
+    return str(caught.value).split("\n")
 
 
 # Files

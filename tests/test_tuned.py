@@ -71,6 +71,7 @@ def test_launches_are_timed_in_turn_and_the_middle_counts(gpu: Gpu) -> None:
     assert gate == [256, 128]
     assert timed == [256, 128] * (len(timed) // 2)
     assert 5 <= len(timed) // 2 - 1 <= 25
+    assert gpu.flushed == len(timed) * 2 * 64, "not each with a cold cache"
 
 
 def test_long_kernels_are_launched_less_often(gpu: Gpu) -> None:
@@ -187,6 +188,10 @@ def test_the_gate_sees_every_bit_and_takes_nan_for_nan(gpu: Gpu) -> None:
     with pytest.raises(TuningError, match="element 0 of `y` is -0.0, and was 0.0"):
         tuned(exact=("n",))(x, y, a, n)
     assert tuned(exact=("n",), atol=1e-30).choice(x, y, a, n)
+    gpu.wrong[128] = lambda result: result.__setitem__(1, np.copysign(np.nan, -1))
+    with pytest.raises(TuningError, match="element 1 of `y` is nan, and was nan"):
+        tuned(256, 128)(x, y, a, n)
+    assert tuned(256, 128, atol=1e-30).choice(x, y, a, n)
 
 
 def test_a_choice_that_the_gpu_does_not_take_is_left_out(gpu: Gpu) -> None:

@@ -66,6 +66,7 @@ class Gpu:
         self.capturing: bool | Exception = False
         self.free_bytes = 1 << 30
         self.now = 0.0
+        self.flushed = 0
         self.held: dict[int, Any] = {}
         self.events: dict[int, float] = {}
         self.pending: Exception | None = None
@@ -133,6 +134,7 @@ class Gpu:
 
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
         self.now += 1000.0  # which is timed by nobody
+        self.flushed += size
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
         if self.pending:
