@@ -206,17 +206,12 @@ class Kernel:
         ``kernel[n](x, y, n)``, ``kernel[N, M](...)``.
 
         Raises:
-            TypeError: the kernel has a policy, or these are not one to three integers.
-            ValueError: a negative number.
+            TypeError: the kernel has a policy; from the launch, if these are not one to three integers.
+            ValueError: from the launch, for a negative number; else as a call.
         """
         if not self.geometry.per_call:
             raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
-        counts = threads if isinstance(threads, tuple) else (threads,)
-        if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
-            raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
-        if min(counts) < 0:
-            raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
-        return partial(self._launch_on, [*map(operator.index, counts), 1, 1][:3])
+        return partial(self._launch_on, threads)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"
@@ -308,8 +303,16 @@ class Kernel:
             )
         self.run(check(self, bind(self, args, kwargs)))
 
-    def _launch_on(self, threads: Sequence[int], *args: Any, **kwargs: Any) -> None:
-        self.run(check(self, bind(self, args, kwargs)), threads)
+    def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        call = check(self, bind(self, args, kwargs))
+        counts = threads if isinstance(threads, tuple) else (threads,)
+        if not call.lead.fake:  # else they may be symbols, and to look at one would fix it
+            if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
+                raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
+            if min(counts) < 0:
+                raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
+            counts = tuple(map(operator.index, counts))
+        self.run(call, (*counts, 1, 1)[:3])
 
     def run(self, call: Call, threads: Sequence[int] = ()) -> None:
         """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call."""

@@ -7,7 +7,6 @@ host the time to queue the launch.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,9 @@ __all__ = ["microseconds"]
 
 _SECONDS = 0.1  # what timing may take, all candidates together
 _ROUNDS = (5, 25)  # at least, at most
+_FLUSHING = (
+    1 << 25
+)  # bytes written before each launch, or twice the cache: long enough for the host to queue the launch
 _CHUNK = 1 << 26  # bytes that are compared at once
 _ALIGNMENT = 256  # an output that is not aligned so must stay so, since kernels choose their accesses by it
 
@@ -46,13 +48,14 @@ def microseconds(
     """
     runtime = toolchain.cupy().cuda.runtime
     stream = call.library.stream(call.lead.device)
-    launches: dict[str, Callable[[list[Any]], None]] = {}
+    launches: dict[str, Callable[[], None]] = {}
     with _copies(runtime, call, kernels[0]) as (reference, copies):
         for kernel, name in zip(kernels, names, strict=True):
             try:
-                launch = _launch(kernel, call, stream)
-                values = reference.fresh(stream) if not launches else copies.fresh(stream)
-                launch(values)
+                outputs = copies if launches else reference
+                launch = _launch(kernel, call, outputs.values, stream)
+                outputs.refill(stream)
+                launch()
             except (LaunchError, ValueError):
                 if not launches:
                     raise
@@ -67,27 +70,28 @@ def microseconds(
                     f"two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
                 )
             launches[name] = launch
-        with _memory(runtime, 2 * _cache_bytes(call.lead.device)) as (flushed, size):
+        with _memory(runtime, _flushing_bytes(call.lead.device)) as (flushed, size):
             clock = _Clock(runtime, stream, lambda: runtime.memsetAsync(flushed, 0, size, stream))
-            timed = [partial(launch, copies.values) for launch in launches.values()]
-            once = sum(first for (first,) in clock.times(timed, 1))
-            times = clock.times(timed, max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0)))))
+            once = sum(first for (first,) in clock.times([*launches.values()], 1))
+            times = clock.times(
+                [*launches.values()], max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0))))
+            )
     found = {name: round(median(t), 3) for name, t in zip(launches, times, strict=True)}
     return {name: found.get(name) for name in names}
 
 
-def _launch(kernel: "Kernel", call: Call, stream: int) -> Callable[[list[Any]], None]:
-    """The launch of a kernel on values in place of the call's."""
+def _launch(kernel: "Kernel", call: Call, values: Sequence[Any], stream: int) -> Callable[[], None]:
+    """The launch of a kernel on values in place of the call's. They are packed once, not between two events."""
     variant = kernel.variant(call.types, call.lead.device)
     grid = kernel.grid(variant, [call.values[s] for s in kernel.geometry.sizes])
+    buffer = variant.packed(values)
 
-    def launch(values: list[Any]) -> None:
+    def launch() -> None:
         try:
-            driver.submit(variant.function, grid, variant.threads, variant.shared, stream, variant.packed(values))
+            driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer)
         except Exception as error:  # CuPy's driver errors
-            raise LaunchError(
-                f"{variant.what} with grid {grid}, block {variant.threads} {driver.refusal(error)}"
-            ) from error
+            what = f"{variant.what} with grid {grid}, block {variant.threads}"
+            raise LaunchError(f"{what} {driver.refusal(error)}") from error
 
     return launch
 
@@ -121,13 +125,12 @@ class _Outputs:
             self.values = [there.get(name, value) for name, value in pairs]
             yield self
 
-    def fresh(self, stream: int) -> list[Any]:
-        """The arguments, with outputs that hold what the call's hold."""
+    def refill(self, stream: int) -> None:
+        """Has the copies hold what the call's outputs hold."""
         runtime = self._runtime
         for name, place in self._places.items():
             source, kind = self._call.infos[name].pointer, runtime.memcpyDeviceToDevice
             runtime.memcpyAsync(self._base + place, source, self._bytes(name), kind, stream)
-        return self.values
 
     def difference(self, other: "_Outputs", stream: int, rtol: float, atol: float) -> str:
         """Where these differ from others first, or nothing."""
@@ -185,8 +188,8 @@ def _memory(runtime: Any, size: int) -> Iterator[tuple[int, int]]:
             runtime.free(pointer)
 
 
-def _cache_bytes(device: int) -> int:
-    return int(toolchain.cupy().cuda.Device(device).attributes["L2CacheSize"])
+def _flushing_bytes(device: int) -> int:
+    return max(2 * int(toolchain.cupy().cuda.Device(device).attributes["L2CacheSize"]), _FLUSHING)
 
 
 class _Clock:
