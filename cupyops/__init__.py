@@ -5,13 +5,15 @@ are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA 
 """
 
 from .add2 import add2
+from .bundle import load_bundle
 from .debug import debug_mode, set_debug
-from .errors import CompileError, LaunchError, MissingDependencyError
+from .errors import CompileError, LaunchError, MissingDependencyError, TuningError
 from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
 from .simulator import simulate
+from .tuned import Tuned
 from .warmup import warmup
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
     "MissingDependencyError",
     "Rows",
     "Threads",
+    "Tuned",
+    "TuningError",
     "add2",
     "add_layer_norm",
     "debug_mode",
@@ -30,6 +34,7 @@ __all__ = [
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "load_bundle",
     "set_debug",
     "simulate",
     "warmup",

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import __version__, compile_command, doctor
+from . import __version__, bundle_command, compile_command, doctor, new_command
 from .errors import MissingDependencyError
 
 __all__ = ["COMMANDS", "main"]
 
 # Each adds its sub-parser, whose defaults hold `run` (options to exit status) and `parser` (itself, for its errors).
-COMMANDS = (compile_command, doctor)
+COMMANDS = (new_command, compile_command, bundle_command, doctor)
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,8 +27,8 @@ def build_parser() -> Parser:
     """The command line."""
     parser = Parser(
         "python -m cupyops",
-        description="CUDA C++ kernels without a build step: compile them for any architecture, examine this installation.",
-        epilog="`python -m cupyops COMMAND --help` tells what a command takes. Neither command needs a GPU.",
+        description="CUDA C++ kernels without a build step: start one, compile for any architecture, examine this installation.",
+        epilog="`python -m cupyops COMMAND --help` tells what a command takes. None of them needs a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"cupyops {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-__all__ = ["Binary", "DiskCache", "default_folder"]
+__all__ = ["Binary", "DiskCache", "default_folder", "write"]
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,26 @@ class DiskCache:
         about["sha256"] = hashlib.sha256(binary.code).hexdigest()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._write(f"{key}.cubin", binary.code)
-            self._write(f"{key}.json", json.dumps(about, indent=1).encode())
+            write(self.folder / f"{key}.cubin", binary.code)
+            write(self.folder / f"{key}.json", json.dumps(about, indent=1).encode())
         except OSError:
             return binary
         return replace(binary, path=self.folder / f"{key}.cubin")
 
-    def _write(self, name: str, data: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, self.folder / name)
-        except BaseException:  # Ctrl-C, too, should leave nothing behind
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+
+def write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file beside its place and moves it there: a reader sees all of it or what was there before.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:  # Ctrl-C, too, should leave nothing behind
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

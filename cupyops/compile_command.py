@@ -9,19 +9,18 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import __version__
 from .compiler import OPTIONS, compile_text, supported_architectures, warnings_in
 from .dtypes import DTYPES, FLOATS
 from .errors import CompileError, nearest
-from .geometry import Geometry
 from .kernel import Kernel, all_kernels
 from .toolchain import cuda_headers, nvrtc_version
 
@@ -29,6 +28,8 @@ __all__ = ["ARCHITECTURES", "Job", "Row", "add_parser", "compile_all", "jobs_for
 
 # What every shipped kernel is compiled for, as far as the NVRTC at hand goes: Volta to Blackwell.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
+
+Result = TypeVar("Result")
 
 # Where a kernel that spills registers is at fault; elsewhere ptxas's warning says it.
 NO_SPILLS = 90
@@ -93,11 +94,15 @@ class Row:
         return bool(self.error or self.warnings or self.spills_in_vain)
 
 
-def jobs_for(kernels: Sequence[Kernel], architectures: Sequence[int], dtypes: Sequence[str] | None = None) -> list[Job]:
-    """Every kernel with each of its dtypes (or those of them that are listed) for every architecture that it runs on."""
+def jobs_for(
+    kernels: Sequence[Kernel], architectures: Sequence[int], dtypes: Sequence[str] | None = None, *, met: bool = False
+) -> list[Job]:
+    """Every kernel with each of its dtypes (or those of them that are listed) for every architecture that it runs on; on
+    request also with the types that calls have met."""
     jobs = []
     for kernel in kernels:
-        choices = {tuple(types.items()): types for types in kernel.type_choices()}
+        wanted = [*kernel.type_choices(), *(kernel.met.values() if met else ())]
+        choices = {tuple(types.items()): types for types in wanted}
         for types in choices.values():
             if dtypes is not None and not set(types.values()) <= set(dtypes):
                 continue
@@ -124,18 +129,23 @@ def compile_job(job: Job) -> Row:
 
 
 def compile_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
-    """Compiles all, in their order. More than one process pays from some ten jobs on; threads do not help, since NVRTC
-    lets in one at a time.
+    """Compiles all, in their order; raises as :func:`each`."""
+    return each(compile_job, jobs, processes)
+
+
+def each(function: Callable[[Job], Result], jobs: Sequence[Job], processes: int) -> Iterator[Result]:
+    """The function of each job, in their order. More than one process pays from some ten jobs on; threads do not help,
+    since NVRTC lets in one at a time.
 
     Raises:
         BrokenExecutor: a process was ended from outside.
     """
     if processes == 1:
-        yield from map(compile_job, jobs)
+        yield from map(function, jobs)
         return
     pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), _leave_interrupts_to_the_parent)
     try:
-        yield from pool.map(compile_job, jobs)
+        yield from pool.map(function, jobs)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -157,26 +167,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         description=f"C{summary[1:]}: prints size, registers, spilled bytes and time of each.",
         epilog="Exit status: 0 if all compile cleanly, 1 if one fails, warns, or spills registers on sm_90, 2 for what cannot be asked.",
     )
-    names = ",".join(map(str, ARCHITECTURES))
-    parser.add_argument(
-        "--arch",
-        type=_architectures,
-        metavar="N[,N]",
-        help=f"compute capabilities; default: those of {names} that NVRTC knows",
-    )
-    parser.add_argument(
-        "--kernels",
-        type=_list,
-        metavar="NAME[,NAME]",
-        help="names or patterns such as 'gelu*'; default: every shipped kernel",
-    )
-    parser.add_argument(
-        "--dtypes", type=_dtypes, metavar="NAME[,NAME]", help="default: every dtype that a kernel takes"
-    )
+    add_choices(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
-    parser.add_argument(
-        "--jobs", type=_positive, metavar="N", help="processes that compile side by side; default: as pays"
-    )
     own = parser.add_argument_group("a text of your own")
     own.add_argument(
         "--file",
@@ -194,6 +186,29 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="a constant of the text, BLOCK_THREADS=256",
     )
     parser.set_defaults(run=run, parser=parser)
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Adds what to compile, for what, and how: ``--arch``, ``--kernels``, ``--dtypes``, ``--jobs``."""
+    names = ",".join(map(str, ARCHITECTURES))
+    parser.add_argument(
+        "--arch",
+        type=_architectures,
+        metavar="N[,N]",
+        help=f"compute capabilities; default: those of {names} that NVRTC knows",
+    )
+    parser.add_argument(
+        "--kernels",
+        type=_list,
+        metavar="NAME[,NAME]",
+        help="names or patterns such as 'gelu*'; default: every kernel",
+    )
+    parser.add_argument(
+        "--dtypes", type=_dtypes, metavar="NAME[,NAME]", help="default: every dtype that a kernel takes"
+    )
+    parser.add_argument(
+        "--jobs", type=_positive, metavar="N", help="processes that compile side by side; default: as pays"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -282,39 +297,31 @@ def choose_kernels(options: argparse.Namespace) -> list[Kernel]:
         return own_kernels(options.file, options.kernels, options.dtypes or FLOATS, dict(options.define))
     if options.define:
         raise ValueError("--define belongs to --file; the shipped kernels choose their constants themselves")
+    return matching(options.kernels)
+
+
+def matching(patterns: Sequence[str] | None) -> list[Kernel]:
+    """The kernels declared so far, or those whose names fit one of the patterns.
+
+    Raises:
+        ValueError: a pattern that none fits.
+    """
     kernels = all_kernels()
-    for pattern in options.kernels or ():
+    for pattern in patterns or ():
         if not any(fnmatchcase(k.name, pattern) for k in kernels):
             names = sorted({k.name for k in kernels})
             raise ValueError(
                 f"--kernels {pattern}: there is no such kernel{nearest(pattern, names)}; there are {', '.join(names)}"
             )
-    return [k for k in kernels if options.kernels is None or any(fnmatchcase(k.name, p) for p in options.kernels)]
+    return [k for k in kernels if patterns is None or any(fnmatchcase(k.name, p) for p in patterns)]
 
 
 def own_kernels(path: Path, names: Sequence[str], dtypes: Sequence[str], constants: Mapping[str, int]) -> list[Kernel]:
     """Kernels of a user's text, with the headers that lie beside it."""
     try:
-        text = path.read_text(encoding="utf-8")
-        beside = sorted(p for p in path.parent.iterdir() if p.suffix in (".cuh", ".h"))
-        headers = {p.name: p.read_text(encoding="utf-8") for p in beside if f'"{p.name}"' in text}
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"--file {path}: it and what it includes must be UTF-8 ({problem.reason})") from None
-    try:
-        return [
-            Kernel(text, n, _NeverLaunched(), dtypes=dtypes, constants=constants, filename=path.name, headers=headers)
-            for n in names
-        ]
+        return [Kernel(path, n, dtypes=dtypes, constants=constants) for n in names]
     except (ValueError, TypeError) as problem:
-        raise ValueError(f"--file {path}: {problem}") from None
-
-
-class _NeverLaunched(Geometry):
-    """The geometry of a kernel that is only compiled: it counts by nothing and says nothing of a block."""
-
-    sizes = ()
-    threads = (1, 1, 1)
-    blocks = ("1", "1", "1")
+        raise ValueError(f"--file {path}: {str(problem).removeprefix(f'{path}: ')}") from None
 
 
 def sensible_processes(jobs: int) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "ensure_context",
     "handle",
     "load",
+    "name",
     "resident_blocks",
     "submit",
 ]
@@ -74,6 +75,26 @@ def submit(
         launch_kernel()(function, *grid, *block, shared, stream, buffer.addresses, 0)
 
 
+# What the driver says, from then on, to whoever asks, once a kernel has failed while it ran.
+_FATAL = (
+    *("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC"),
+    *("HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ERROR_ASSERT"),
+)
+
+
+def refusal(error: Exception) -> str:
+    """What became of a launch that the driver refused, for a message."""
+    words = str(error)
+    if any(name in words for name in _FATAL):
+        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 says which one"
+    if "OUT_OF_RESOURCES" in words:
+        return (
+            f"was refused: {words}. Its threads want more registers than a multiprocessor has: use smaller blocks, or "
+            f"declare __launch_bounds__(threads) in the text"
+        )
+    return f"was refused: {words}"
+
+
 def ensure_context() -> None:
     """Makes the current device's context current in this thread."""
     runtime = toolchain.cupy().cuda.runtime
@@ -112,6 +133,13 @@ def capability(device: int) -> int:
     if device < 0:
         return SIMULATED_CAPABILITY
     return int(toolchain.cupy().cuda.Device(device).compute_capability)
+
+
+@cache
+def name(device: int) -> str:
+    """What a GPU is called, "NVIDIA H200"."""
+    found = toolchain.cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 class _LaunchAttribute(ctypes.Structure):

@@ -1,6 +1,6 @@
 """What can go wrong, each with a sentence that names operator, argument, expected and got."""
 
-__all__ = ["CompileError", "LaunchError", "MissingDependencyError"]
+__all__ = ["CompileError", "LaunchError", "MissingDependencyError", "TuningError"]
 
 
 class CompileError(RuntimeError):
@@ -13,6 +13,10 @@ class LaunchError(RuntimeError):
 
 class MissingDependencyError(RuntimeError):
     """Something that a CUDA launch needs is absent. The message ends with the line that installs it."""
+
+
+class TuningError(RuntimeError):
+    """Choices of a tuned kernel give different results. The message names both, and the first element that differs."""
 
 
 def expected(where: str, argument: str, wanted: str, got: object) -> str:

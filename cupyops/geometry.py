@@ -13,6 +13,8 @@ __all__ = ["Elementwise", "Geometry", "GridStride", "Rows", "Threads"]
 Grid = tuple[int, int, int]
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
+MAX_BLOCK = 1024
+MAX_BLOCK_Z = 64
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Geometry:
     # True where the kernel visits elements in memory order, so that arrays of one dense layout (transposed, channels
     # last) need no copy.
     any_layout: ClassVar[bool] = False
+
+    @property
+    def per_call(self) -> bool:
+        """Whether each call says how many threads it wants, ``kernel[n](...)``; the planner takes three numbers then."""
+        return False
 
     @property
     def cluster(self) -> int:
@@ -65,7 +72,8 @@ class Geometry:
 
     def planner(self, target: Target) -> Callable[..., Grid]:
         """The function from the sizes to the grid."""
-        text = f"lambda {', '.join(self.sizes)}: ({', '.join(self.blocks)})"
+        sizes = ("x", "y", "z") if self.per_call else self.sizes
+        text = f"lambda {', '.join(sizes)}: ({', '.join(self.blocks)})"
         plan: Callable[..., Grid] = eval(text, {"unit": self.unit(target), "min": min})
         return plan
 
@@ -192,20 +200,20 @@ class GridStride(InX):
 @dataclass(frozen=True)
 class Threads(Geometry):
     """Threads by count in up to three dimensions, ``Threads("N", "M")``: at least one thread for each index below the
-    sizes.
+    sizes. ``Threads()`` leaves the counts to each call: ``kernel[n](...)``, ``kernel[N, M](...)``.
 
     The text guards its own ends: ``if (x < N && y < M)``. Beyond 65535 blocks in y or z the launch is refused, since
     the hardware has no more.
 
     Args:
-        x, y, z: size parameters; y and z may be absent.
+        x, y, z: size parameters; y and z may be absent, or all three.
         block: threads of a block in x, y, z.
 
     Raises:
-        ValueError: z without y, or a block of other than three positive numbers.
+        ValueError: z without y, y without x, or a block of other than three positive numbers.
     """
 
-    x: str
+    x: str | None = None
     y: str | None = None
     z: str | None = None
     block: tuple[int, int, int] = (256, 1, 1)
@@ -213,8 +221,14 @@ class Threads(Geometry):
     def __post_init__(self) -> None:
         if self.z is not None and self.y is None:
             raise ValueError(f"Threads: z={self.z!r} needs a y before it")
+        if self.y is not None and self.x is None:
+            raise ValueError(f"Threads: y={self.y!r} needs an x before it")
         if len(self.block) != 3 or min(self.block) < 1:
             raise ValueError(f"Threads: block must be threads in x, y, z, such as (32, 8, 1); got {self.block}")
+
+    @property
+    def per_call(self) -> bool:
+        return self.x is None
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -230,9 +244,9 @@ class Threads(Geometry):
 
     @property
     def blocks(self) -> tuple[str, str, str]:
+        sizes = ("x", "y", "z") if self.per_call else (self.x, self.y, self.z)
         x, y, z = (
-            "1" if size is None else f"-(-{size} // {threads})"
-            for size, threads in zip((self.x, self.y, self.z), self.block, strict=True)
+            "1" if size is None else f"-(-{size} // {threads})" for size, threads in zip(sizes, self.block, strict=True)
         )
         return x, y, z
 

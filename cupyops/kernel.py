@@ -1,28 +1,33 @@
 """A CUDA kernel as a checked Python call.
 
 Names and types drive the call: the text's declaration says what each argument must be (:mod:`cupyops.signature`), the
-arrays decide the dtype, a policy decides the geometry (:mod:`cupyops.geometry`). A call that does not fit raises
-``TypeError`` or ``ValueError`` naming kernel, parameter, expected and got; it never reaches the GPU.
+arrays decide the dtype, a policy decides the geometry (:mod:`cupyops.geometry`). A call that does not fit
+(:mod:`cupyops.call`) raises ``TypeError`` or ``ValueError`` naming kernel, parameter, expected and got; it never
+reaches the GPU.
 
 Two lanes lead to one launch. The checked lane, here, takes any known array and explains what is wrong with it. The fast
 lane (:mod:`cupyops.fast_lane`) repeats, in one expression, the conditions under which a call like an earlier one is
 right, and hands everything else back to the checked lane.
 """
 
+import operator
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from . import debug, driver, simulator, toolchain
-from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
+from . import bundle, debug, driver, simulator, toolchain
+from .call import Call, bind, check
 from .compiler import binary_for, target_for
-from .dtypes import DTYPES
-from .errors import LaunchError, expected, nearest
+from .dtypes import DTYPES, FLOATS
+from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import write_fast_lane
-from .geometry import MAX_GRID_X, Geometry, Grid, Target
-from .signature import Parameter, Signature, check_declaration, only
-from .source import assemble
+from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, Geometry, Grid, Target, Threads
+from .origin import declaring_file, located
+from .signature import Signature, check_declaration, only, the_kernel
+from .source import assemble, read
 
 __all__ = ["Kernel", "Variant", "all_kernels"]
 
@@ -96,11 +101,13 @@ class Kernel:
     """One ``__global__`` function of a CUDA C++ text.
 
     Args:
-        text: CUDA C++. Types named ``scalar_t`` (or any other undeclared name) are decided by the arrays of each call;
-            ``acc_t`` follows ``scalar_t``: float for the 16-bit floats, else the same.
-        name: the function's name; it is declared ``extern "C" __global__``.
-        geometry: a policy of :mod:`cupyops.geometry`.
-        dtypes: what ``scalar_t`` and the other undeclared types may be.
+        text: CUDA C++, or the path of a file of it, whose own headers lie beside it. Types named ``scalar_t`` (or any
+            other undeclared name) are decided by the arrays of each call; ``acc_t`` follows ``scalar_t``: float for the
+            16-bit floats, else the same.
+        name: the function's name; it is declared ``extern "C" __global__``. It can be left out where the text has one.
+        geometry: a policy of :mod:`cupyops.geometry`. Without one each call says how many threads it wants:
+            ``kernel[n](x, y, n)``.
+        dtypes: what ``scalar_t`` and the other undeclared types may be; by default the floating ones.
         constants: macros, ``{"TANH": 1}``.
         shared: bytes of dynamic shared memory of a block.
         filename: what messages call the text; by default the file it was loaded from.
@@ -111,8 +118,9 @@ class Kernel:
             make; by default each of ``dtypes`` for all of them.
 
     Raises:
-        ValueError: the text has no such kernel, or it is not ``extern "C"``.
+        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's.
         TypeError: a parameter is of a kind that no Python value stands for.
+        OSError: the file cannot be read.
 
     Example:
         >>> text = '''extern "C" __global__ void scale(
@@ -130,11 +138,11 @@ class Kernel:
 
     def __init__(
         self,
-        text: str,
-        name: str,
-        geometry: Geometry,
+        text: str | os.PathLike[str],
+        name: str | None = None,
+        geometry: Geometry | None = None,
         *,
-        dtypes: Sequence[str],
+        dtypes: Sequence[str] = FLOATS,
         constants: Mapping[str, int] | None = None,
         shared: int = 0,
         filename: str | None = None,
@@ -143,23 +151,36 @@ class Kernel:
         since: int = 0,
         choices: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
-        self.name = name
+        beside: dict[str, str] = {}
+        if isinstance(text, os.PathLike):
+            filename = filename or os.path.basename(text)
+            text, beside = read(text)
+        self.name = name = the_kernel(text) if name is None else name
+        geometry = Threads() if geometry is None else geometry
         self.since = since
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
+        self._declared_in = declaring_file()
         self.geometry = geometry
         self.dtypes = tuple(dtypes)
         self.constants = {**geometry.constants, **_integers(name, constants or {})}
         self.shared = shared
-        self.headers = dict(headers or {})
+        self.headers = {**beside, **(headers or {})}
         self.options = tuple(options)
         self.signature = Signature.parse(text, name)
         unknown = [d for d in self.dtypes if d not in DTYPES]
         if unknown or not self.dtypes:
             raise ValueError(f"{name}: dtypes must be names of {', '.join(DTYPES)}; got {unknown or 'none'}")
         check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants)
+        x, y, z = geometry.threads
+        if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
+            raise ValueError(
+                f"{name}: a block of {x} x {y} x {z} threads: CUDA has at most {MAX_BLOCK}, and {MAX_BLOCK_Z} in z"
+            )
         self._variants: dict[tuple[Any, ...], Variant] = {}
+        # Choices of types that calls have made, also on arrays without memory: what a bundle needs beside the declared.
+        self.met: dict[tuple[str, ...], dict[str, str]] = {}
         # Bodies call this attribute; the fast lane takes its place once there is something to be fast about.
         self.launch: Callable[..., None] = self.checked_launch
         # The same for a body that has just allocated its outputs to fit: the fast lane need not look at them again.
@@ -179,6 +200,18 @@ class Kernel:
             self.checked_launch(*args, **kwargs)
         else:
             self.launch(*args)
+
+    def __getitem__(self, threads: int | tuple[int, ...]) -> Callable[..., None]:
+        """The launch on at least so many threads, in up to three dimensions, of a kernel without a policy of its own:
+        ``kernel[n](x, y, n)``, ``kernel[N, M](...)``.
+
+        Raises:
+            TypeError: the kernel has a policy; from the launch, if these are not one to three integers.
+            ValueError: from the launch, for a negative number; else as a call.
+        """
+        if not self.geometry.per_call:
+            raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
+        return partial(self._launch_on, threads)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"
@@ -223,19 +256,36 @@ class Kernel:
                 raise LaunchError(
                     f"{what} needs a GPU of sm_{self.since} or later, and GPU {device} is sm_{capability}"
                 )
-            binary = binary_for(self.final_text(types), what, target_for(capability), self.options)
+            text = self.final_text(types)
+            binary = bundle.find(text, capability, self.options)
+            if binary is None:
+                try:
+                    binary = binary_for(text, what, target_for(capability), self.options)
+                except CompileError as error:
+                    raise self._located(error) from error.__cause__
+                except MissingDependencyError as error:
+                    raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
             raw = driver.load(binary, self.name)
             packing = self.signature.packing(types, self.constants)
             driver.check_parameters(raw, what, self.signature, packing[1])
             # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
             if self.shared:
-                driver.allow_shared_memory(raw, self.shared)
+                try:
+                    driver.allow_shared_memory(raw, self.shared)
+                except Exception as error:  # CuPy's driver errors
+                    raise LaunchError(
+                        f"{what} wants {self.shared} bytes of dynamic shared memory a block, which GPU {device} "
+                        f"(sm_{capability}) does not have: {error}"
+                    ) from error
             itemsize = max(
                 (DTYPES[p.c_type(types)].itemsize for p in self.signature.parameters if p.pointer), default=4
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
             return Variant(what, raw, packing, self.geometry, target, self.shared)
+
+    def _located(self, error: CompileError) -> CompileError:
+        return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def resident_blocks(self, types: Mapping[str, str], device: int) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
@@ -247,38 +297,59 @@ class Kernel:
 
     def checked_launch(self, *args: Any, **kwargs: Any) -> None:
         """The checked lane: what :meth:`__call__` promises, for arrays of every known library."""
-        values = self._bind(args, kwargs)
-        library, infos = self._infos(values)
-        types = self._types(infos)
-        lead = self._check_arrays(infos, types)
+        if self.geometry.per_call:
+            raise TypeError(
+                f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
+            )
+        self.run(check(self, bind(self, args, kwargs)))
+
+    def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        call = check(self, bind(self, args, kwargs))
+        counts = threads if isinstance(threads, tuple) else (threads,)
+        if not call.lead.fake:  # else they may be symbols, and to look at one would fix it
+            if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
+                raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
+            if min(counts) < 0:
+                raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
+            counts = tuple(map(operator.index, counts))
+        self.run(call, (*counts, 1, 1)[:3])
+
+    def run(self, call: Call, threads: Sequence[int] = ()) -> None:
+        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call."""
+        lead = call.lead
+        self.met.setdefault(tuple(call.types.values()), call.types)
         if lead.fake:
             return
-        self._check_scalars(values, infos, types)
+        sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
-            simulator.launch(self, values, infos, types)
+            try:
+                simulator.launch(self, call, sizes)
+            except CompileError as error:
+                raise self._located(error) from None
             return
         if lead.place != "cuda":
-            raise ValueError(expected(self.name, next(iter(infos)), "be on a CUDA device", lead))
-        variant = self.variant(types, lead.device)
-        arguments = [
-            (infos[p.name].pointer if p.name in infos else 0) if p.pointer else values[p.name]
-            for p in self.signature.parameters
-        ]
-        grid = self._grid(variant, values)
+            raise ValueError(expected(self.name, next(iter(call.infos)), "be on a CUDA device", lead))
+        variant = self.variant(call.types, lead.device)
+        grid = self.grid(variant, sizes)
         if 0 in grid:
             return
-        with library.device(lead.device):
-            stream = library.stream(lead.device)
+        with call.library.device(lead.device):
+            stream = call.library.stream(lead.device)
             if debug.enabled():
-                debug.launch(variant, self.signature, arguments, infos, grid, stream)
+                debug.launch(variant, self.signature, call.addresses, call.infos, grid, stream)
             else:
-                self._submit(variant, arguments, grid, stream, infos)
-        if not debug.enabled():
-            self._open_fast_lane(library, values, lead, variant)
+                self._submit(variant, call, grid, stream)
+        if not (debug.enabled() or self.geometry.per_call):
+            self._open_fast_lane(call, variant)
 
-    def _grid(self, variant: "Variant | simulator.Plan", values: Mapping[str, Any]) -> Grid:
+    def grid(self, variant: "Variant | simulator.Plan", sizes: Sequence[int]) -> Grid:
+        """The blocks of a launch.
+
+        Raises:
+            ValueError: more than CUDA has.
+        """
         try:
-            grid = variant.grid(*(values[s] for s in self.geometry.sizes))
+            grid = variant.grid(*sizes)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
         if grid[0] > MAX_GRID_X and 0 not in grid:
@@ -287,24 +358,22 @@ class Kernel:
             )
         return grid
 
-    def _submit(
-        self, variant: Variant, arguments: Sequence[Any], grid: Grid, stream: int, infos: Mapping[str, Info]
-    ) -> None:
-        buffer = variant.packed(arguments)
+    def _submit(self, variant: Variant, call: Call, grid: Grid, stream: int) -> None:
+        buffer = variant.packed(call.addresses)
         try:
             driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer)
         except Exception as error:  # CuPy's driver errors
-            arrays = ", ".join(f"{n}: {i}" for n, i in infos.items())
+            arrays = ", ".join(f"{n}: {i}" for n, i in call.infos.items())
             raise LaunchError(
-                f"{variant.what} with grid {grid}, block {variant.threads} was refused: {error}. Arguments: {arrays}"
+                f"{variant.what} with grid {grid}, block {variant.threads} {driver.refusal(error)}. Arguments: {arrays}"
             ) from error
 
-    def _open_fast_lane(self, library: ArrayLibrary, values: Mapping[str, Any], lead: Info, variant: Variant) -> None:
-        tensors = getattr(library, "fast_lane", None)
+    def _open_fast_lane(self, call: Call, variant: Variant) -> None:
+        tensors = getattr(call.library, "fast_lane", None)
         if tensors is None:
             return
-        given = [values[p.name] for p in self.signature.parameters if p.pointer]
-        key = (lead.device, *(None if x is None else x.dtype for x in given))
+        given = [call.values[p.name] for p in self.signature.parameters if p.pointer]
+        key = (call.lead.device, *(None if x is None else x.dtype for x in given))
         with _BUILDING:
             if self.launch == self.checked_launch:
                 self.launch, self.launch_fresh, self._fast_variants = write_fast_lane(
@@ -315,117 +384,6 @@ class Kernel:
     def close_fast_lane(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
         self.launch = self.launch_fresh = self.checked_launch
-
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        names = self.signature.names
-        if len(args) > len(names):
-            raise TypeError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
-        values = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in names:
-                raise TypeError(
-                    f"{self.name} has no parameter `{name}`{nearest(name, names)}; it takes {', '.join(names)}"
-                )
-            if name in values:
-                raise TypeError(f"{self.name}: parameter `{name}` is given twice")
-            values[name] = value
-        missing = [f"`{n}`" for n in names if n not in values]
-        if missing:
-            raise TypeError(f"{self.name}: missing {', '.join(missing)}; it takes {', '.join(names)}")
-        return values
-
-    def _infos(self, values: Mapping[str, Any]) -> tuple[ArrayLibrary, dict[str, Info]]:
-        libraries, infos = {}, {}
-        for p in self.signature.parameters:
-            if not p.pointer or (p.nullable and values[p.name] is None):
-                continue
-            try:
-                library = library_of(values[p.name])
-            except TypeError:
-                got = values[p.name]
-                wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
-                raise TypeError(expected(self.name, p.name, wanted, type(got).__name__)) from None
-            libraries[library.name] = library
-            infos[p.name] = library.info(values[p.name])
-        if len(libraries) != 1:
-            what = f"arrays of {' and '.join(libraries)}" if libraries else "no array at all"
-            raise TypeError(f"{self.name}: a launch takes arrays of one library, got {what}")
-        return next(iter(libraries.values())), infos
-
-    def _types(self, infos: Mapping[str, Info]) -> dict[str, str]:
-        types: dict[str, str] = {}
-        for name, positions in self.signature.bindings.items():
-            candidates = [self.signature.parameters[i].name for i in positions]
-            given = next((a for a in candidates if a in infos), None)
-            types[name] = infos[given].dtype if given is not None else ""
-            if given is not None and types[name] not in self.dtypes:
-                raise TypeError(expected(self.name, given, f"have dtype {' or '.join(self.dtypes)}", types[name]))
-        for name in [name for name, dtype in types.items() if not dtype]:
-            # A type that only absent arrays would decide is not used; it is what scalar_t is.
-            types[name] = types.get("scalar_t", "")
-            if not types[name]:
-                arrays = ", ".join(f"`{self.signature.parameters[i].name}`" for i in self.signature.bindings[name])
-                raise TypeError(f"{self.name}: give at least one of {arrays}: they decide what {name} is")
-        return types
-
-    def _check_arrays(self, infos: Mapping[str, Info], types: Mapping[str, str]) -> Info:
-        first, lead = next(iter(infos.items()))
-        for p in self.signature.parameters:
-            if p.name not in infos:
-                continue
-            info, wanted = infos[p.name], p.c_type(types)
-            if info.dtype != wanted:
-                because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
-                raise TypeError(expected(self.name, p.name, f"have dtype {wanted}{because}", info.dtype))
-            if (info.place, info.device) != (lead.place, lead.device):
-                raise ValueError(expected(self.name, p.name, f"be on the device of `{first}` ({lead})", info))
-            if info.fake != lead.fake:
-                got = "one without memory (fake)" if info.fake else "one with memory"
-                raise ValueError(expected(self.name, p.name, f"be an array of the kind of `{first}`", got))
-        shaped = [(p, infos[p.name]) for p in self.signature.parameters if p.name in infos and p.shape is not None]
-        # Compared, not hashed: under torch.compile sizes may be symbols.
-        one_layout = self.geometry.any_layout and all(
-            (i.shape, i.strides) == (shaped[0][1].shape, shaped[0][1].strides) for _, i in shaped
-        )
-        for p, info in shaped:
-            if not (is_contiguous(info) or (one_layout and is_dense(info.shape, info.strides))):
-                alike = ", or dense and laid out like the other arrays" if self.geometry.any_layout else ""
-                raise ValueError(
-                    expected(
-                        self.name, p.name, f"be contiguous{alike}", f"strides {info.strides} for shape {info.shape}"
-                    )
-                )
-        return lead
-
-    def _check_scalars(self, values: Mapping[str, Any], infos: Mapping[str, Info], types: Mapping[str, str]) -> None:
-        for p in self.signature.parameters:
-            if not p.pointer:
-                self._check_scalar(p, values[p.name], types)
-        counted = (t for p in self.signature.parameters for t in p.shape or () if t in values)
-        for size in (*self.geometry.sizes, *counted):
-            if values[size] < 0:
-                raise ValueError(expected(self.name, size, "be at least 0", values[size]))
-        for p in self.signature.parameters:
-            if p.name in infos and p.shape is not None:
-                count = 1
-                for term in p.shape:
-                    count *= int(term) if term.isdigit() else int(values.get(term, self.constants.get(term)))
-                if infos[p.name].size != count:
-                    shape = " x ".join(p.shape) or "1"
-                    raise ValueError(
-                        expected(self.name, p.name, f"hold {shape} = {count} elements", infos[p.name].size)
-                    )
-
-    def _check_scalar(self, p: Parameter, value: Any, types: Mapping[str, str]) -> None:
-        if p.length is not None:
-            count = int(self.constants.get(p.length, p.length))
-            if not isinstance(value, tuple) or len(value) != count:
-                raise TypeError(expected(self.name, p.name, f"be a tuple of {count} integers", repr(value)))
-            numbers, dtype = value, DTYPES["int64"]
-        else:
-            numbers, dtype = (value,), DTYPES[p.c_type(types)]
-        for number in numbers:
-            driver.check_scalar(self.name, p.name, dtype, number)
 
 
 def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:

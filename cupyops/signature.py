@@ -175,6 +175,18 @@ class Signature:
         return cls(kernel, tuple(parameters))
 
 
+def the_kernel(text: str) -> str:
+    """The name of the one ``__global__`` function of a text.
+
+    Raises:
+        ValueError: it has none or several.
+    """
+    names = list(dict.fromkeys(match["name"] for match in _GLOBAL.finditer(code_only(text))))
+    if len(names) != 1:
+        raise ValueError(f"name the kernel: the text has {', '.join(names) or 'none'}")
+    return names[0]
+
+
 def _inside_extern_c(bare: str) -> bool:
     """Whether a block ``extern "C" { ... }`` is open at the end of this code."""
     opened: list[bool] = []

@@ -5,8 +5,10 @@ headers spliced in where it includes them. It is therefore the whole key of the 
 architecture). ``#line`` directives make compiler messages and profilers speak of the author's own file and line.
 """
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import kernels_cu
 
@@ -58,6 +60,22 @@ def assemble(
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
     lines += [f"#define {name} {value}" for name, value in constants.items()]
     return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set())
+
+
+def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
+    """The text of a file, and the headers beside it that it includes.
+
+    Raises:
+        OSError: one cannot be read.
+        ValueError: one is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        beside = sorted(p for p in path.parent.iterdir() if p.suffix in (".cuh", ".h"))
+        return text, {p.name: p.read_text(encoding="utf-8") for p in beside if f'"{p.name}"' in text}
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
 
 
 def _splice(text: str, filename: str, known: Mapping[str, str], seen: set[str]) -> str:

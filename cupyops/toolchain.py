@@ -44,9 +44,9 @@ def nvrtc() -> Any:
         MissingDependencyError: CuPy or the NVRTC library is missing.
     """
     cupy()
-    from cupy.cuda import nvrtc as binding
-
     try:
+        from cupy.cuda import nvrtc as binding
+
         binding.getVersion()
     except Exception as error:  # CuPy raises its own kinds for a library that does not load
         raise MissingDependencyError(

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "gpu_record.json"
 # What decides what runs on a GPU. Reports, the command line and the wheel's metadata do not.
 LAUNCH_CODE = ("autograd_bridge.py", "cupyops/*.py", "cupyops/torch/*.py")
-NOT_LAUNCH_CODE = {"__main__.py", "doctor.py", "compile_command.py"}
+NOT_LAUNCH_CODE = {"__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"}
 TOOLS = {
     "memcheck": "bounds",
     "racecheck": "race",

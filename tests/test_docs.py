@@ -12,18 +12,27 @@ from cupyops.compiler import OPTIONS, compile_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
-SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
+
+
+def samples(page: Path) -> list[re.Match[str]]:
+    return list(re.finditer(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+
+
+SAMPLES = [p for p in PAGES if samples(p)]
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.simulator if p.name == "simulator.md" else ()) for p in SAMPLES],
+    [
+        pytest.param(p, marks=pytest.mark.simulator if any("simulate(" in m[1] for m in samples(p)) else ())
+        for p in SAMPLES
+    ],
     ids=lambda p: p.name,
 )
 def test_samples_run_in_order(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     scope: dict[str, object] = {"__name__": "sample"}
-    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+    for match in samples(page):
         line = text.count("\n", 0, match.start(1))
         exec(compile("\n" * line + match[1], str(page), "exec"), scope)
     pytest.importorskip("cupy")
@@ -39,7 +48,8 @@ def test_samples_run_in_order(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)  # kernel[n](...) is no link
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for named in re.findall(r"`((?:kernels_cu|cupyops|tests|examples|benchmarks)/[\w/]+\.\w+)`", text):
@@ -75,6 +85,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "kernels_cu",
         "cupyops.kernel",
         "cupyops.add2",
+        "cupyops.tuned",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
         "cupyops.torch.operator",

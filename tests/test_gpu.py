@@ -282,10 +282,11 @@ def test_a_misread_declaration_is_refused() -> None:
 
 
 def test_refused_launch_names_kernel_and_geometry() -> None:
-    kernel = Kernel(SCALE, "scale_strided", GridStride("n", block=2048), dtypes=REALS)
+    text = SCALE.replace("void scale_strided", "void __launch_bounds__(128) scale_strided")
+    kernel = Kernel(text, "scale_strided", GridStride("n", block=1024), dtypes=REALS)
     x = torch.ones(10, device="cuda")
     with pytest.raises(
-        LaunchError, match=r"scale_strided<float32> with grid \(1, 1, 1\), block \(2048, 1, 1\) was refused"
+        LaunchError, match=r"scale_strided<float32> with grid \(1, 1, 1\), block \(1024, 1, 1\) was refused"
     ):
         kernel(x, torch.empty_like(x), 2.0, 10)
     gelu(x)  # and life goes on

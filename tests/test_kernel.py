@@ -12,7 +12,7 @@ import torch
 from stub_gpu import FLOATS, TEXT, scale
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import cupyops.torch  # noqa: F401  (makes tensors known)
+import cupyops.torch
 from cupyops import Elementwise, GridStride, Kernel, Threads, driver, warmup
 from cupyops.cache import Binary
 from cupyops.geometry import Geometry
@@ -192,6 +192,23 @@ def test_layouts_of_elementwise_kernels(tensors: Any) -> None:
             ValueError, match="must be contiguous, or dense and laid out like the other arrays, got strides"
         ):
             elementwise(x, other, 2.0, 2, 60)
+
+
+def test_numbers_of_threads_may_be_symbols() -> None:
+    """A size that the launch looked at would be fixed in the compiled graph."""
+    given = Kernel(TEXT, "scale", dtypes=FLOATS)
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        given[x.numel()](x, y, 2.0, 1, x.numel())
+        return y
+
+    scaled = cupyops.torch.Operator("test_kernel::scaled(Tensor x) -> Tensor", body, reference=lambda x: 2 * x)
+    compiled = torch.compile(lambda x: scaled(x) + 1, fullgraph=True, backend="eager")
+    x = torch.ones(5)
+    torch._dynamo.mark_dynamic(x, 0)
+    assert torch.equal(compiled(x), torch.full((5,), 3.0))
+    assert torch.equal(compiled(torch.ones(7)), torch.full((7,), 3.0))
 
 
 def test_tensors_on_the_cpu_are_refused() -> None:

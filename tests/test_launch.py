@@ -176,9 +176,48 @@ def test_grids_beyond_the_hardware_are_refused(gpu: Driver) -> None:
 def test_a_refused_launch_names_kernel_geometry_and_arguments(gpu: Driver) -> None:
     gpu.failure = RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument")
     with pytest.raises(LaunchError) as caught:
-        scale(GridStride("N", block=2048))(Stub(3, 4), Stub(12), 2.0, 3, 4)
+        scale(GridStride("N", block=1024))(Stub(3, 4), Stub(12), 2.0, 3, 4)
     assert str(caught.value) == (
-        "scale<float32> with grid (1, 1, 1), block (2048, 1, 1) was refused: CUDA_ERROR_INVALID_VALUE: invalid argument. "
+        "scale<float32> with grid (1, 1, 1), block (1024, 1, 1) was refused: CUDA_ERROR_INVALID_VALUE: invalid argument. "
         "Arguments: x: float32[3, 4] on cuda:0, y: float32[12] on cuda:0"
     )
     assert caught.value.__cause__ is gpu.failure
+
+
+# Threads by each call
+
+
+@pytest.mark.parametrize(
+    ("threads", "block", "grid"),
+    [
+        (1, (256, 1, 1), (1, 1, 1)),
+        (np.int64(257), (256, 1, 1), (2, 1, 1)),
+        ((33, 9), (32, 8, 1), (2, 2, 1)),
+        ((5, 6, 7), (4, 4, 4), (2, 2, 2)),
+    ],
+)
+def test_each_call_says_how_many_threads(gpu: Driver, threads: Any, block: Any, grid: tuple[int, int, int]) -> None:
+    kernel = Kernel(TEXT, "scale", Threads(block=block))
+    kernel[threads](Stub(3, 4), Stub(12), 2.0, N=4, M=3)
+    (launch,) = gpu.launches
+    assert (launch.grid, launch.block) == (grid, block)
+    assert gpu.read(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)[2:] == [2.0, 3, 4]
+
+
+def test_no_threads_launch_nothing_and_are_no_excuse(gpu: Driver) -> None:
+    kernel = Kernel(TEXT, "scale")
+    for threads in (0, (0, 5), (5, 0)):
+        kernel[threads](Stub(3, 4), Stub(12), 2.0, 3, 4)
+        with pytest.raises(ValueError, match="scale: `x` must hold M x N = 15 elements, got 12"):
+            kernel[threads](Stub(3, 4), Stub(12), 2.0, 3, 5)
+    assert not gpu.launches
+
+
+def test_calls_that_say_their_threads_stay_in_the_checked_lane(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast lane takes the grid from the arguments alone."""
+    kernel = Kernel(TEXT, "scale")
+    monkeypatch.setattr(gpu.library, "fast_lane", object())
+    kernel[7](Stub(3, 4), Stub(12), 2.0, 3, 4)
+    assert kernel.launch == kernel.checked_launch
+    with pytest.raises(AttributeError):
+        scale()(Stub(3, 4), Stub(12), 2.0, 3, 4)  # one with a policy opens it

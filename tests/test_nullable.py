@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cupyops import Kernel, Threads
+from cupyops.call import bind, check
 from cupyops.fast_lane import fast_lane_source
 from cupyops.signature import Signature
 
@@ -55,10 +56,8 @@ def test_an_absent_array_is_not_checked_and_a_present_one_is() -> None:
 
 def test_a_type_that_only_an_absent_array_would_decide_is_scalar_t() -> None:
     scale = kernel()
-    infos = scale._infos(scale._bind((meta(4, dtype=torch.float64), None, meta(4, dtype=torch.float64), None, 4), {}))[
-        1
-    ]
-    assert scale._types(infos) == {"scalar_t": "float64", "weight_t": "float64"}
+    x, y = (meta(4, dtype=torch.float64) for _ in range(2))
+    assert check(scale, bind(scale, (x, None, y, None, 4), {})).types == {"scalar_t": "float64", "weight_t": "float64"}
     text = TEXT.replace("const scalar_t* __restrict__ x,       // (n)", "const float* __restrict__ x,  // (n)").replace(
         "scalar_t* __restrict__ y,             // (n)", "weight_t* __restrict__ y,  // (n) or null"
     )

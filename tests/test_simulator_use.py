@@ -20,7 +20,7 @@ from conftest import NO_COMPILER
 
 import cupyops
 from autograd_bridge import add2, gelu
-from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Rows, Threads, simulator
+from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Threads, simulator
 from cupyops.add2 import ALIKE, SCALAR, strided
 from cupyops.gelu import BACKWARD, FORWARD
 from cupyops.simulator import build, host
@@ -306,10 +306,6 @@ def test_geometry_that_a_gpu_refuses() -> None:
         (
             twice(TEXT.replace("void twice", "void __launch_bounds__(128) twice")),
             "its __launch_bounds__ allow 128 threads a block",
-        ),
-        (
-            Kernel(TEXT, "twice", Rows("n", block=2048), dtypes=("float32",)),
-            "a block has at most 1024 threads, and 64 in z",
         ),
         (twice(shared=300_000), "at most 227 KiB of dynamic shared memory"),
         (

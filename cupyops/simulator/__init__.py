@@ -5,7 +5,7 @@ not cover does not compile, and the message names it. ``docs/simulator.md`` is t
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import expected
 
 if TYPE_CHECKING:
-    from ..arrays import ArrayLibrary, Info
+    from ..arrays import ArrayLibrary
+    from ..call import Call
     from ..kernel import Kernel
 
 __all__ = ["enabled", "simulate"]
@@ -91,14 +92,14 @@ def simulate(
         _mode = before
 
 
-def launch(kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, "Info"], types: Mapping[str, str]) -> None:
-    """Runs a kernel whose arguments have been checked."""
+def launch(kernel: "Kernel", call: "Call", sizes: Sequence[int]) -> None:
+    """Runs a kernel whose arguments have been checked, on a grid for these sizes."""
     from .simulated import prepare
 
-    simulated = prepare(kernel, types, checked=_mode.sanitize, optimize=_mode.optimize)
-    grid = kernel._grid(simulated, values)
+    simulated = prepare(kernel, call.types, checked=_mode.sanitize, optimize=_mode.optimize)
+    grid = kernel.grid(simulated, sizes)
     if 0 not in grid:
-        simulated.run(values, infos, grid, _mode.blocks or slice(None))
+        simulated.run(call.values, call.infos, grid, _mode.blocks or slice(None))
 
 
 def numpy_library(kind: type) -> "ArrayLibrary | None":

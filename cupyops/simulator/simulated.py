@@ -133,9 +133,7 @@ class Simulated:
         cluster = list(module.cluster)
         blocks = cluster[0] * cluster[1] * cluster[2]
         problem = ""
-        if count > 1024 or block[2] > 64:
-            problem = "a block has at most 1024 threads, and 64 in z"
-        elif module.max_threads and count > module.max_threads:
+        if module.max_threads and count > module.max_threads:
             problem = f"its __launch_bounds__ allow {module.max_threads} threads a block"
         elif not 1 <= blocks <= 16:
             problem = f"its cluster of {blocks} blocks is more than a GPU has (8, and 16 where that is asked for)"

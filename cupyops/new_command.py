@@ -1,0 +1,222 @@
+"""``python -m cupyops new NAME``: a file with kernels, declaration, tests and benchmark of an operator, to start from."""
+
+import argparse
+import importlib.util
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ["STARTER", "add_parser", "starter"]
+
+# The file, with NAME where the operator's name stands.
+STARTER = r'''"""NAME: y = x * sigmoid(x) and its gradient, as a PyTorch operator. Put your own formula in its place.
+
+`python -m pytest NAME.py` tries the kernels on this machine's GPU, and on its CPU in the simulator; `python NAME.py` says how
+fast they are on a GPU.
+"""
+
+from contextlib import ExitStack
+
+import cupyops
+import pytest
+import torch
+from cupyops import Elementwise, Kernel
+from cupyops.torch import Operator
+
+# scalar_t is the dtype of the tensors, acc_t what arithmetic is done in (float for 16 bits). The comment behind a pointer
+# is its shape, which every call is held to. `map` is an elementwise kernel at the speed of memory; without it, write
+# threads as ever, and Threads("n") or Rows("M") in place of Elementwise("n").
+TEXT = r"""
+#include "elementwise.cuh"
+#include "scalar.cuh"
+
+__device__ __forceinline__ acc_t sigmoid(acc_t x) { return acc_t(1) / (acc_t(1) + exp(-x)); }
+
+// y = x * s with s = sigmoid(x)
+extern "C" __global__ void NAME_forward(
+    const scalar_t* __restrict__ x,  // (n)
+    scalar_t* __restrict__ y,        // (n)
+    long long n) {
+    map(n, [](scalar_t element) {
+            const acc_t x = convert<acc_t>(element);
+            return convert<scalar_t>(x * sigmoid(x));
+        },
+        y, x);
+}
+
+// dy/dx = s + x * s * (1 - s) = s * (1 + x * (1 - s))
+extern "C" __global__ void NAME_backward(
+    const scalar_t* __restrict__ grad_y,  // (n)
+    const scalar_t* __restrict__ x,       // (n)
+    scalar_t* __restrict__ grad_x,        // (n)
+    long long n) {
+    map(n, [](scalar_t grad, scalar_t element) {
+            const acc_t x = convert<acc_t>(element), s = sigmoid(x);
+            return convert<scalar_t>(convert<acc_t>(grad) * s * (acc_t(1) + x * (acc_t(1) - s)));
+        },
+        grad_x, grad_y, x);
+}
+"""
+FORWARD = Kernel(TEXT, "NAME_forward", Elementwise("n"))
+BACKWARD = Kernel(TEXT, "NAME_backward", Elementwise("n"))
+
+
+# The bodies: allocate, launch. No stream, no device, no pointer, no grid.
+
+
+def forward_body(x):
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    FORWARD(x, y, x.numel())
+    return y
+
+
+def backward_body(grad_y, x):
+    grad_y, x = grad_y.contiguous(), x.contiguous()
+    grad_x = torch.empty_like(x)
+    BACKWARD(grad_y, x, grad_x, x.numel())
+    return grad_x
+
+
+# The same in PyTorch: what tensors on a CPU get, and what the tests compare with.
+
+
+def reference(x):
+    return x * torch.sigmoid(x)
+
+
+def backward_reference(grad_y, x):
+    s = torch.sigmoid(x)
+    return grad_y * s * (1 + x * (1 - s))
+
+
+class Function(torch.autograd.Function):
+    forward = staticmethod(forward_body)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        return None if grad_y is None else NAME_backward(grad_y, *ctx.saved_tensors)
+
+
+NAME = Operator("mylib::NAME(Tensor x) -> Tensor", Function, reference=reference, elementwise=True)
+NAME_backward = Operator(
+    "mylib::NAME_backward(Tensor grad_y, Tensor x) -> Tensor",
+    backward_body,
+    reference=backward_reference,
+    elementwise=True,
+)
+
+
+# Tests
+
+
+@pytest.fixture(params=["reference", "simulator", "cuda"])
+def device(request):
+    """Where a test's tensors are: on a CPU, with the reference and with the kernels under sanitizers, and on a GPU."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(cupyops.simulate(request.param == "simulator", sanitize=True))
+        except cupyops.MissingDependencyError as error:
+            pytest.skip(str(error))
+        yield "cuda" if request.param == "cuda" else "cpu"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_values(device, dtype):
+    x = (4 * torch.randn(37, 29)).to(device, dtype)
+    torch.testing.assert_close(NAME(x), reference(x.double()).to(dtype))
+
+
+def test_gradients(device):
+    x = torch.randn(37, dtype=torch.float64, device=device, requires_grad=True)
+    assert torch.autograd.gradcheck(NAME, x)
+    assert torch.autograd.gradgradcheck(NAME, x)
+
+
+def test_layouts(device):
+    x = torch.randn(6, 8, device=device)
+    for view in (x.t(), x[:, ::2], x[1:], x[:0], x[0, 0], x[:1].expand(6, 8)):
+        before = view.clone()
+        torch.testing.assert_close(NAME(view), reference(view))
+        assert torch.equal(view, before)
+
+
+def test_compile(device):
+    x = torch.randn(1000, device=device)
+    compiled = torch.compile(lambda x: NAME(2 * x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), reference(2 * x))
+
+
+# Benchmark
+
+
+def benchmark(n=1 << 26, dtype=torch.bfloat16):
+    """Prints what a call takes and moves, beside PyTorch's own operations, its compiler and a copy."""
+    from torch.utils.benchmark import Timer
+
+    if not torch.cuda.is_available():
+        raise SystemExit("the benchmark needs a GPU")
+    x = torch.randn(n, device="cuda", dtype=dtype)
+    peers = {"NAME": NAME, "PyTorch": reference, "torch.compile": torch.compile(reference), "a copy": torch.clone}
+    for name, call in peers.items():
+        seconds = Timer("call(x)", globals={"call": call, "x": x}).blocked_autorange(min_run_time=0.5).median
+        print(f"{name:16} {seconds * 1e6:9.1f} us {2 * x.nbytes / seconds / 1e9:9.1f} GB/s")
+
+
+if __name__ == "__main__":
+    benchmark()
+'''
+
+
+def starter(name: str) -> str:
+    """The file for an operator of this name.
+
+    Raises:
+        ValueError: no name for a module, a function and a kernel, or one that something else has.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ValueError(f"NAME must be a lower-case word that Python and CUDA take for a name, got {name!r}")
+    if re.search(rf"\b{name}\b", STARTER) or importlib.util.find_spec(name) is not None:
+        raise ValueError(f"NAME {name!r} means something else already, to the file or as a module; take another")
+    return STARTER.replace("NAME", name)
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Adds ``new`` to the command line."""
+    parser = commands.add_parser(
+        "new",
+        help="write a starter file for an operator of your own",
+        description="Writes NAME.py: kernels, declaration, tests and benchmark of an operator, which pass as they are.",
+        epilog="Exit status: 0 if the file is written, 2 if it cannot be; a file that is there is never written over.",
+    )
+    parser.add_argument("name", metavar="NAME", help="the operator's, such as swish")
+    parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="default: the current one")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command.
+
+    Raises:
+        SystemExit: with status 2, for what cannot be written.
+    """
+    path = options.into / f"{options.name}.py"
+    try:
+        if path.exists():
+            raise FileExistsError(0, "it is there already")
+        text = starter(options.name)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as problem:
+        options.parser.error(f"{path}: {problem.strerror}")
+    except ValueError as problem:
+        options.parser.error(str(problem))
+    print(f"{path}: next, python -m pytest {path}, and on a GPU python {path}")
+    return 0
