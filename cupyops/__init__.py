@@ -6,7 +6,7 @@ are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA 
 
 from .add2 import add2
 from .debug import debug_mode, set_debug
-from .errors import CompileError, LaunchError, MissingDependencyError
+from .errors import CompileError, ExportError, LaunchError, MissingDependencyError
 from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
@@ -17,6 +17,7 @@ from .warmup import warmup
 __all__ = [
     "CompileError",
     "Elementwise",
+    "ExportError",
     "GridStride",
     "Kernel",
     "LaunchError",
