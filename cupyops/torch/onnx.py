@@ -120,7 +120,7 @@ def require_onnx(*, check: bool = True) -> None:
 
 
 def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list[Mapping[int, Any]]:
-    """For each leaf of the arguments, its free dimensions; equal names are one ``torch.export.Dim``."""
+    """For each leaf of the arguments, its free dimensions."""
     leaves, _ = pytree.tree_flatten_with_path(args)
     if isinstance(dynamic_shapes, Mapping):
         parameters = list(inspect.signature(model.forward).parameters)
@@ -129,7 +129,6 @@ def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list
                 expected("export_onnx", "dynamic_shapes", f"name parameters of forward {tuple(parameters)}", unknown[0])
             )
         dynamic_shapes = tuple(dynamic_shapes.get(name) for name in parameters[: len(args)])
-    dims: dict[str, Any] = {}
     specs: list[Mapping[int, Any]] = []
     for keys, leaf in leaves:
         spec = dynamic_shapes
@@ -143,8 +142,7 @@ def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list
             specs.append({})
             continue
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
-        free = {d: dims.setdefault(s, torch.export.Dim(s)) if isinstance(s, str) else s for d, s in items}
-        specs.append({d: s for d, s in free.items() if s is not None})
+        specs.append({d: s for d, s in items if s is not None})
     return specs
 
 
@@ -156,7 +154,13 @@ def _capture(model: nn.Module, args: tuple[Any, ...], specs: Sequence[Mapping[in
         for d, s in spec.items():
             if not isinstance(s, int) and s != static and leaves[i].shape[d] == 1:
                 leaves[i] = torch.cat([leaves[i], leaves[i]], d)
-    shapes = pytree.tree_unflatten([dict(spec) or None for spec in specs], tree) if any(specs) else None
+    # A name alone says nothing about limits: those are found while the model is traced.
+    dynamic = [{d: torch.export.Dim.DYNAMIC if isinstance(s, str) else s for d, s in spec.items()} for spec in specs]
+    shapes = pytree.tree_unflatten([spec or None for spec in dynamic], tree) if any(specs) else None
+    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    if shapes is not None and inspect.Parameter.VAR_POSITIONAL in kinds[: len(args)]:
+        rest = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        shapes = (*shapes[:rest], shapes[rest:])  # what *args stands for is one argument to torch.export
     with _quiet():
         return torch.export.export(model, pytree.tree_unflatten(leaves, tree), dynamic_shapes=shapes)
 
@@ -194,14 +198,14 @@ def _translate(
     Raises:
         ExportError: something in the program has no ONNX form, or a translation failed.
     """
-    # Of a program that is traced already, torch.onnx.export takes from `dynamic_shapes` the names; each is said once.
-    named: set[Any] = set()
+    # Of a program that is traced already, torch.onnx.export takes from `dynamic_shapes` the names, one for each size.
+    named: set[str] = set()
     shapes = []
     for spec, value in zip(specs, traced_inputs(program, len(specs)), strict=True):
         if isinstance(value, Tensor):
-            first = {d: s for d, s in spec.items() if isinstance(s, torch.export.Dim) and s.__name__ not in named}
-            named.update(s.__name__ for s in first.values())
-            shapes.append(first)
+            names = {d: s for d, s in spec.items() if isinstance(s, (str, torch.export.Dim))}
+            shapes.append({d: s for d, s in names.items() if str(value.shape[d]) not in named})
+            named.update(str(value.shape[d]) for d in names)
     try:
         with _quiet():
             return torch.onnx.export(

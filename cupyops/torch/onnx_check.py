@@ -120,7 +120,7 @@ def _difference(name: str, got: Tensor, wanted: Tensor, tolerance: tuple[float, 
     relative, absolute = tolerance if wanted.is_floating_point() else (0.0, 0.0)
     a, b = got.double(), wanted.double()
     same = (a == b) | (a.isnan() & b.isnan())
-    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf)
+    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     scale = torch.where(b.isfinite(), b.abs(), 0.0)
     largest, allowed = (float(x.max()) if x.numel() else 0.0 for x in (error, scale))
     allowed = relative * allowed + absolute

@@ -68,7 +68,7 @@ _ERFC = (
 def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     if approximate == "tanh":
         cubic = op.Mul(x, op.Add(op.Mul(op.Mul(x, x), 0.044715), 1.0))
-        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(cubic, math.sqrt(2 / math.pi))), 1.0))
+        return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))  # 1 + tanh(u) is 2·sigmoid(2u), and cancels
     # Erf of float64 is in the standard and in few runtimes. Φ(-|x|) = erfc(z)/2 keeps its relative accuracy in the tail.
     z = op.Mul(op.Abs(x), math.sqrt(0.5))
     beyond = op.Add(z, 4.0)
