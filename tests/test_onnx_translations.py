@@ -1,5 +1,6 @@
 """Translations: those of linear layers and of the LLTM on operators of the tests' own, and a stranger's operator."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,9 @@ def test_elu_keeps_its_accuracy_near_zero_and_its_nan(tmp_path: Path) -> None:
 # A stranger's ---------------------------------------------------------------------------------------------------------
 
 
-def _clip(x: Tensor, limit: float, powers: list[int], name: str | None, squared: bool) -> Tensor:
+def _clip(
+    x: Tensor, limit: float = 2.0, powers: Sequence[int] = (1, 2), name: str | None = None, squared: bool = True
+) -> Tensor:
     return x.clamp(-limit, limit) * sum(powers) * (2 if squared else 1)
 
 

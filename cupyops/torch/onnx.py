@@ -149,6 +149,7 @@ def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list
 def _capture(model: nn.Module, args: tuple[Any, ...], specs: Sequence[Mapping[int, Any]]) -> Any:
     """The model as ``torch.export`` traces it. It takes a size of 1 for a constant, so such a dimension is traced as 2."""
     leaves, tree = pytree.tree_flatten(args)
+    leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]  # one tensor in two places would be one input
     static = torch.export.Dim.STATIC
     for i, spec in enumerate(specs):
         for d, s in spec.items():
@@ -251,6 +252,7 @@ def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
     if not custom_domain:
         model.functions.update(functions.by_identifier())
     common.InlinePass()(model)
+    common.ShapeInferencePass()(model)  # the bodies' values have no types
     optimizer.fold_constants_ir(model)
     passes.Sequential(
         common.RemoveUnusedNodesPass(),
