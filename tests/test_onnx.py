@@ -32,7 +32,7 @@ def test_every_operator_in_every_lane(case: Case, device: str, tmp_path: Path) -
 
 def _of_everything(weight: Tensor, x: Tensor) -> tuple[Any, ...]:
     y, mean, rstd = layer_norm(x, 8, weight, None, return_stats=True)
-    z, s = bridge.add_layer_norm(y, x, (5, 8), None, None, eps=1e-3)
+    z, s = bridge.add_layer_norm(y, x, 8, None, weight, eps=1e-3)
     return gelu(x), gelu(x, "tanh"), y, z, s, mean, rstd, add2(x, weight, alpha=-0.3)
 
 
@@ -102,6 +102,14 @@ def test_add2_promotes_wraps_and_broadcasts(a: torch.dtype, b: torch.dtype, tmp_
             torch.testing.assert_close(got, wanted)
         else:
             assert torch.equal(got, wanted)
+
+
+def test_a_number_beside_16_bits_is_not_rounded_to_them(tmp_path: Path) -> None:
+    """1 + 2^-8 + 2^-20 is nearer to 1 + 2^-7; a number rounded to bfloat16 first would make it a tie, and 1."""
+    path = tmp_path / "model.onnx"
+    x = torch.ones(3, dtype=torch.bfloat16)
+    export_onnx(Model(lambda x: add2(x, 2.0**-8 + 2.0**-20)), x, path)
+    assert run(path, x)[0].tolist() == [1 + 2.0**-7] * 3
 
 
 @pytest.mark.parametrize("affine", ["weight and bias", "weight", "bias", "none"])

@@ -73,39 +73,42 @@ def test_linear_is_one_product_where_there_is_one(tmp_path: Path) -> None:
 # LLTM -----------------------------------------------------------------------------------------------------------------
 
 
-def _cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    i, o, z = F.linear(torch.cat([old_h, input], 1), weights, bias).chunk(3, 1)
-    new_cell = old_cell + F.elu(z) * i.sigmoid()
-    return new_cell.tanh() * o.sigmoid(), new_cell
-
-
-def _sequence(
+def _cell(
     input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    h, cell, hs = old_h, old_cell, []
+    gates = F.linear(torch.cat([old_h, input], 1), weights, bias)
+    i, o, z = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(z) * i.sigmoid()
+    return new_cell.tanh() * o.sigmoid(), new_cell, gates
+
+
+def _sequence(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, ...]:
+    h, c, steps = h0, c0, []
     for x in input.unbind(0):
-        h, cell = _cell(x, weights, bias, h, cell)
-        hs.append(h)
-    return torch.stack(hs), h.clone(), cell
+        h, c, gates = _cell(x, weights, bias, h, c)
+        steps.append((h, c, gates))
+    of_h, of_cell, of_gates = (torch.stack(of_all) for of_all in zip(*steps, strict=True))
+    return of_h, torch.stack((h, c)), of_cell, of_gates
 
 
-def _sequence_body(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, ...]:
-    T, B, _ = input.shape
-    return input.new_empty(T, B, old_h.shape[1]), torch.empty_like(old_h), torch.empty_like(old_cell)
+def _sequence_body(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, ...]:
+    T, B, S = input.shape[0], input.shape[1], h0.shape[1]
+    return tuple(input.new_empty(shape) for shape in ((T, B, S), (2, B, S), (T, B, S), (T, B, 3 * S)))
 
 
-_ARGUMENTS = "Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell"
 cell = Operator(
-    f"cupyops_test::lltm_cell({_ARGUMENTS}) -> (Tensor, Tensor)",
+    "cupyops_test::lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell)"
+    " -> (Tensor, Tensor, Tensor)",
     _cell,
     reference=_cell,
     onnx=onnx_translations.lltm_cell,
 )
 sequence = Operator(
-    f"cupyops_test::lltm_sequence({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    "cupyops_test::lltm(Tensor input, Tensor weights, Tensor bias, Tensor h0, Tensor c0)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     _sequence_body,
     reference=_sequence,
-    onnx=onnx_translations.lltm_sequence,
+    onnx=onnx_translations.lltm,
 )
 
 
@@ -127,13 +130,20 @@ def test_lltm_cell_and_sequence_of_any_length(dtype: torch.dtype, custom_domain:
         model, tuple(x.to(dtype) for x in inputs), path, dynamic_shapes=shapes, custom_domain=custom_domain
     )
     assert report.shapes[1] == ((5, 3, 3), (3, 5), (3, 5))
-    longer = [x.to(dtype) for x in (torch.randn(9, 1, features), torch.randn(1, S), torch.randn(1, S))]
-    eps = torch.finfo(dtype).eps
-    for got, wanted in zip(run(path, *longer), model(*longer), strict=True):
-        # Every step's rounding is fed to the next one.
-        torch.testing.assert_close(got.double(), wanted.double(), rtol=32 * eps, atol=32 * eps)
-    if not custom_domain:
-        assert nodes(path).count("Scan") == 1
+    for T in (9, 1):
+        longer = [x.to(dtype) for x in (torch.randn(T, 1, features), torch.randn(1, S), torch.randn(1, S))]
+        eps = torch.finfo(dtype).eps
+        for got, wanted in zip(run(path, *longer), model(*longer), strict=True):
+            # Every step's rounding is fed to the next one.
+            torch.testing.assert_close(got.double(), wanted.double(), rtol=32 * eps, atol=32 * eps)
+
+
+def test_an_lltm_for_inference_is_a_product_and_a_loop(tmp_path: Path) -> None:
+    S = 5
+    weights, bias = torch.randn(3 * S, 3 + S), torch.randn(3 * S)
+    model = Model(lambda x, h, c: sequence(x, weights, bias, h, c)[0])
+    export_onnx(model, (torch.randn(4, 2, 3), torch.randn(2, S), torch.randn(2, S)), tmp_path / "m.onnx")
+    assert nodes(tmp_path / "m.onnx") == ["MatMul", "Add", "Scan"]
 
 
 def test_elu_keeps_its_accuracy_near_zero_and_its_nan(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["add2", "add_layer_norm", "gelu", "layer_norm", "linear", "linear_gelu", "lltm_cell", "lltm_sequence"]
+__all__ = ["add2", "add_layer_norm", "gelu", "layer_norm", "linear", "linear_gelu", "lltm", "lltm_cell"]
 
 # onnx.TensorProto.DataType
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
@@ -150,31 +150,35 @@ def _lltm_pointwise(op: Any, gates: Any, old_cell: Any) -> tuple[Any, Any]:
     return op.Mul(op.Tanh(new_cell), op.Sigmoid(o)), new_cell
 
 
-def lltm_cell(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any]:
-    """new_h and new_cell (B, S) of one step: the gates are [old_h, input]·Wᵀ + b, W (3S, S+F)."""
+def lltm_cell(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
+    """new_h and new_cell (B, S) of one step, and the gates' sums z = [old_h, input]·Wᵀ + b (B, 3S), W (3S, S+F)."""
     dtype = input.dtype
     input, weights, bias, old_h, old_cell = _in_float32(op, input, weights, bias, old_h, old_cell)
     gates = linear(op, op.Concat(old_h, input, axis=1), weights, bias)
     new_h, new_cell = _lltm_pointwise(op, gates, old_cell)
-    return _as(op, new_h, dtype), _as(op, new_cell, dtype)
+    return _as(op, new_h, dtype), _as(op, new_cell, dtype), _as(op, gates, dtype)
 
 
-def lltm_sequence(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """Every step's h (T, B, S), and the last h and cell, of input (T, B, F): a Scan over the steps. The products with the
-    input are one product in front of it."""
+def lltm(op: Any, input: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
+    """Of all steps h and cells (T, B, S) and the gates' sums (T, B, 3S), and the last state (2, B, S), of input (T, B, F): a
+    Scan over the steps. The products with the input are one product in front of it."""
     dtype = input.dtype
-    input, weights, bias, old_h, old_cell = _in_float32(op, input, weights, bias, old_h, old_cell)
+    input, weights, bias, h0, c0 = _in_float32(op, input, weights, bias, h0, c0)
     S = weights.shape[0] // 3
-    of_h, of_input = op.Split(weights, [S, weights.shape[1] - S], axis=1, _outputs=2)
-    recurrent = op.Transpose(of_h, perm=[1, 0])
+    recurrent = op.Transpose(op.Slice(weights, [0], [S], [1]), perm=[1, 0])
+    given = linear(op, input, op.Slice(weights, [S], [weights.shape[1]], [1]), bias)
 
-    def step(op: Any, h: Any, cell: Any, projected: Any) -> tuple[Any, Any, Any]:
-        new_h, new_cell = _lltm_pointwise(op, op.Add(projected, op.MatMul(h, recurrent)), cell)
-        return new_h, new_cell, op.Identity(new_h)
+    def step(op: Any, h: Any, cell: Any, given: Any) -> tuple[Any, Any, Any, Any]:
+        new_h, new_cell = _lltm_pointwise(op, op.Add(given, op.MatMul(h, recurrent)), cell)
+        return new_h, new_cell, op.Identity(new_h), op.Identity(new_cell)
 
-    body = _subgraph(op, step, inputs={"h": old_h, "cell": old_cell, "projected": input}, outputs=3)
-    h, cell, hs = op.Scan(old_h, old_cell, linear(op, input, of_input, bias), body=body, num_scan_inputs=1, _outputs=3)
-    return _as(op, hs, dtype), _as(op, h, dtype), _as(op, cell, dtype)
+    body = _subgraph(op, step, inputs={"h": h0, "cell": c0, "given": given}, outputs=4)
+    last_h, last_cell, h, cells = op.Scan(h0, c0, given, body=body, num_scan_inputs=1, _outputs=4)
+    last = op.Concat(op.Unsqueeze(last_h, [0]), op.Unsqueeze(last_cell, [0]), axis=0)
+    # For the gradient alone: outside of the loop, it goes where nothing uses it.
+    before = op.Concat(op.Unsqueeze(h0, [0]), op.Slice(h, [0], [-1], [0]), axis=0)
+    gates = op.Add(given, op.MatMul(before, recurrent))
+    return _as(op, h, dtype), _as(op, last, dtype), _as(op, cells, dtype), _as(op, gates, dtype)
 
 
 def _subgraph(op: Any, function: Any, *, inputs: dict[str, Any], outputs: int) -> Any:
