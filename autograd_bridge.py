@@ -18,7 +18,7 @@ from cupyops.gelu import forward as gelu_body
 from cupyops.layer_norm import add_forward as add_layer_norm_body
 from cupyops.layer_norm import backward as layer_norm_backward_body
 from cupyops.layer_norm import forward as layer_norm_body
-from cupyops.torch import Operator, references
+from cupyops.torch import Operator, onnx_translations, references
 
 __all__ = [
     *("GELU", "AddLayerNorm", "LayerNorm", "add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm"),
@@ -121,7 +121,11 @@ def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.d
 
 
 _add2 = Operator(
-    "cupyops::add2(Tensor a, Tensor b, Scalar alpha) -> Tensor", Add2, reference=references.add2, elementwise=True
+    "cupyops::add2(Tensor a, Tensor b, Scalar alpha) -> Tensor",
+    Add2,
+    reference=references.add2,
+    elementwise=True,
+    onnx=onnx_translations.add2,
 )
 
 
@@ -196,7 +200,11 @@ class Gelu(torch.autograd.Function):
 
 
 _gelu = Operator(
-    "cupyops::gelu(Tensor x, str approximate) -> Tensor", Gelu, reference=references.gelu, elementwise=True
+    "cupyops::gelu(Tensor x, str approximate) -> Tensor",
+    Gelu,
+    reference=references.gelu,
+    elementwise=True,
+    onnx=onnx_translations.gelu,
 )
 _gelu_backward = Operator(
     "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
@@ -334,12 +342,14 @@ _layer_norm = Operator(
     LayerNormFunction,
     reference=references.layer_norm,
     autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
+    onnx=onnx_translations.layer_norm,
 )
 _add_layer_norm = Operator(
     "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
     " float eps) -> (Tensor, Tensor, Tensor)",
     AddLayerNormFunction,
     reference=references.add_layer_norm,
+    onnx=onnx_translations.add_layer_norm,
 )
 _layer_norm_backward = Operator(
     "cupyops::layer_norm_backward(Tensor grad_y, Tensor x, Tensor stats, Tensor? weight, Tensor? grad_sum,"

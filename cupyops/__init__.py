@@ -7,7 +7,7 @@ are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA 
 from .add2 import add2
 from .bundle import load_bundle
 from .debug import debug_mode, set_debug
-from .errors import CompileError, LaunchError, MissingDependencyError, TuningError
+from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
 from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
@@ -19,6 +19,7 @@ from .warmup import warmup
 __all__ = [
     "CompileError",
     "Elementwise",
+    "ExportError",
     "GridStride",
     "Kernel",
     "LaunchError",

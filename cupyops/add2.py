@@ -41,16 +41,18 @@ for _lanes in (1, 4, 8):
 def forward(a: Any, b: Any, alpha: Any = 1) -> Any:
     """The body of add2: a + alpha·b in the promoted dtype and the broadcast shape."""
     library = LIBRARIES[type(a)]
-    if a.dtype is b.dtype and a.shape == b.shape and library.is_contiguous(a) and library.is_contiguous(b):
+    # Tuples of different lengths are compared element by element, too, and a size that is a symbol would be tied by it.
+    alike = a.ndim == b.ndim and a.shape == b.shape
+    if alike and a.dtype is b.dtype and library.is_contiguous(a) and library.is_contiguous(b):
         if type(alpha) is not int:
             check_alpha(alpha, library.dtype_name(a))
         out = library.empty_like(a)
         ALIKE.launch_fresh(a, b, out, alpha, library.size(a))
         return out
-    return _general(library, a, b, alpha)
+    return _general(library, a, b, alpha, alike)
 
 
-def _general(library: Any, a: Any, b: Any, alpha: Any) -> Any:
+def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
     dtype = library.result_type(a, b)
     check_alpha(alpha, dtype)
     shape = broadcast_shape(a.shape, b.shape)
@@ -59,7 +61,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any) -> Any:
     if library.is_host_scalar(a) and not library.is_host_scalar(b):
         return _with_number(library, b, a, dtype, alpha, value_first=True)
     strides_a, strides_b = library.strides(a), library.strides(b)
-    if a.shape == b.shape and strides_a == strides_b and is_dense(shape, strides_a) and dtype == library.dtype_name(a):
+    if alike and strides_a == strides_b and is_dense(shape, strides_a) and dtype == library.dtype_name(a):
         out = library.empty_like(a)
         ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
         return out
@@ -68,7 +70,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any) -> Any:
         # Sizes may be symbols here; planning a loop by them would tie a compiled graph to their values.
         check_devices(library, a, b)
         return out
-    if a.shape == b.shape and library.is_contiguous(a) and library.is_contiguous(b):
+    if alike and library.is_contiguous(a) and library.is_contiguous(b):
         ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
         return out
     widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))

@@ -1,10 +1,14 @@
 """What can go wrong, each with a sentence that names operator, argument, expected and got."""
 
-__all__ = ["CompileError", "LaunchError", "MissingDependencyError", "TuningError"]
+__all__ = ["CompileError", "ExportError", "LaunchError", "MissingDependencyError", "TuningError"]
 
 
 class CompileError(RuntimeError):
     """NVRTC rejected a text. The message shows kernel, dtypes, architecture, options and the source around the line."""
+
+
+class ExportError(RuntimeError):
+    """A model has no ONNX form, or the file does not give the model's results. No file is left."""
 
 
 class LaunchError(RuntimeError):
@@ -12,7 +16,7 @@ class LaunchError(RuntimeError):
 
 
 class MissingDependencyError(RuntimeError):
-    """Something that a CUDA launch needs is absent. The message ends with the line that installs it."""
+    """A package or program that is needed here is absent. The message ends with the line that installs it."""
 
 
 class TuningError(RuntimeError):

@@ -6,6 +6,7 @@
     python -m examples.lenet5 --dataset mnist --device cuda      # the published recipe
     python -m examples.lenet5 --dataset mnist --fast             # data on the GPU, the step replayed as a CUDA graph
     python -m examples.lenet5 --resume                           # go on after an interruption, to the same result
+    python -m examples.lenet5 --export lenet5.onnx               # and write the trained model for other runtimes
 
 A run writes into ``--out``: ``checkpoint.pt`` and ``metrics.json`` after every epoch, TensorBoard events, and at the
 end ``curves.png``. An earlier run's files there first move into ``earlier-1`` (2, 3, ...) beneath it: none is lost.
@@ -23,6 +24,7 @@ from examples.checkpoint import CHECKPOINT, load_checkpoint
 from examples.console import EPILOG, UserError, add_common_options, add_run_options, describe_device, pick_device
 from examples.datasets import MNIST_MIRRORS, ImageSet, load_digits, load_mnist
 from examples.endings import Diverged, run_command
+from examples.exporting import check_export, export_classifier
 from examples.fast import FastTrainer
 from examples.reporting import EpochRecord
 from examples.run import DEFAULT_EPOCHS, EXAMPLE, Config, Result, Run
@@ -81,6 +83,8 @@ def train(config: Config, echo: Callable[[str], object] = print) -> Result:
     device = pick_device(config.device)
     if config.fast and device.type != "cuda":
         raise UserError(f"--fast replays CUDA graphs and needs a GPU, got --device {device.type}; leave out --fast")
+    if config.export is not None:
+        check_export(config.export)
     saved = load_checkpoint(config.out, EXAMPLE, config.settings(device)) if config.resume and config.out else None
     data = load_data(config, echo)
     source = "scikit-learn's digits" if config.dataset == "digits" else f"MNIST from {config.data_dir}"
@@ -106,6 +110,11 @@ def train(config: Config, echo: Callable[[str], object] = print) -> Result:
         run.run_epochs()
     result = Result(model, history, trainer.setup_seconds)
     run.summarise(result)
+    if config.export is not None:
+        trained = build_model(config, torch.device("cpu"))
+        trained.load_state_dict(model.state_dict())
+        accuracy = history[-1].accuracy
+        export_classifier(trained.eval(), config.export, data[1], accuracy, config.batch_size, echo)
     return result
 
 
@@ -139,6 +148,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=float, default=Config.lr, help="learning rate of NAdam (default: %(default)s)")
     parser.add_argument(
         "--fast", action="store_true", help="keep the data on the GPU and replay the step as a CUDA graph (GPU only)"
+    )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the trained model as an ONNX file, and test that, too"
     )
     add_run_options(parser, Config.out)
     return parser

@@ -51,6 +51,7 @@ class Config:
     fast: bool = False
     resume: bool = False
     out: Path | None = Path("runs/lenet5")
+    export: Path | None = None
     progress: bool = True
 
     def __post_init__(self) -> None:

@@ -265,6 +265,19 @@ def walk(sizes: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
     return [sum(i * s for i, s in zip(reversed(index), strides, strict=True)) for index in itertools.product(*ranges)]
 
 
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_row_beside_a_free_number_of_rows_says_nothing_of_that_number(order: int) -> None:
+    """Tuples of two lengths are compared element by element: (N, 8) with (8,) would ask whether N is 8."""
+
+    class Model(torch.nn.Module):
+        def forward(self, *operands: Tensor) -> Tensor:
+            return add2(*operands[:: -1 if order else 1])
+
+    shapes = (({0: torch.export.Dim("N")}, None),)
+    program = torch.export.export(Model(), (torch.zeros(3, 8), torch.ones(8)), dynamic_shapes=shapes)
+    assert program.module()(torch.zeros(8, 8), torch.ones(8)).shape == (8, 8)
+
+
 def test_collapsed_loops_visit_the_same_elements() -> None:
     rng = random.Random(1)
     for _ in range(300):

@@ -14,11 +14,13 @@ gradient of a gradient     the operators that the backward calls have gradients 
                            reference's
 vmap                       one call on the batched tensors, for elementwise operators; else the reference's
 autocast                   a policy: as they come, float32, or the lower type
+ONNX                       a declared translation to standard operators (:mod:`cupyops.torch.onnx`)
 =========================  ==========================================================================================
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -28,12 +30,20 @@ from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "operator_of"]
 
 _is_compiling = torch.compiler.is_compiling
 _transforms_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _grad_enabled = torch.is_grad_enabled
+
+# By qualified name; an operator that is forgotten is not kept by it.
+_OPERATORS: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
+
+
+def operator_of(target: Any) -> "Operator | None":
+    """The operator that a node of a traced graph calls, if it was made by :class:`Operator`."""
+    return _OPERATORS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
 
 
 class Operator:
@@ -50,6 +60,8 @@ class Operator:
             batched tensors.
         autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
             one of these per kind of device, ``{"cuda": "float32"}``.
+        onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``; without it, a
+            model that calls the operator cannot be exported to ONNX.
 
     Raises:
         ValueError: another word for ``autocast``, or a schema without a namespace, or with a tensor behind other
@@ -64,6 +76,7 @@ class Operator:
         reference: Callable[..., Any],
         elementwise: bool = False,
         autocast: str | Mapping[str, str | None] | None = None,
+        onnx: Callable[..., Any] | None = None,
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
@@ -74,6 +87,7 @@ class Operator:
         self.name = rest.partition("(")[0]
         self.qualified_name = f"{namespace}::{self.name}"
         self.reference = reference
+        self.onnx = onnx
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
         if isinstance(implementation, type):
             function: Any = implementation
@@ -100,6 +114,7 @@ class Operator:
             _call_source(self.name, tensors, names[len(tensors) :], casts="cuda" in self._autocast),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
         )
+        _OPERATORS[self.qualified_name] = self
 
     def __repr__(self) -> str:
         return f"<Operator {self.op._schema}>"
