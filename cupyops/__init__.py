@@ -11,6 +11,8 @@ from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
+from .linear import linear, linear_backward
+from .linear_gelu import linear_gelu, linear_gelu_backward
 from .simulator import simulate
 from .warmup import warmup
 
@@ -30,6 +32,10 @@ __all__ = [
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "linear",
+    "linear_backward",
+    "linear_gelu",
+    "linear_gelu_backward",
     "set_debug",
     "simulate",
     "warmup",

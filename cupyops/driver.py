@@ -104,6 +104,7 @@ def allow_shared_memory(raw: Any, size: int) -> None:
 
 
 SIMULATED_CAPABILITY = 90  # it has clusters of blocks
+SIMULATED_MULTIPROCESSORS = 4
 
 
 @cache
@@ -112,6 +113,14 @@ def capability(device: int) -> int:
     if device < 0:
         return SIMULATED_CAPABILITY
     return int(toolchain.cupy().cuda.Device(device).compute_capability)
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    """How many multiprocessors a GPU has, or the simulator, for arrays in host memory."""
+    if device < 0:
+        return SIMULATED_MULTIPROCESSORS
+    return int(toolchain.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 class _LaunchAttribute(ctypes.Structure):

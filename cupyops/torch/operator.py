@@ -18,6 +18,7 @@ autocast                   a policy: as they come, float32, or the lower type
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,8 @@ class Operator:
             batched tensors.
         autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
             one of these per kind of device, ``{"cuda": "float32"}``.
+        record: what records a gradient on plain tensors instead of the Function, where PyTorch's own operators do so at
+            less cost: called as ``record(apply, *args)``, with the Function's ``apply``.
 
     Raises:
         ValueError: another word for ``autocast``, or a schema without a namespace, or with a tensor behind other
@@ -64,6 +67,7 @@ class Operator:
         reference: Callable[..., Any],
         elementwise: bool = False,
         autocast: str | Mapping[str, str | None] | None = None,
+        record: Callable[..., Any] | None = None,
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
@@ -83,6 +87,8 @@ class Operator:
             self.body = implementation
             setup_context, backward = _reference_gradient(reference)
         self._apply = _fast_function(self.name, self.body, setup_context, backward)
+        if record is not None:
+            self._apply = partial(record, self._apply)
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self._register(rest, setup_context, backward, elementwise)
         self.op = getattr(getattr(torch.ops, namespace), self.name).default
