@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import kernels_cu
 
-from . import driver
+from . import driver, linear_plan
 from .arrays import LIBRARIES, as_cupy
 from .dtypes import DTYPES, FLOATS
 from .errors import expected
@@ -80,8 +80,11 @@ def _narrow(library: Any, x: Any, weight: Any, bias: Any, few_is_x: bool) -> Any
     rows = library.size(x) // k
     few, many = (rows, n) if few_is_x else (n, rows)
     dtype = library.dtype_name(x)
-    plan = narrow_plan(few, many, k, DTYPES[dtype].itemsize, driver.capability(library.device_index(x)))
-    if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)):
+    size = DTYPES[dtype].itemsize
+    if many * k * size < linear_plan.LEAST_NARROW:
+        return None
+    plan = narrow_plan(few, many, k, size, driver.capability(library.device_index(x)))
+    if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
         return None
     y = library.empty((*x.shape[:-1], n), dtype, x)
     bias = None if bias is None else library.contiguous(bias)
@@ -133,13 +136,21 @@ def bias_gradient(library: Any, grad: Any) -> Any:
 
 
 def column_sums(
-    library: Any, kernels: Callable[[ColumnPlan, str], Kernel], arrays: Sequence[Any], m: int, n: int, dtype: str
+    library: Any,
+    kernels: Callable[[ColumnPlan, str], Kernel],
+    arrays: Sequence[Any],
+    m: int,
+    n: int,
+    dtype: str,
+    *,
+    gelu: bool = False,
 ) -> Any:
     """The sums that a kernel of ``columns.cuh`` finds in matrices (m, n) of a dtype.
 
     Args:
         kernels: from a plan and a dtype to the kernel.
         arrays: what it is given before the sums; the first is read.
+        gelu: GELU's gradient is made on the way.
     """
     first = arrays[0]
     sums = library.empty((n,), dtype, first)
@@ -147,16 +158,33 @@ def column_sums(
         return sums
     device = library.device_index(first)
     gpu = driver.capability(device), driver.multiprocessors(device)
-    plan = column_plan(m, n, DTYPES[dtype].itemsize, *gpu)
-    if plan.groups == 1:
-        kernels(plan.text, dtype).launch_fresh(*arrays, sums, m, n, 1, plan.tiles)
+    kernel, groups, tiles, last, last_tiles = _launches(kernels, m, n, dtype, *gpu, gelu)
+    if last is None:
+        kernel.launch_fresh(*arrays, sums, m, n, 1, tiles)
         return sums
-    acc = DTYPES[dtype].acc
-    parts = library.empty((plan.groups, n), acc, first)
-    kernels(plan.text, dtype).launch_fresh(*arrays, parts, m, n, plan.groups, plan.tiles)
-    rest = column_plan(plan.groups, n, DTYPES[acc].itemsize, *gpu, last=True)
-    bias_gradient_kernel(rest.text, dtype).launch_fresh(parts, sums, plan.groups, n, 1, rest.tiles)
+    parts = library.empty((groups, n), DTYPES[dtype].acc, first)
+    kernel.launch_fresh(*arrays, parts, m, n, groups, tiles)
+    last.launch_fresh(parts, sums, groups, n, 1, last_tiles)
     return sums
+
+
+@lru_cache(1024)
+def _launches(
+    kernels: Callable[[ColumnPlan, str], Kernel],
+    m: int,
+    n: int,
+    dtype: str,
+    capability: int,
+    multiprocessors: int,
+    gelu: bool,
+) -> tuple[Kernel, int, int, Kernel | None, int]:
+    """The kernel for sums of columns, its groups and tiles; for several groups, the kernel and tiles for theirs."""
+    gpu = capability, multiprocessors
+    plan = column_plan(m, n, DTYPES[dtype].itemsize, *gpu, gelu=gelu)
+    if plan.groups == 1:
+        return kernels(plan.text, dtype), 1, plan.tiles, None, 0
+    rest = column_plan(plan.groups, n, DTYPES[DTYPES[dtype].acc].itemsize, *gpu, last=True)
+    return kernels(plan.text, dtype), plan.groups, plan.tiles, bias_gradient_kernel(rest.text, dtype), rest.tiles
 
 
 def check(x: Any, weight: Any, bias: Any, where: str = "linear") -> Any:
@@ -190,20 +218,17 @@ def check(x: Any, weight: Any, bias: Any, where: str = "linear") -> Any:
         raise RuntimeError(
             f"{where}: `bias` must have shape ({n},), as many elements as `weight` has rows, got {tuple(bias.shape)}"
         )
-    lead = library.info(x)
     for name, other in (("weight", weight), ("bias", bias)):
         if other is None:
             continue
-        info = library.info(other)
-        if info.dtype != dtype:
+        if library.dtype_name(other) != dtype:
             raise RuntimeError(
                 f"{where}: mat1 and mat2 must have the same dtype: `{name}` must have dtype {dtype}, as `x` has, got "
-                f"{info.dtype}"
+                f"{library.dtype_name(other)}"
             )
-        if (info.place, info.device) != (lead.place, lead.device):
-            raise ValueError(
-                expected(where, name, f"be on the device of `x`: Expected all tensors to be on the same device ({lead})", info)
-            )
+        if library.device_index(other) != library.device_index(x):
+            wanted = f"be on the device of `x`: Expected all tensors to be on the same device ({library.info(x)})"
+            raise ValueError(expected(where, name, wanted, library.info(other)))
     return weight.shape
 
 

@@ -37,11 +37,13 @@ def backward_kernel(approximate: str, plan: ColumnPlan, dtype: str) -> Kernel:
     )
 
 
+KERNELS = {form: partial(backward_kernel, form) for form in FORWARD}
+
 for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them.
     for _form in FORWARD:
-        for _capability in (0, 90):
-            _plan = column_plan(2**14, 4096, DTYPES[_dtype].itemsize, _capability, 132)
+        for _m in (64, 2**14):
+            _plan = column_plan(_m, 4096, DTYPES[_dtype].itemsize, 90, 132, gelu=True)
             backward_kernel(_form, _plan.text, _dtype)
 
 
@@ -59,9 +61,10 @@ def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bi
     if want_bias:
         grad_y, z = (library.contiguous(rows_of(library, a)) for a in (grad_y, z))
         grad_z = library.empty_like(z)
-        kernels = partial(backward_kernel, approximate)
         m, n = z.shape
-        grad_bias = column_sums(library, kernels, (grad_y, z, grad_z), m, n, library.dtype_name(z))
+        grad_bias = column_sums(
+            library, KERNELS[approximate], (grad_y, z, grad_z), m, n, library.dtype_name(z), gelu=True
+        )
     else:
         grad_z = rows_of(library, gelu_backward(grad_y, z, approximate))
         grad_bias = empty(library, z)
@@ -98,8 +101,8 @@ def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none"
     Raises:
         RuntimeError: another word for ``approximate``; else as :func:`cupyops.linear`.
     """
-    arrays = {"x": x, "weight": weight, "bias": bias}
-    return forward(*(None if a is None else as_cupy(a, "linear_gelu", name) for name, a in arrays.items()), approximate)
+    x, weight, bias = _as_cupy("linear_gelu", x=x, weight=weight, bias=bias)
+    return forward(x, weight, bias, approximate)
 
 
 def linear_gelu_backward(
@@ -119,6 +122,9 @@ def linear_gelu_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`cupyops.linear_gelu`.
     """
-    named = {"grad_y": grad_y, "z": z, "x": x, "weight": weight}
-    arrays = (None if a is None else as_cupy(a, "linear_gelu_backward", name) for name, a in named.items())
-    return backward(*arrays, approximate, want_bias)
+    grad_y, z, x, weight = _as_cupy("linear_gelu_backward", grad_y=grad_y, z=z, x=x, weight=weight)
+    return backward(grad_y, z, x, weight, approximate, want_bias)
+
+
+def _as_cupy(where: str, **arrays: Any) -> list[Any]:
+    return [None if a is None else as_cupy(a, where, name) for name, a in arrays.items()]

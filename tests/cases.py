@@ -23,6 +23,7 @@ class Case:
         arguments: from the tensors to the arguments of ``op``.
         tensors: how many it takes, all of one shape.
         elementwise: each element of the result is made of the elements at its place alone.
+        library: it holds a matrix product of a library, whose bits depend on the layout and on the number of rows.
         atol: how far from PyTorch's own a float32 result may be, beside a relative 1e-4.
     """
 
@@ -34,6 +35,7 @@ class Case:
     tensors: int
     elementwise: bool = True
     atol: float = 1e-6
+    library: bool = False
 
     def through_library(self, *tensors: Tensor) -> Tensor:
         """The result of ``op``: the first, where there are several."""
@@ -59,6 +61,14 @@ def _last(x: Any) -> tuple[int, ...]:
 def _add_layer_norm(x: Tensor, residual: Tensor) -> Tensor:
     s = x + residual
     return F.layer_norm(s, _last(s)).to(s.dtype)
+
+
+def _square(x: Any) -> Tensor:
+    """A weight that keeps x's last dimension; for what is no tensor, any."""
+    n = _last(x)[0]
+    numbers = torch.arange(n, device=getattr(x, "device", None))
+    weight = (numbers.unsqueeze(1) * 7 + numbers * 3) % 11 / 11 - 0.5
+    return weight.to(x.dtype) if isinstance(x, Tensor) else weight
 
 
 CASES = [
@@ -107,5 +117,27 @@ CASES = [
         2,
         elementwise=False,
         atol=1e-3,
+    ),
+    Case(
+        "linear",
+        lambda x: bridge.linear(x, w := _square(x), w.sum(1)),
+        lambda x: F.linear(x, w := _square(x), w.sum(1)),
+        torch.ops.cupyops.linear.default,
+        lambda x: (x, w := _square(x), w.sum(1)),
+        1,
+        elementwise=False,
+        atol=1e-4,
+        library=True,
+    ),
+    Case(
+        "linear_gelu",
+        lambda x: bridge.linear_gelu(x, w := _square(x), w.sum(1)),
+        lambda x: F.gelu(F.linear(x, w := _square(x), w.sum(1))),
+        torch.ops.cupyops.linear_gelu.default,
+        lambda x: (x, w := _square(x), w.sum(1), "none"),
+        1,
+        elementwise=False,
+        atol=1e-4,
+        library=True,
     ),
 ]
