@@ -91,9 +91,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the example; 0 if all is as it must be, 1 if not, 2 for a mistake in the options."""
     parser = argparse.ArgumentParser("python -m examples.linear_regression", description=__doc__.split("\n")[0])
     add_common_options(parser)
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file")
     parser.add_argument(
-        "--custom-domain", action="store_true", help="with --export: as a node of our own, with its body in standard ones"
+        "--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file"
+    )
+    parser.add_argument(
+        "--custom-domain",
+        action="store_true",
+        help="with --export: as a node of our own, with its body in standard ones",
     )
     options = parser.parse_args(argv)
     try:
