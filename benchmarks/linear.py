@@ -101,8 +101,11 @@ def backward_reference(gelu: bool, grad_y: Tensor, *operands: Tensor) -> tuple[T
     return grad_y @ weight, grad_y.T @ x, grad_y.sum(0)
 
 
-def both_reference(gelu: bool, x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> tuple[Tensor, ...]:
-    z = (x @ weight.T + bias,) if gelu else ()
+def both_reference(
+    gelu: bool, dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor
+) -> tuple[Tensor, ...]:
+    """z is a tensor of the layer's dtype, between two operations as within one, and is rounded so."""
+    z = ((x @ weight.T + bias).to(dtype).double(),) if gelu else ()
     return backward_reference(gelu, grad_y, *z, x, weight)
 
 
@@ -218,7 +221,7 @@ def _each(product: Product) -> Iterator[Case]:
         operands,
         product.gradients,
         forward,
-        partial(both_reference, gelu),
+        partial(both_reference, gelu, product.dtype),
         bind=partial(_gradients, tf32),
         draw=partial(product.draw, operands),
     )

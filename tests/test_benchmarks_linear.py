@@ -50,7 +50,7 @@ def test_the_backwards_reference_is_the_gradient_of_the_forwards() -> None:
         leaves = [t.requires_grad_() for t in (x, weight, bias)]
         right = torch.autograd.grad(linear.reference(gelu, *leaves), leaves, grad_y)
         for mine, autograds in zip(
-            linear.both_reference(gelu, *(t.detach() for t in leaves), grad_y), right, strict=True
+            linear.both_reference(gelu, torch.float64, *(t.detach() for t in leaves), grad_y), right, strict=True
         ):
             torch.testing.assert_close(mine, autograds, rtol=1e-12, atol=1e-12)
 
