@@ -26,9 +26,9 @@ EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, t
 WAYS = [
     (7, 5, torch.float16, (1, 1), (1, 1)),
     (1000, 64, torch.bfloat16, (8, 1), (1, 8)),
-    (300, 520, torch.float32, (1, 1), (1, 1)),
+    (300, 520, torch.float32, (1, 1), (1, 3)),
     (70, 1023, torch.float16, (2, 1), (1, 1)),
-    (20_000, 24, torch.float32, (1, 8), (8, 1)),
+    (20_000, 24, torch.float32, (1, 8), (1, 32)),
     (257, 130, torch.float64, (1, 1), (2, 1)),
     (33, 16, torch.bfloat16, (1, 1), (1, 1)),
 ]
