@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cupyops import toolchain
@@ -20,6 +19,7 @@ from cupyops.layer_norm import add_forward as add_layer_norm_body
 from cupyops.layer_norm import backward as layer_norm_backward_body
 from cupyops.layer_norm import forward as layer_norm_body
 from cupyops.linear import backward as linear_backward_body
+from cupyops.linear import by_library as linear_by_library
 from cupyops.linear import forward as linear_body
 from cupyops.linear_gelu import backward as linear_gelu_backward_body
 from cupyops.linear_gelu import forward as linear_gelu_body
@@ -540,9 +540,9 @@ def _linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None,
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     """The gradient of the bias is what we have to offer; where it is not wanted, or soon summed up, PyTorch's own node
     costs a call less."""
-    if bias is None or not bias.requires_grad or not bias_gradient_pays(x.numel(), *weight.shape[:2]):
-        return F.linear(x, weight, bias)
-    return apply(x, weight, bias)
+    if bias is not None and bias.requires_grad and bias_gradient_pays(x.shape[:-1].numel(), bias.numel()):
+        return apply(x, weight, bias)
+    return linear_by_library(x, weight, bias)
 
 
 _linear = Operator(

@@ -56,15 +56,35 @@ for _dtype in FLOATS:
 def forward(x: Any, weight: Any, bias: Any, where: str = "linear") -> Any:
     """The body of linear: y (..., N) of x (..., K); ``where`` stands in messages."""
     library = LIBRARIES[type(x)]
-    if library.dtype_name(x) not in FLOATS or (bias is not None and bias.shape != weight.shape[:1]):
-        check(x, weight, bias, where)
+    _glance(library, x, weight, bias, where)
     if not library.is_fake(x):
-        n, k = weight.shape if len(weight.shape) == 2 else check(x, weight, bias, where)
+        n, k = weight.shape
         few_is_x = library.size(x) <= MOST_FEW * k
         if few_is_x or n <= MOST_FEW:
             y = _narrow(library, x, weight, bias, few_is_x)
             if y is not None:
                 return y
+    return _product(library, x, weight, bias, where)
+
+
+def by_library(x: Any, weight: Any, bias: Any) -> Any:
+    """The same by the library alone, which may record a gradient of its own."""
+    library = LIBRARIES[type(x)]
+    _glance(library, x, weight, bias, "linear")
+    return _product(library, x, weight, bias, "linear")
+
+
+def _glance(library: Any, x: Any, weight: Any, bias: Any, where: str) -> None:
+    """Refuses what the library might take."""
+    if (
+        library.dtype_name(x) not in FLOATS
+        or len(weight.shape) != 2
+        or (bias is not None and bias.shape != weight.shape[:1])
+    ):
+        check(x, weight, bias, where)
+
+
+def _product(library: Any, x: Any, weight: Any, bias: Any, where: str) -> Any:
     try:
         return library.linear(x, weight, bias)
     except (RuntimeError, ValueError):

@@ -210,14 +210,9 @@ def narrow_plan(few: int, rows: int, k: int, itemsize: int, capability: int) -> 
     return None
 
 
-def bias_gradient_pays(elements: int, n: int, k: int) -> bool:
-    """Whether summing the columns of grad_y by our kernel saves more than a node of ours costs the host.
-
-    Args:
-        elements: of x.
-        n, k: shape of weight.
-    """
-    return elements * n >= LEAST_GRADIENT * k
+def bias_gradient_pays(m: int, n: int) -> bool:
+    """Whether summing the columns of grad_y (m, n) by our kernel saves more than a node of ours costs the host."""
+    return m * n >= LEAST_GRADIENT
 
 
 # Elements of grad_y. At 16384 x 768 in bfloat16 our sums save 18 µs of the GPU's time; a node in Python costs the host some

@@ -71,6 +71,19 @@ def _square(x: Any) -> Tensor:
     return weight.to(x.dtype) if isinstance(x, Tensor) else weight
 
 
+def _with_weight(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """A linear function of x alone; of very long rows, element by element, since the weight is a square."""
+
+    def of_x(x: Tensor) -> Tensor:
+        long = _last(x)[0] > 2048
+        rows = x.unsqueeze(-1) if long else x
+        weight = _square(rows)
+        y = function(rows, weight, weight.sum(1))
+        return y.squeeze(-1) if long else y
+
+    return of_x
+
+
 CASES = [
     Case("add2", bridge.add2, torch.add, torch.ops.cupyops.add2.default, _and(1), 2),
     Case(
@@ -120,8 +133,8 @@ CASES = [
     ),
     Case(
         "linear",
-        lambda x: bridge.linear(x, w := _square(x), w.sum(1)),
-        lambda x: F.linear(x, w := _square(x), w.sum(1)),
+        _with_weight(bridge.linear),
+        _with_weight(F.linear),
         torch.ops.cupyops.linear.default,
         lambda x: (x, w := _square(x), w.sum(1)),
         1,
@@ -131,8 +144,8 @@ CASES = [
     ),
     Case(
         "linear_gelu",
-        lambda x: bridge.linear_gelu(x, w := _square(x), w.sum(1)),
-        lambda x: F.gelu(F.linear(x, w := _square(x), w.sum(1))),
+        _with_weight(bridge.linear_gelu),
+        _with_weight(lambda *operands: F.gelu(F.linear(*operands))),
         torch.ops.cupyops.linear_gelu.default,
         lambda x: (x, w := _square(x), w.sum(1), "none"),
         1,

@@ -233,7 +233,10 @@ def test_inputs_are_not_modified_and_outputs_are_their_own(device: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "linear_gelu"])
-def test_bad_operands_are_named(device: str, name: str) -> None:
+@pytest.mark.parametrize("least", [0, 2**40], ids=["ours", "by PyTorch"])
+def test_bad_operands_are_named(device: str, name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever records the gradient of linear."""
+    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", least)
     function = {"linear": linear, "linear_gelu": linear_gelu}[name]
     x, weight, bias = (t.detach() for t in operands(3, 6, 5, torch.float32, device))
     wrong: list[tuple[type[Exception], str, tuple[Tensor, ...]]] = [
@@ -258,6 +261,8 @@ def test_bad_operands_are_named(device: str, name: str) -> None:
         (TypeError, rf"{name}: `x` must have dtype float16 or .*, got int64", (x.long(), weight.long(), bias.long())),
         (RuntimeError, rf"{name}: both arguments to linear need to be at least 1D", (x[0, 0], weight, bias)),
         (RuntimeError, rf"{name}: .*they are 2D and 3D", (x, weight[None], bias)),
+        (RuntimeError, rf"{name}: .*they are 2D and 1D", (x, weight[0], bias)),
+        (RuntimeError, rf"{name}: mat1 and mat2 shapes cannot be multiplied \(3x5 and 4x6\)", (x, weight[:, :4])),
     ]
     for kind, words, inputs in wrong:
         for leaves in (
@@ -311,6 +316,20 @@ def test_operands_on_several_devices_are_named() -> None:
             function(x, weight, bias.cpu())
         with pytest.raises(ValueError, match=r"`weight` must be on the device of `x`"):
             function(x, weight.cpu(), bias)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS[:3])
+@pytest.mark.parametrize(
+    "shape", [(1, 4096, 4096), (4, 4096, 2048), (8, 4096, 4096), (16_384, 1, 768), (9000, 3, 4096)], ids=str
+)
+def test_matrices_of_few_rows(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    x, weight, bias = (t.detach() for t in operands(*shape, dtype, "cuda"))
+    for b in (bias, None):
+        exact = F.linear(x.double(), weight.double(), None if b is None else b.double())
+        assert_close_to_exact(linear(x, weight, b), F.linear(x, weight, b), exact, "y")
+    first = linear(x, weight, bias)
+    assert all(alike(linear(x, weight, bias), first) for _ in range(20))
 
 
 # Arrays without PyTorch
