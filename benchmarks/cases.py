@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = [
     "DTYPES",
     "OPERATORS",
+    "PRODUCTS",
     "ROWWISE",
     "SIZES",
     "Case",
@@ -32,9 +33,11 @@ __all__ = [
     "tolerance",
 ]
 
-OPERATORS = ("add2", "gelu", "layer_norm")
+OPERATORS = ("add2", "gelu", "layer_norm", "linear")
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = ("layer_norm",)
+# Matrix products of a library, on shapes of their own, beside PyTorch alone.
+PRODUCTS = ("linear",)
 
 SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cases import ROWWISE
+from .cases import PRODUCTS, ROWWISE
 from .peers import IMPLEMENTATIONS, LABELS
 
 __all__ = ["draw"]
@@ -58,6 +58,8 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
 def _figures(document: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     for op in dict.fromkeys(row["op"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["op"] == op]
+        if op in PRODUCTS:
+            continue  # a share of copy says nothing of them; the tables have the times
         if op in ROWWISE:
             yield f"{op}-rows", _by_length(rows)
         else:
@@ -87,12 +89,13 @@ def elements(row: Row) -> int:
 
 def largest(rows: Sequence[Row]) -> list[Row]:
     """Of each operation, the rows at the greatest number of elements; of those on rows, at each of the typical
-    lengths."""
+    lengths; of matrix products those in bfloat16."""
 
     def place(row: Row) -> tuple[Any, ...]:
         return (*kind(row), row["shape"][-1]) if row["op"] in ROWWISE else kind(row)
 
     shown = [row for row in rows if row["op"] not in ROWWISE or row["shape"][-1] in TYPICAL_LENGTHS]
+    shown = [row for row in shown if row["op"] not in PRODUCTS or row["dtype"] == "bfloat16"]
     greatest: dict[tuple[Any, ...], int] = {}
     for row in shown:
         greatest[place(row)] = max(greatest.get(place(row), 0), elements(row))

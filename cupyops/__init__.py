@@ -12,6 +12,8 @@ from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
+from .linear import linear, linear_backward
+from .linear_gelu import linear_gelu, linear_gelu_backward
 from .simulator import simulate
 from .tuned import Tuned
 from .warmup import warmup
@@ -35,6 +37,10 @@ __all__ = [
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "linear",
+    "linear_backward",
+    "linear_gelu",
+    "linear_gelu_backward",
     "load_bundle",
     "set_debug",
     "simulate",

@@ -61,6 +61,8 @@ class ArrayLibrary(Protocol):
     def dtype_name(self, x: Array, /) -> str: ...
     def result_type(self, a: Array, b: Array, /) -> str: ...
     def strides(self, x: Array, /) -> tuple[int, ...]: ...  # in elements
+    def linear(self, x: Array, weight: Array, bias: Array, /) -> Array: ...  # x·weightᵀ + bias, which may be None
+    def matmul(self, a: Array, b: Array, /) -> Array: ...  # of two matrices
     def is_host_scalar(self, x: Array, /) -> bool: ...  # a number in host memory, that a kernel can be given by value
     def host_number(self, x: Array, dtype: str, /) -> Array: ...  # such a number, converted as the library would
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
@@ -101,6 +103,26 @@ class CupyLibrary:
 
     def strides(self, x: Array) -> tuple[int, ...]:
         return tuple(s // x.itemsize for s in x.strides)
+
+    def linear(self, x: Array, weight: Array, bias: Array) -> Array:
+        y = self.matmul(x, weight.T)
+        if bias is not None:
+            with x.device:
+                y += bias
+        return y
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        with a.device:
+            try:
+                if str(a.dtype) != "bfloat16":
+                    return a @ b
+                # cuBLAS is asked for what CuPy has a name for, which is not this.
+                return (a.astype("float32") @ b.astype("float32")).astype(a.dtype)
+            except ImportError as error:
+                wheel = "nvidia-cublas-cu12" if toolchain.nvrtc_version()[0] == 12 else "nvidia-cublas"
+                raise MissingDependencyError(
+                    f"CuPy's matrix products need cuBLAS ({error}). Install it with: pip install {wheel}"
+                ) from error
 
     def is_host_scalar(self, x: Array) -> bool:
         return False

@@ -125,6 +125,7 @@ def allow_shared_memory(raw: Any, size: int) -> None:
 
 
 SIMULATED_CAPABILITY = 90  # it has clusters of blocks
+SIMULATED_MULTIPROCESSORS = 4
 
 
 @cache
@@ -140,6 +141,13 @@ def name(device: int) -> str:
     """What a GPU is called, "NVIDIA H200"."""
     found = toolchain.cupy().cuda.runtime.getDeviceProperties(device)["name"]
     return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def multiprocessors(device: int) -> int:
+    """How many multiprocessors a GPU has, or the simulator, for arrays in host memory."""
+    if device < 0:
+        return SIMULATED_MULTIPROCESSORS
+    return int(toolchain.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 class _LaunchAttribute(ctypes.Structure):

@@ -9,7 +9,8 @@
     python -m examples.char_gpt --compare --compile --steps 200     # tokens per second beside PyTorch's own operators
 
 A resumed run comes to the numbers of one without a break: bit by bit on a CPU; on a GPU, PyTorch's attention may add in
-another order each time. Norms, the additions before them and GELU are this project's operators; attention and matrix products are PyTorch's.
+another order each time. Norms, the additions before them, and GELU with the layer before it
+are this project's operators; attention and the other matrix products are PyTorch's.
 A run writes into ``--out``: ``checkpoint.pt``, ``metrics.json`` and TensorBoard events, at every evaluation. An earlier
 run's files there first move into ``earlier-1`` (2, 3, ...) beneath it: none is lost.
 """

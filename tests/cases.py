@@ -23,6 +23,7 @@ class Case:
         arguments: from the tensors to the arguments of ``op``.
         tensors: how many it takes, all of one shape.
         elementwise: each element of the result is made of the elements at its place alone.
+        library: it holds a matrix product of a library, whose bits depend on the layout and on the number of rows.
         atol: how far from PyTorch's own a float32 result may be, beside a relative 1e-4.
     """
 
@@ -34,6 +35,7 @@ class Case:
     tensors: int
     elementwise: bool = True
     atol: float = 1e-6
+    library: bool = False
 
     def through_library(self, *tensors: Tensor) -> Tensor:
         """The result of ``op``: the first, where there are several."""
@@ -59,6 +61,27 @@ def _last(x: Any) -> tuple[int, ...]:
 def _add_layer_norm(x: Tensor, residual: Tensor) -> Tensor:
     s = x + residual
     return F.layer_norm(s, _last(s)).to(s.dtype)
+
+
+def _square(x: Any) -> Tensor:
+    """A weight that keeps x's last dimension; for what is no tensor, any."""
+    n = _last(x)[0]
+    numbers = torch.arange(n, device=getattr(x, "device", None))
+    weight = (numbers.unsqueeze(1) * 7 + numbers * 3) % 11 / 11 - 0.5
+    return weight.to(x.dtype) if isinstance(x, Tensor) else weight
+
+
+def _with_weight(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """A linear function of x alone; of very long rows, element by element, since the weight is a square."""
+
+    def of_x(x: Tensor) -> Tensor:
+        long = _last(x)[0] > 2048
+        rows = x.unsqueeze(-1) if long else x
+        weight = _square(rows)
+        y = function(rows, weight, weight.sum(1))
+        return y.squeeze(-1) if long else y
+
+    return of_x
 
 
 CASES = [
@@ -107,5 +130,27 @@ CASES = [
         2,
         elementwise=False,
         atol=1e-3,
+    ),
+    Case(
+        "linear",
+        _with_weight(bridge.linear),
+        _with_weight(F.linear),
+        torch.ops.cupyops.linear.default,
+        lambda x: (x, w := _square(x), w.sum(1)),
+        1,
+        elementwise=False,
+        atol=1e-4,
+        library=True,
+    ),
+    Case(
+        "linear_gelu",
+        _with_weight(bridge.linear_gelu),
+        _with_weight(lambda *operands: F.gelu(F.linear(*operands))),
+        torch.ops.cupyops.linear_gelu.default,
+        lambda x: (x, w := _square(x), w.sum(1), "none"),
+        1,
+        elementwise=False,
+        atol=1e-4,
+        library=True,
     ),
 ]

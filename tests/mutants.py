@@ -29,7 +29,8 @@ def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str]) -> list[Mut
     return [Mutant(kernel, what, file, old, new, tests) for what, file, old, new in faults]
 
 
-ELEMENTWISE, ADD2, GELU, SCALAR = "elementwise.cuh", "add2.cu", "gelu.cu", "scalar.cuh"
+ELEMENTWISE, ADD2, GELU, SCALAR = "elementwise.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
+GELU_KERNELS = "gelu.cu"
 
 # The faults of the loop that add2, add2_scalar and both GELUs share, dealt out among them.
 _BOUND = ("off by one in the tail's bound", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i <= n; i += BLOCK_THREADS")
@@ -240,8 +241,8 @@ MUTANTS = [
         _OUT,
         _UNSIGNED,
         _LANE,
-        ("x and its gradient swapped", GELU, "grad_x, grad_y, x);", "grad_x, x, grad_y);"),
-        ("gradient left out", GELU, "convert<acc_t>(grad_y) * gelu_derivative", "gelu_derivative"),
+        ("x and its gradient swapped", GELU_KERNELS, "grad_x, grad_y, x);", "grad_x, x, grad_y);"),
+        ("gradient left out", GELU_KERNELS, "convert<acc_t>(grad_y) * gelu_derivative", "gelu_derivative"),
         (
             "derivative without its second term",
             GELU,

@@ -71,6 +71,20 @@ def run() -> int:
             cupyops.layer_norm_backward(y, x, stats, n, weight, wants=(False, True, True))
             cupyops.add_layer_norm(x, y, n, weight)
             calls += 4
+    for dtype in ("float16", "float32", "float64"):
+        # Clusters, groups, odd lengths; the products are the library's, and not asked for.
+        for m, n in ((5, 7), (70, 96), (300, 1023), (2000, 64), (33, 2048), (20_000, 24)):
+            grad = cupy.linspace(-8, 8, m * n).astype(dtype).reshape(m, n)
+            cupyops.linear_backward(grad)
+            for form in ("none", "tanh"):
+                cupyops.linear_gelu_backward(grad, grad, approximate=form)
+            calls += 3
+        for few in (1, 3):
+            few_rows, many = cupy.ones((few, 2048), dtype=dtype), cupy.ones((1024, 2048), dtype=dtype)
+            if dtype != "float64":
+                cupyops.linear(few_rows, many, many[:, 0])
+                cupyops.linear(many, few_rows, few_rows[:, 0])
+                calls += 2
     cupy.cuda.runtime.deviceSynchronize()
     return calls
 

@@ -16,6 +16,7 @@ import torch
 from benchmarks import results_file
 from benchmarks.cases import (
     OPERATORS,
+    PRODUCTS,
     ROWWISE,
     Case,
     Choice,
@@ -31,7 +32,7 @@ from benchmarks.timing import gigabytes_per_second, interleave, rotation, spread
 
 CPU = torch.device("cpu")
 SIZES = (16, 64)
-ELEMENTWISE = tuple(op for op in OPERATORS if op not in ROWWISE)
+ELEMENTWISE = tuple(op for op in OPERATORS if op not in (*ROWWISE, *PRODUCTS))
 PEERS = {"ours", "eager", "compile", "triton", "extension"}
 
 

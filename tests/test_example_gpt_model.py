@@ -47,7 +47,7 @@ def textbook(state: dict[str, Tensor], characters: Tensor, *, layers: int, heads
             parts.append(scores.masked_fill(later, -math.inf).softmax(-1) @ v[..., mine])
         x = x + linear(torch.cat(parts, -1), f"blocks.{layer}.attention.out")
         inner = linear(norm(x, f"blocks.{layer}.norm1"), f"blocks.{layer}.mlp.0")
-        x = x + linear(inner * (1 + (inner / math.sqrt(2)).erf()) / 2, f"blocks.{layer}.mlp.2")
+        x = x + linear(inner * (1 + (inner / math.sqrt(2)).erf()) / 2, f"blocks.{layer}.mlp.1")
         opening = f"blocks.{layer}.norm2"
     return norm(x, opening) @ w["head.weight"].T
 
@@ -84,7 +84,7 @@ def test_weights_begin_small_and_those_that_end_a_branch_smaller(tmp_path: Path)
         elif value.dim() == 1:
             assert (value == 1).all()
         else:
-            ends_branch = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            ends_branch = name.endswith(("attention.out.weight", "mlp.1.weight"))
             assert value.std().item() == pytest.approx(0.02 / (2 if ends_branch else 1), rel=0.05), name
 
 

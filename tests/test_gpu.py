@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import CASES, Case
 from support import alike
+from torch import Tensor
 
 import cupyops
 from autograd_bridge import GELU, add2, gelu
@@ -16,6 +17,11 @@ from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 
 pytestmark = pytest.mark.gpu
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+
+
+def agree(case: Case, a: Tensor, b: Tensor) -> bool:
+    """The same bits; of a library's products, which may choose another way on another stream, about the same values."""
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-3) if case.library else alike(a, b)
 
 
 # Streams, devices, threads
@@ -38,7 +44,7 @@ def test_side_stream_with_the_default_stream_kept_busy(case: Case, grad: bool) -
             got = torch.autograd.grad(y, inputs, torch.ones_like(y)) if grad else ()
             copies = [t.detach().clone() for t in (y, *got)]
         side.synchronize()
-        assert all(alike(c, w.detach()) for c, w in zip(copies, (wanted, *grads), strict=True))
+        assert all(agree(case, c, w.detach()) for c, w in zip(copies, (wanted, *grads), strict=True))
 
 
 @EVERY_CASE
@@ -57,7 +63,7 @@ def test_several_threads_at_once(case: Case) -> None:
                     y = case.ours(*mine)
                     got = torch.autograd.grad(y, mine, torch.ones_like(y))
                     torch.cuda.current_stream().synchronize()
-                    if not all(alike(g, w) for g, w in zip((y, *got), (wanted, *grads), strict=True)):
+                    if not all(agree(case, g, w) for g, w in zip((y, *got), (wanted, *grads), strict=True)):
                         failures.append("wrong bits")
         except Exception as error:
             failures.append(repr(error))
@@ -79,7 +85,7 @@ def test_second_gpu_while_the_first_is_current(case: Case) -> None:
     y = case.ours(*inputs)
     assert y.device == torch.device("cuda:1")
     y.sum().backward()
-    assert alike(y.to("cuda:0"), wanted)
+    assert agree(case, y.to("cuda:0"), wanted)
     assert all(x.grad is not None and x.grad.device == torch.device("cuda:1") for x in inputs)
     assert torch.cuda.current_device() == 0
     if case.tensors == 2:
@@ -112,8 +118,8 @@ def test_graph_replays_with_new_data(case: Case) -> None:
         again = [f.requires_grad_() for f in fresh]
         wanted = case.ours(*again)
         wanted_grads = torch.autograd.grad(wanted, again, torch.ones_like(wanted))
-        assert alike(y, wanted)
-        assert all(alike(g, w) for g, w in zip(grads, wanted_grads, strict=True))
+        assert agree(case, y, wanted)
+        assert all(agree(case, g, w) for g, w in zip(grads, wanted_grads, strict=True))
 
 
 def test_warmup_leaves_nothing_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +311,7 @@ def test_debug_mode_finds_a_write_past_the_end() -> None:
         inputs = case.inputs("cuda", shape=(1001,))
         with cupyops.debug_mode():
             slow = case.ours(*(t[1:] for t in inputs))
-        assert alike(slow, case.ours(*(t[1:] for t in inputs)))
+        assert agree(case, slow, case.ours(*(t[1:] for t in inputs)))
 
 
 def test_debug_mode_names_the_kernel_of_an_illegal_access() -> None:

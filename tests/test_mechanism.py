@@ -1,9 +1,12 @@
 """The mechanism that makes operators, on a sample operator of a stranger's; no GPU needed."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
+import cupyops
 from cupyops.torch import Operator
 
 
@@ -104,3 +107,27 @@ def test_forgotten_operators_free_their_name() -> None:
         assert op(torch.zeros(2), 1.0).tolist() == [0.0, 0.0]
         del op
         gc.collect()
+
+
+@pytest.mark.simulator
+def test_another_may_record_the_gradient() -> None:
+    calls: list[str] = []
+
+    def spied(x: Tensor, factor: float) -> Tensor:
+        calls.append("body")
+        return reference(x, factor)
+
+    def record(apply: Callable[..., Tensor], x: Tensor, factor: float) -> Tensor:
+        calls.append("record")
+        return apply(x, factor) if factor > 1 else reference(x, factor)
+
+    op = Operator("cupyops_test::recorded(Tensor x, float factor) -> Tensor", spied, reference=reference, record=record)
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    with cupyops.simulate():
+        op(x.detach(), 1.0)
+        assert calls == ["body"]  # nothing to record
+        for factor, expected in ((1.0, ["record"]), (2.0, ["record", "body"])):
+            calls.clear()
+            (grad,) = torch.autograd.grad(op(x, factor).sum(), x)
+            assert calls == expected
+            torch.testing.assert_close(grad, factor * x.cos())

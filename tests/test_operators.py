@@ -13,12 +13,12 @@ from torch import Tensor
 pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
 
-def assert_same(got: Tensor, wanted: Tensor, kernels: bool) -> None:
+def assert_same(got: Tensor, wanted: Tensor, kernels: bool, roundings: int = 16) -> None:
     """The same bits from a kernel; the references are PyTorch's, whose bits on a CPU depend on the layout."""
     if kernels:
         assert alike(got, wanted)
     else:
-        eps = 16 * torch.finfo(got.dtype).eps
+        eps = roundings * torch.finfo(got.dtype).eps
         torch.testing.assert_close(got, wanted, rtol=eps, atol=eps)
 
 
@@ -56,7 +56,7 @@ def test_every_layout_gives_the_bits_of_a_contiguous_copy(
     got = case.ours(*inputs)
     wanted = case.ours(*(x.contiguous().clone() for x in inputs))
     assert got.shape == inputs[0].shape
-    assert_same(got, wanted, kernels)
+    assert_same(got, wanted, kernels and not case.library, 64 if case.library else 16)
     assert all(alike(x, b) for x, b in zip(inputs, before, strict=True)), "an input was modified"
     addresses = {x.untyped_storage().data_ptr() for x in inputs}
     assert got.numel() == 0 or got.untyped_storage().data_ptr() not in addresses, "the output aliases an input"
@@ -246,7 +246,7 @@ def test_bits_of_an_element_do_not_depend_on_the_batch(case: Case, device: str, 
     inputs = case.inputs(device, torch.bfloat16, (513, 7))
     whole = case.ours(*inputs)
     for rows in (slice(0, 1), slice(100, 102), slice(512, 513)):
-        assert_same(case.ours(*(x[rows] for x in inputs)), whole[rows], kernels)
+        assert_same(case.ours(*(x[rows] for x in inputs)), whole[rows], kernels and not case.library)
 
 
 def test_tensor_subclass_and_modes_take_the_registered_operator(case: Case, device: str) -> None:

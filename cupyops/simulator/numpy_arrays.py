@@ -48,6 +48,17 @@ class NumpyLibrary:
     def strides(self, x: Array) -> tuple[int, ...]:
         return tuple(s // x.itemsize for s in x.strides)
 
+    def linear(self, x: Array, weight: Array, bias: Array) -> Array:
+        y = self._wide(x) @ self._wide(weight).T
+        return (y if bias is None else y + self._wide(bias)).astype(x.dtype)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        return (self._wide(a) @ self._wide(b)).astype(a.dtype)
+
+    def _wide(self, x: Array) -> Array:
+        """In the type that arithmetic is done in: NumPy rounds every sum of halves."""
+        return x.astype("float32") if x.itemsize == 2 else x
+
     def is_host_scalar(self, x: Array) -> bool:
         return False  # as CuPy, whose arrays these stand for
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Simulated", "prepare"]
 
 # What geometries ask of a GPU: few enough that a kernel with a stride over the grid strides.
-MULTIPROCESSORS = 4
 _RUNNING = threading.RLock()  # the runtime runs one launch at a time
 _PATIENCE = 5.0  # seconds between two words on a long launch
 
@@ -63,7 +62,7 @@ class Simulated:
         self._offsets = [offset for offset, _ in fields]
         self._check_parameters([size for _, size in fields])
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
-        self.grid = kernel.geometry.planner(Target(itemsize, MULTIPROCESSORS))
+        self.grid = kernel.geometry.planner(Target(itemsize, driver.SIMULATED_MULTIPROCESSORS))
 
     def _check_parameters(self, declared: Sequence[int]) -> None:
         module = self._module.contents

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import simulator
@@ -31,6 +32,8 @@ class TorchLibrary:
     is_contiguous = staticmethod(torch.Tensor.is_contiguous)
     contiguous = staticmethod(torch.Tensor.contiguous)
     strides = staticmethod(torch.Tensor.stride)
+    linear = staticmethod(F.linear)
+    matmul = staticmethod(torch.mm)
     device_index = staticmethod(torch.Tensor.get_device)
 
     def __init__(self) -> None:

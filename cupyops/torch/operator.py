@@ -19,6 +19,7 @@ ONNX                       a declared translation to standard operators (:mod:`c
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -62,6 +63,8 @@ class Operator:
             one of these per kind of device, ``{"cuda": "float32"}``.
         onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``; without it, a
             model that calls the operator cannot be exported to ONNX.
+        record: what records a gradient on plain tensors instead of the Function, where PyTorch's own operators do so at
+            less cost: called as ``record(apply, *args)``, with the Function's ``apply``.
 
     Raises:
         ValueError: another word for ``autocast``, or a schema without a namespace, or with a tensor behind other
@@ -77,6 +80,7 @@ class Operator:
         elementwise: bool = False,
         autocast: str | Mapping[str, str | None] | None = None,
         onnx: Callable[..., Any] | None = None,
+        record: Callable[..., Any] | None = None,
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
@@ -97,6 +101,8 @@ class Operator:
             self.body = implementation
             setup_context, backward = _reference_gradient(reference)
         self._apply = _fast_function(self.name, self.body, setup_context, backward)
+        if record is not None:
+            self._apply = partial(record, self._apply)
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self._register(rest, setup_context, backward, elementwise)
         self.op = getattr(getattr(torch.ops, namespace), self.name).default

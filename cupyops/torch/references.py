@@ -1,5 +1,6 @@
 """The operators in plain PyTorch: what CPU tensors get, and what gradients of gradients are made of."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,9 +11,15 @@ from ..add2 import check_alpha
 from ..gelu import check as check_gelu
 from ..layer_norm_checks import check as check_layer_norm
 from ..layer_norm_checks import check_backward, check_residual
+from ..linear import check as check_linear
+from ..linear import check_backward as check_linear_backward
+from ..linear_gelu import check_backward as check_linear_gelu_backward
 from .arrays import DTYPE_NAMES
 
-__all__ = ["add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"]
+__all__ = [
+    *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
+    *("linear", "linear_backward", "linear_gelu", "linear_gelu_backward"),
+]
 
 
 def add2(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
@@ -92,3 +99,32 @@ def layer_norm_backward(
         grad_weight.to(weight_dtype) if want_weight else x.new_empty(0, dtype=weight_dtype),
         grad_bias.to(weight_dtype) if want_bias else x.new_empty(0, dtype=weight_dtype),
     )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    check_linear(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
+    check_linear(x, weight, bias, "linear_gelu")
+    z = F.linear(x, weight, bias)
+    return gelu(z, approximate), z
+
+
+def linear_backward(
+    grad_y: Tensor, x: Tensor | None, weight: Tensor | None, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_linear_backward(grad_y, x, weight)
+    nothing = grad_y.new_empty(0)
+    rows = grad_y.reshape(math.prod(grad_y.shape[:-1]), grad_y.shape[-1])
+    grad_x = nothing if weight is None else grad_y @ weight
+    grad_weight = nothing if x is None else rows.T @ x.reshape(len(rows), x.shape[-1])
+    return grad_x, grad_weight, rows.sum(0) if want_bias else grad_y.new_empty(0)
+
+
+def linear_gelu_backward(
+    grad_y: Tensor, z: Tensor, x: Tensor | None, weight: Tensor | None, approximate: str, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_linear_gelu_backward(grad_y, z, x, weight, approximate)
+    return linear_backward(gelu_backward(grad_y, z, approximate), x, weight, want_bias)

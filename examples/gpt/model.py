@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograd_bridge import GELU, AddLayerNorm, LayerNorm
+from autograd_bridge import AddLayerNorm, LayerNorm, LinearGELU
 
 __all__ = ["OPERATORS", "CharGPT", "Operators", "build_model", "generate"]
 
@@ -35,18 +35,25 @@ class TorchAddLayerNorm(nn.LayerNorm):
         return super().forward(s), s
 
 
+class TorchLinearGELU(nn.Linear):
+    """`LinearGELU` in PyTorch's own operators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(super().forward(x))
+
+
 @dataclass(frozen=True)
 class Operators:
     """The modules that a backend stands for. Their parameters are the same, so a `state_dict` fits every backend."""
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]
-    activation: Callable[[], nn.Module]
+    linear_gelu: Callable[[int, int], nn.Module]
 
 
 OPERATORS = {
-    "kernels": Operators(LayerNorm, AddLayerNorm, GELU),
-    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, nn.GELU),
+    "kernels": Operators(LayerNorm, AddLayerNorm, LinearGELU),
+    "torch": Operators(nn.LayerNorm, TorchAddLayerNorm, TorchLinearGELU),
 }
 
 
@@ -76,7 +83,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads)
         self.norm1 = operators.add_norm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), operators.activation(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(operators.linear_gelu(width, 4 * width), nn.Linear(4 * width, width))
         self.norm2 = operators.add_norm(width)
 
     def forward(self, y: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +116,7 @@ class CharGPT(nn.Module):
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
-                last_of_branch = name.endswith(("attention.out.weight", "mlp.2.weight"))
+                last_of_branch = name.endswith(("attention.out.weight", "mlp.1.weight"))
                 nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(2 * layers if last_of_branch else 1))
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -1,0 +1,93 @@
+// What a linear layer does beside the matrix products, which are a library's.
+//
+//   y = x·Wᵀ + b             y[m, n] = Σ_k x[m, k]·W[n, k] + b[n]
+//   dL/db = Σ_m dL/dy        the sums of dL/dy's columns
+//
+//   x: scalar_t (M, K)      W: scalar_t (N, K)      b: scalar_t (N)      y: scalar_t (M, N)      arithmetic in acc_t
+#include "scalar.cuh"
+#include "columns.cuh"
+
+// The sums of the columns of a matrix x_t (M, N), over its rows or, in several groups, over every groups-th stretch of them;
+// then this kernel adds up the groups' sums, too.
+extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
+    const x_t* __restrict__ grad_y,  // (M, N)
+    scalar_t* __restrict__ sums,     // (groups, N)
+    long long M, long long N, long long groups, long long tiles) {
+    const bool vectors = aligned<LANES>(grad_y);
+    sum_columns(
+        M, N, groups, sums, [&](long long at) { return load_packed(grad_y + at, vectors); },
+        [](long long, const Packed<x_t>& g, acc_t (&sums)[LANES]) {
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) sums[k] += g[k];
+        });
+}
+
+#ifndef FEW
+#define FEW 1
+#endif
+
+#ifndef FEW_IS_X
+#define FEW_IS_X 1
+#endif
+
+#ifndef SPLIT
+#define SPLIT 1
+#endif
+
+// The product of a long matrix and one of FEW rows, at the speed at which the long one is read: of few rows of x and W
+// (FEW_IS_X), or of x and a W of few rows. SPLIT warps share ROWS_EACH rows of the long one, each with its part of every
+// row, and all of the few rows; a row of the few has the same bits however many there are.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_narrow(
+    const scalar_t* __restrict__ many,  // (R, K)
+    const scalar_t* __restrict__ few,   // (FEW, K)
+    const scalar_t* __restrict__ bias,  // (B) or null
+    scalar_t* __restrict__ y,           // (R, FEW)
+    long long R, long long K, long long B) {
+    constexpr int WARPS = BLOCK_THREADS / 32, TEAMS = WARPS / SPLIT;
+    __shared__ acc_t parts[WARPS][ROWS_EACH][FEW];
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int team = warp / SPLIT, part = warp % SPLIT;
+    const long long first = (static_cast<long long>(blockIdx.x) * TEAMS + team) * ROWS_EACH;
+    const bool vectors = aligned<LANES>(many) && aligned<LANES>(few);
+    acc_t sums[ROWS_EACH][FEW];
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; ++i)
+#pragma unroll
+        for (int f = 0; f < FEW; ++f) sums[i][f] = 0;
+    // Rows beyond the last are read as the last, and not written.
+    const scalar_t* row[ROWS_EACH];
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; ++i) row[i] = many + (first + i < R ? first + i : R - 1) * K;
+#pragma unroll 4
+    for (long long k = (part * 32 + lane) * LANES; k < K; k += SPLIT * 32 * LANES) {
+        Packed<scalar_t> m[ROWS_EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; ++i) m[i] = load_packed(row[i] + k, vectors);
+#pragma unroll
+        for (int f = 0; f < FEW; ++f) {
+            const Packed<scalar_t> v = load_packed(few + f * K + k, vectors);
+#pragma unroll
+            for (int i = 0; i < ROWS_EACH; ++i)
+#pragma unroll
+                for (int j = 0; j < LANES; ++j) sums[i][f] = fma(m[i][j], v[j], sums[i][f]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; ++i)
+#pragma unroll
+        for (int f = 0; f < FEW; ++f) {
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) sums[i][f] += __shfl_xor_sync(0xffffffffu, sums[i][f], step);
+            if (lane == 0) parts[warp][i][f] = sums[i][f];
+        }
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < TEAMS * ROWS_EACH * FEW; e += BLOCK_THREADS) {
+        const int f = e % FEW, i = e / FEW % ROWS_EACH, of = e / (FEW * ROWS_EACH);
+        const long long r = (static_cast<long long>(blockIdx.x) * TEAMS + of) * ROWS_EACH + i;
+        if (r >= R) continue;
+        acc_t sum = 0;
+        for (int p = 0; p < SPLIT; ++p) sum += parts[of * SPLIT + p][i][f];
+        if (bias) sum += convert<acc_t>(bias[FEW_IS_X ? r : f]);
+        y[FEW_IS_X ? f * R + r : r * FEW + f] = convert<scalar_t>(sum);
+    }
+}

@@ -1,0 +1,68 @@
+"""How a linear layer's kernels are cut: what every plan must hold, whatever the table says."""
+
+import itertools
+
+import pytest
+
+from cupyops.linear_plan import bias_gradient_pays, column_plan, narrow_plan
+
+SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
+ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4, 8])
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize(("capability", "multiprocessors"), [(70, 80), (80, 108), (90, 4), (90, 132)])
+def test_every_plan_covers_its_matrix(itemsize: int, gelu: bool, capability: int, multiprocessors: int) -> None:
+    for m, n in itertools.product(ROWS, SIZES):
+        plan = column_plan(m, n, itemsize, capability, multiprocessors, gelu=gelu)
+        assert n % plan.lanes == 0
+        assert plan.lanes * itemsize <= 16
+        assert plan.block % plan.width == 0
+        strips = -(-n // (plan.width * plan.lanes))
+        assert plan.tiles == strips * plan.groups
+        assert plan.cluster == 1 or (capability >= 90 and plan.groups == 1)
+        assert plan.cluster in (1, 2, 4, 8)
+        # Every group has a row; partial sums outgrow neither the matrix nor the launch that adds them up.
+        assert plan.groups == 1 or plan.groups * plan.block // plan.width <= m + plan.block // plan.width
+        rest = column_plan(plan.groups, n, max(itemsize, 4), capability, multiprocessors, last=True)
+        assert rest.groups == 1
+        shared = plan.block * plan.lanes * max(itemsize, 4) + plan.width * plan.lanes * max(itemsize, 4)
+        assert shared <= 48 * 1024
+
+
+def test_the_shapes_that_were_measured() -> None:
+    ways = {
+        (16_384, 3072, 2): (128, 8, 8),
+        (16_384, 768, 2): (512, 8, 8),
+        (8192, 8192, 2): (128, 16, 8),
+        (4096, 4096, 2): (128, 8, 8),
+        (16_384, 768, 4): (256, 8, 8),
+        (4096, 4096, 4): (128, 16, 8),
+    }
+    for (m, n, itemsize), way in ways.items():
+        plan = column_plan(m, n, itemsize, 90, 132)
+        assert (plan.block, plan.width, plan.cluster) == way
+    assert column_plan(16_384, 3072, 2, 90, 132, gelu=True).groups == 11
+
+
+@pytest.mark.parametrize(
+    ("few", "rows", "k", "itemsize", "capability"),
+    [(0, 4096, 4096, 2, 90), (9, 4096, 4096, 4, 90), (8, 4096, 4096, 2, 90), (1, 4096, 4097, 2, 90)]
+    + [(1, 4096, 4096, 8, 90), (1, 4096, 4096, 2, 80), (1, 4096, 4096, 4, 100)],
+)
+def test_what_is_left_to_the_library(few: int, rows: int, k: int, itemsize: int, capability: int) -> None:
+    assert narrow_plan(few, rows, k, itemsize, capability) is None
+
+
+def test_few_rows_are_ours_on_the_gpu_that_was_measured() -> None:
+    for few, itemsize in ((1, 2), (4, 2), (1, 4), (8, 4)):
+        for rows in (4096, 16_384):
+            plan = narrow_plan(few, rows, 4096, itemsize, 90)
+            assert plan is not None
+            assert (plan.few, plan.lanes) == (few, 16 // itemsize)
+
+
+def test_a_gradient_of_a_bias_pays_from_so_many_elements_on() -> None:
+    assert bias_gradient_pays(16_384, 768)
+    assert not bias_gradient_pays(16, 3072)

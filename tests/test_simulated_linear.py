@@ -1,0 +1,183 @@
+"""The kernels of a linear layer on the CPU, sanitized: each way that a matrix can be cut, and each alignment."""
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from test_gelu import exact_derivative
+from test_simulated_kernels import values
+from torch import Tensor
+
+import cupyops
+from autograd_bridge import linear, linear_backward, linear_gelu_backward
+from cupyops import Kernel, linear_plan
+from cupyops.linear import narrow_kernel
+from cupyops.linear_plan import NarrowPlan, column_plan
+
+linear_module = sys.modules["cupyops.linear"]  # the package has a function of this name
+
+pytestmark = pytest.mark.simulator
+EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+
+# rows, columns, dtype; of the sums alone and of those behind GELU's gradient: blocks that add up their sums in a cluster,
+# and groups whose sums are added up by another launch.
+WAYS = [
+    (7, 5, torch.float16, (1, 1), (1, 1)),
+    (1000, 64, torch.bfloat16, (8, 1), (1, 8)),
+    (300, 520, torch.float32, (1, 1), (1, 3)),
+    (70, 1023, torch.float16, (2, 1), (1, 1)),
+    (20_000, 24, torch.float32, (1, 8), (1, 32)),
+    (257, 130, torch.float64, (1, 1), (2, 1)),
+    (33, 16, torch.bfloat16, (1, 1), (1, 1)),
+]
+EACH_WAY = pytest.mark.parametrize(("m", "n", "dtype", "sums", "gelu"), WAYS, ids=lambda v: str(v).replace(" ", ""))
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with cupyops.simulate(sanitize=True):
+        yield
+
+
+@EACH_WAY
+@pytest.mark.parametrize("offset", [0, 1])
+def test_sums_of_columns(
+    m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int], offset: int
+) -> None:
+    plan = column_plan(m, n, dtype.itemsize, 90, 4)
+    assert (plan.cluster, plan.groups) == sums, plan
+    grad = values(m * n, dtype, offset).reshape(m, n)
+    _, _, bias = linear_backward(grad)
+    assert_sums(bias, grad.double(), dtype)
+
+
+@EACH_WAY
+def test_gradient_of_gelu_and_its_sums(
+    m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
+) -> None:
+    approximate = "tanh" if m == 70 else "none"
+    plan = column_plan(m, n, dtype.itemsize, 90, 4, gelu=True)
+    assert (plan.cluster, plan.groups) == gelu, plan
+    grad, z = values(m * n, dtype, 0, seed=1).reshape(m, n), values(m * n, dtype, 0).reshape(m, n)
+    identity = torch.eye(n, dtype=dtype)
+    grad_z, _, bias = linear_gelu_backward(grad, z, None, identity, approximate)  # dL/dx of this weight is dL/dz
+    wanted = grad.double() * exact_derivative(z, approximate)
+    eps = 2 * torch.finfo(dtype).eps
+    rtol, atol = max(eps, 4e-6 if eps > 1e-12 else 0), max(8 * eps, 1e-12)
+    torch.testing.assert_close(grad_z.double(), wanted, rtol=rtol, atol=atol)
+    assert_sums(bias, wanted, dtype)
+
+
+@pytest.mark.parametrize("at", [(1, 0), (0, 1), (1, 1)])
+def test_alignment_does_not_change_a_bit(at: tuple[int, int]) -> None:
+    m, n, dtype = 66, 128, torch.bfloat16
+    results = []
+    for first, second in ((0, 0), at):
+        grad, z = values(m * n, dtype, first, seed=1).reshape(m, n), values(m * n, dtype, second).reshape(m, n)
+        found = linear_gelu_backward(grad, z, None, torch.eye(n, dtype=dtype))
+        results.append((found[0], found[2], linear_backward(grad)[2]))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def assert_sums(sums: Tensor, terms: Tensor, dtype: torch.dtype) -> None:
+    """Rounded once, and off by no more than a sum in the arithmetic's own type is; a term that is left out is more."""
+    arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    exact = terms.sum(0)
+    allowed = torch.finfo(dtype).eps * exact.abs() + arithmetic * (8 * terms.abs().sum(0) + 8)
+    assert ((sums.double() - exact).abs() <= allowed).all()
+
+
+@EVERY_DTYPE
+@pytest.mark.parametrize("few_is_x", [True, False])
+@pytest.mark.parametrize(("few", "rows_each", "split"), [(1, 1, 1), (3, 2, 4), (8, 1, 2)])
+def test_products_with_a_matrix_of_few_rows(
+    dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
+) -> None:
+    widest = 16 // dtype.itemsize
+    for r, k, lanes, offset in (
+        (37, 33 * widest, widest, 0),
+        (37, 33 * widest, widest, 1),
+        (5, 37, 1, 0),
+        (1, 1, 1, 0),
+    ):
+        many, less = values(r * k, dtype, offset).reshape(r, k), values(few * k, dtype, 0, seed=2).reshape(few, k) / 16
+        bias = values(r if few_is_x else few, dtype, 0, seed=1)
+        for b in (bias, None):
+            y = torch.full((few, r) if few_is_x else (r, few), np.nan, dtype=dtype)
+            kernel = narrow_kernel(NarrowPlan(few, lanes, rows_each, split), str(dtype)[6:], few_is_x)
+            kernel(many, less, b, y, r, k, 0 if b is None else b.numel())
+            x, weight = (less, many) if few_is_x else (many, less)
+            wanted = torch.nn.functional.linear(x.double(), weight.double(), None if b is None else b.double())
+            arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+            allowed = torch.finfo(dtype).eps * wanted.abs() + 4 * arithmetic * (
+                x.double().abs() @ weight.double().abs().T + 8
+            )
+            assert ((y.double() - wanted).abs() <= allowed).all()
+
+
+def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
+    many, less = (
+        values(40 * 64, torch.float32, 0).reshape(40, 64),
+        values(8 * 64, torch.float32, 0, seed=3).reshape(8, 64),
+    )
+    found = {}
+    for few in (1, 3, 8):
+        y = torch.empty(few, 40)
+        narrow_kernel(NarrowPlan(few, 4, 1, 1), "float32", True)(many, less[:few], None, y, 40, 64, 0)
+        found[few] = y
+    assert torch.equal(found[1], found[8][:1])
+    assert torch.equal(found[3], found[8][:3])
+
+
+@pytest.mark.parametrize("few_is_x", [True, False])
+def test_few_rows_go_to_our_kernel_where_they_are_long(monkeypatch: pytest.MonkeyPatch, few_is_x: bool) -> None:
+    launched = []
+    kept = linear_module.narrow_kernel
+
+    def spy(plan: NarrowPlan, dtype: str, is_x: bool) -> Kernel:
+        launched.append((plan.few, is_x))
+        return kept(plan, dtype, is_x)
+
+    monkeypatch.setattr(linear_module, "narrow_kernel", spy)
+    long, few = values(40 * 64, torch.float32, 0).reshape(40, 64), values(3 * 64, torch.float32, 0).reshape(3, 64)
+    x, weight = (few, long) if few_is_x else (long, few)
+    bias = torch.arange(len(weight), dtype=torch.float32)
+    wanted = torch.nn.functional.linear(x, weight, bias)
+    for least, expected in ((long.nbytes + 1, []), (long.nbytes, [(3, few_is_x)])):
+        monkeypatch.setattr(linear_plan, "LEAST_NARROW", least)
+        torch.testing.assert_close(linear(x, weight, bias), wanted, rtol=1e-5, atol=1e-3)
+        assert launched == expected
+    torch.testing.assert_close(linear(x[:, None], weight, bias), wanted[:, None], rtol=1e-5, atol=1e-3)
+    assert len(launched) == 2
+    # What the kernel cannot take goes to the library, and what nobody can is said as ever.
+    torch.testing.assert_close(linear(x.t().contiguous().t(), weight, bias), wanted, rtol=1e-5, atol=1e-3)
+    for other in (weight.double(), weight[:, :32]):
+        with pytest.raises(RuntimeError, match=r"linear: mat1 and mat2"):
+            linear(x, other, bias)
+    assert len(launched) == 2
+
+
+def test_what_a_launch_leaves_alone() -> None:
+    memory = np.full(4096, 7, np.float32)
+    ones = np.ones((6, 33), np.float32)
+    _, _, sums = cupyops.linear_backward(ones)
+    assert (sums == 6).all()
+    narrow_kernel(NarrowPlan(1, 1, 1, 1), "float32", True)(ones, ones[:1], None, memory[:6].reshape(1, 6), 6, 33, 0)
+    assert (memory[:6] == 33).all()
+    assert (memory[6:] == 7).all()
+
+
+def test_numpy_arrays() -> None:
+    generator = np.random.default_rng(0)
+    x, weight, bias, grad = (generator.standard_normal(s).astype(np.float16) for s in ((9, 6), (4, 6), (4,), (9, 4)))
+    tensors = [torch.from_numpy(a) for a in (x, weight, bias, grad)]
+    wanted = torch.nn.functional.linear(*tensors[:3])
+    y, z = cupyops.linear_gelu(x, weight, bias)
+    assert type(y) is np.ndarray
+    for ours, theirs in ((cupyops.linear(x, weight, bias), wanted), (z, wanted), (y, torch.nn.functional.gelu(wanted))):
+        torch.testing.assert_close(torch.from_numpy(ours), theirs, rtol=2e-3, atol=2e-3)
+    found = cupyops.linear_gelu_backward(grad, z, x, weight)
+    for ours, theirs in zip(found, linear_gelu_backward(tensors[3], torch.from_numpy(z), *tensors[:2]), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), theirs, rtol=2e-3, atol=4e-3)
