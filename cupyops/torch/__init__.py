@@ -1,5 +1,5 @@
 """The only place under cupyops that imports PyTorch: tensors for launches, and the mechanism that makes an operator."""
 
-from .operator import Operator
+from .operator import Operator, operator
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "operator"]
