@@ -15,7 +15,21 @@ _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 # Words that stand for themselves in an expression.
 _KNOWN = frozenset(
-    ("INFINITY", "NAN", "true", "false", "float", "double", "int", "unsigned", "long", "bool", "acc_t", "scalar_t", "const")
+    (
+        "INFINITY",
+        "NAN",
+        "true",
+        "false",
+        "float",
+        "double",
+        "int",
+        "unsigned",
+        "long",
+        "bool",
+        "acc_t",
+        "scalar_t",
+        "const",
+    )
 )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from . import debug, driver, simulator, toolchain
 from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .compiler import binary_for, target_for
-from .dtypes import DTYPES
+from .dtypes import DTYPES, FLOATS
 from .errors import LaunchError, expected, nearest
 from .fast_lane import write_fast_lane
 from .geometry import MAX_GRID_X, Geometry, Grid, Target
@@ -100,7 +100,7 @@ class Kernel:
             ``acc_t`` follows ``scalar_t``: float for the 16-bit floats, else the same.
         name: the function's name; it is declared ``extern "C" __global__``.
         geometry: a policy of :mod:`cupyops.geometry`.
-        dtypes: what ``scalar_t`` and the other undeclared types may be.
+        dtypes: what ``scalar_t`` and the other undeclared types may be; by default every floating dtype.
         constants: macros, ``{"TANH": 1}``.
         shared: bytes of dynamic shared memory of a block.
         filename: what messages call the text; by default the file it was loaded from.
@@ -134,7 +134,7 @@ class Kernel:
         name: str,
         geometry: Geometry,
         *,
-        dtypes: Sequence[str],
+        dtypes: Sequence[str] = FLOATS,
         constants: Mapping[str, int] | None = None,
         shared: int = 0,
         filename: str | None = None,

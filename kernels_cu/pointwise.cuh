@@ -2,6 +2,10 @@
 // memory, as map in elementwise.cuh. An output that is null is left out.
 #pragma once
 
+#ifndef INFINITY  // NVRTC has no <math.h>
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
 #include "elementwise.cuh"
 
 template <int N, int GROUPS, int OUT, typename F, typename... In>

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import expected, nearest
 
-__all__ = ["Backward", "Gradient", "Schema", "declared", "of_reference", "refused"]
+__all__ = ["Backward", "Gradient", "Schema", "declared", "gradient_of", "of_reference", "refused"]
 
 _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
 
@@ -115,10 +115,7 @@ class Backward:
         self.schema = f"{schema.namespace}::{schema.name}_backward_{content}({arguments}) -> ({results})"
         may_be_none = any(name.startswith("want_") for name in names) or any(schema.tensors[name] for name in wrt)
         self.body = _without_none(function, len(wrt)) if may_be_none else function
-        needed = schema.types.keys() - schema.defaults.keys()
-        self.reference = None
-        if reference is not None and needed <= set(names):
-            self.reference = _gradient_of(reference, schema, names, wrt)
+        self.reference = gradient_of(reference, schema, names, wrt)
 
 
 def _type_of(schema: Schema, name: str) -> str:
@@ -150,14 +147,18 @@ def _without_none(function: Callable[..., Any], count: int) -> Callable[..., Any
     return body
 
 
-def _gradient_of(
-    reference: Callable[..., Any], schema: Schema, names: Sequence[str], wrt: Sequence[str]
-) -> Callable[..., Any]:
-    """The backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward.
+def gradient_of(
+    reference: Callable[..., Any] | None, schema: Schema, names: Sequence[str], wrt: Sequence[str]
+) -> Callable[..., Any] | None:
+    """A backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward; None where
+    it is not given all that the reference needs.
 
     By ``torch.func``, since it also runs within an operator's implementation and within transforms, where autograd does
     not record.
     """
+
+    if reference is None or not schema.types.keys() - schema.defaults.keys() <= set(names):
+        return None
 
     def gradient(*args: Any) -> Any:
         given = {**schema.defaults, **dict(zip(names, args, strict=True))}
@@ -171,7 +172,7 @@ def _gradient_of(
             return tuple(found[i] for i in taken)
 
         with torch.enable_grad():
-            _, pull = torch.func.vjp(forward, *(given[x] for x in wanted))
+            pull = torch.func.vjp(forward, *(given[x] for x in wanted))[1]
             found = pull(tuple(given[f"grad_{schema.results[i]}"] for i in taken))
         grads = dict(zip(wanted, found, strict=True))
         results = tuple(grads[x] if x in grads else args[0].new_empty(0) for x in wrt)

@@ -131,9 +131,10 @@ class Operator:
             if elementwise:
                 vmap = self._vmap
             else:
-                vmap = _vmap_by_loop(self.qualified_name) if reference is None else _vmap_of_reference(reference)
-        self._register(schema.partition("::")[2], gradient, vmap)
-        self.op = getattr(getattr(torch.ops, parsed.namespace), self.name).default
+                whole = None if reference is None else _completed(reference, parsed)
+                vmap = _vmap_by_loop(self.qualified_name) if whole is None else _vmap_of_reference(whole)
+        self._register(parsed, gradient, vmap)
+        self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
         self.call: Callable[..., Any] = _write_call(
             _call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
@@ -218,12 +219,13 @@ class Operator:
                 cast[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
         return tuple(cast)
 
-    def _register(self, rest: str, gradient: Gradient | None, vmap: Any) -> None:
+    def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
-        library.define(rest, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(self.name, self.body, "CUDA")
-        library.impl(self.name, _on_cpu(self.body, self.reference), "CPU")
-        torch.library.register_fake(name, self.body, lib=library)
+        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
+        body = _completed(self.body, schema)
+        library.impl(self.name, body, "CUDA")
+        library.impl(self.name, _completed(_on_cpu(self.body, self.reference), schema), "CPU")
+        torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
             setup_context, backward = gradient
 
@@ -258,7 +260,11 @@ class Operator:
         for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
             batched[i] = x
         found = self(*batched)
-        return found, (0 if isinstance(found, Tensor) else (0,) * len(found))
+        if isinstance(found, Tensor):
+            return found, 0
+        # A gradient that nobody wants has no elements, and no batch.
+        size = info.batch_size
+        return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
 
 
 def _vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -311,6 +317,18 @@ def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> C
             return body(*args)
 
     return either
+
+
+def _completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
+    """The function of all arguments, where the dispatcher leaves out those that have their default."""
+    if not schema.defaults:
+        return function
+    rest = [schema.defaults.get(name) for name in schema.types]
+
+    def complete(*args: Any) -> Any:
+        return function(*args, *rest[len(args) :])
+
+    return complete
 
 
 def _counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
