@@ -12,6 +12,7 @@ from torch import Tensor
 
 __all__ = [
     "DTYPES",
+    "EXTRA",
     "OPERATORS",
     "ROWWISE",
     "SIZES",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 OPERATORS = ("add2", "gelu", "layer_norm")
+# What is measured only when asked for, into a file of its own: operators of examples and documentation.
+EXTRA = ("own_ops", "tutorial")
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = ("layer_norm",)
 

@@ -51,6 +51,11 @@ class RowProgram:
         found = {s.name: s.kind for s in _steps(self)}
         return {s.name: found[s.name] for s in self.statements}
 
+    @property
+    def held(self) -> int:
+        """Of how many arrays a thread keeps elements in registers: inputs, and sums over rows."""
+        return len(self.elements) + len(self.columns) + list(self.kinds().values()).count("column")
+
 
 @dataclass(frozen=True)
 class Step:
@@ -317,17 +322,23 @@ class RowPlan:
 def plan_of(n: int, dtype: str, held: int) -> RowPlan:
     """The cut of rows of n elements.
 
+    Two accesses a thread while that makes no more than 512 threads, with registers for 1024 threads on a multiprocessor:
+    32 KiB on their way, of an array, beside what others compute. Longer rows take four. Chosen by that count and by what
+    compiles without spills, not measured.
+
     Args:
-        held: arrays whose rows a thread holds, which bounds how much of each.
+        held: of how many arrays a thread keeps elements, see :meth:`RowProgram.held`; above 3, it gets more registers.
     """
-    lanes = lanes_for(n, DTYPES[dtype].itemsize)
+    itemsize = DTYPES[dtype].itemsize
+    lanes = lanes_for(n, itemsize)
     accesses = max(n // lanes, 1)
-    most = 8 if held == 1 else 4
-    for vectors in (1, 2, 4, 8):
+    resident, longest = (1024, 1024) if held <= 3 else (640, 512)
+    for vectors, most in ((2, 512), (4, longest)):
         threads = threads_for(accesses, vectors)
-        if vectors <= most and threads <= (256 if vectors < most else 1024):
+        if threads <= most:
             block = max(128 // threads, 1) * threads
-            return RowPlan(block, threads, lanes, vectors, threads * vectors * lanes == n)
+            min_blocks = max(1, resident // block) if vectors == 2 and itemsize < 8 else 1
+            return RowPlan(block, threads, lanes, vectors, threads * vectors * lanes == n, min_blocks=min_blocks)
     return RowPlan(512, 512, lanes, 4, full=False, stream=True)
 
 

@@ -29,21 +29,21 @@ __device__ __forceinline__ unsigned divide(unsigned i, long long divider) {
     return (__umulhi(i, static_cast<unsigned>(divider)) + i) >> static_cast<unsigned>(divider >> 32);
 }
 
-// at[o]: where operand o has the first of the group'th LANES elements of the result. size and divider are of the result,
-// innermost dimension first, there in groups of LANES; strides in elements, 0 where an operand is broadcast. Counts and
-// strides are 32 bits wide unless WIDE: 64-bit products take several instructions each.
-template <int LANES, bool WIDE, int NDIM, int OPERANDS>
-__device__ __forceinline__ void places_of(long long group, const Int64s<NDIM>& size, const Int64s<NDIM>& divider,
-                                          const Int64s<NDIM> (&strides)[OPERANDS], long long (&at)[OPERANDS]) {
-    typedef typename Select<WIDE, long long, int>::type index_t;
+// at[o]: where operand o has the first of the group'th PER_GROUP elements of the result. size and divider are of the result,
+// innermost dimension first, there in groups of PER_GROUP; strides in elements, 0 where an operand is broadcast. Counts and
+// strides are 32 bits wide unless LARGE: 64-bit products take several instructions each.
+template <int PER_GROUP, bool LARGE, int DIMS, int OPERANDS>
+__device__ __forceinline__ void places_of(long long group, const Int64s<DIMS>& size, const Int64s<DIMS>& divider,
+                                          const Int64s<DIMS> (&strides)[OPERANDS], long long (&at)[OPERANDS]) {
+    typedef typename Select<LARGE, long long, int>::type index_t;
     index_t rest = static_cast<index_t>(group);
 #pragma unroll
     for (int o = 0; o < OPERANDS; ++o) at[o] = 0;
 #pragma unroll
-    for (int d = 0; d < NDIM; ++d) {
+    for (int d = 0; d < DIMS; ++d) {
         index_t next = 0;
-        if (d < NDIM - 1) next = WIDE ? rest / static_cast<index_t>(size[d]) : divide(rest, divider[d]);
-        const index_t i = (rest - next * static_cast<index_t>(size[d])) * (d == 0 ? LANES : 1);
+        if (d < DIMS - 1) next = LARGE ? rest / static_cast<index_t>(size[d]) : divide(rest, divider[d]);
+        const index_t i = (rest - next * static_cast<index_t>(size[d])) * (d == 0 ? PER_GROUP : 1);
 #pragma unroll
         for (int o = 0; o < OPERANDS; ++o) at[o] += static_cast<long long>(i) * static_cast<index_t>(strides[o][d]);
         rest = next;

@@ -151,13 +151,13 @@ MUTANTS = [
         (
             "indices of 32 bits only",
             STRIDED,
-            "typedef typename Select<WIDE, long long, int>::type index_t;",
+            "typedef typename Select<LARGE, long long, int>::type index_t;",
             "typedef int index_t;",
         ),
         ("a's strides for b", ADD2, "strides[] = {a_stride, b_stride}", "strides[] = {a_stride, a_stride}"),
-        ("lanes counted in every dimension", STRIDED, "* (d == 0 ? LANES : 1)", "* LANES"),
-        ("lanes not counted", STRIDED, "* (d == 0 ? LANES : 1)", "* 1"),
-        ("last dimension left out", STRIDED, "if (d < NDIM - 1) next =", "if (d < NDIM - 2) next ="),
+        ("lanes counted in every dimension", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* PER_GROUP"),
+        ("lanes not counted", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* 1"),
+        ("last dimension left out", STRIDED, "if (d < DIMS - 1) next =", "if (d < DIMS - 2) next ="),
         ("the rest is not passed on", STRIDED, "        rest = next;\n", ""),
         (
             "alignment of a row not asked for",

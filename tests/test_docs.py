@@ -12,12 +12,13 @@ from cupyops.compiler import OPTIONS, compile_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+SIMULATED = ("simulator.md", "tutorial.md")  # whose samples run kernels
 SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.simulator if p.name == "simulator.md" else ()) for p in SAMPLES],
+    [pytest.param(p, marks=pytest.mark.simulator if p.name in SIMULATED else ()) for p in SAMPLES],
     ids=lambda p: p.name,
 )
 def test_samples_run_in_order(page: Path) -> None:

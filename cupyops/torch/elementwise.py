@@ -40,6 +40,7 @@ def elementwise(
     *,
     name: str | None = None,
     scalars: Sequence[str] = (),
+    results: Sequence[str] = (),
     **options: Any,
 ) -> Written:
     """An operator that makes each element of its results of its inputs' elements at that place.
@@ -59,6 +60,7 @@ def elementwise(
             ``"grad_a = grad_y * b * ..."``.
         name: ``"mylib::swiglu"``; by default made of the program.
         scalars: inputs that are numbers; they come behind the tensors.
+        results: names of the results, where one of them is read again.
         options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
 
     Returns:
@@ -71,8 +73,8 @@ def elementwise(
     where = (name or "elementwise").rpartition(":")[2]
     statements = parse(program, where)
     inputs = tuple(inputs_of(statements, scalars))
-    results = tuple(results_of(statements))
-    name = name or content_name(results[0], "elementwise", program, backward, scalars)
+    results = named_results(where, statements, results)
+    name = name or content_name(results[0], "elementwise", program, backward, scalars, results)
     where = name.rpartition(":")[2]
     check_names(where, [*inputs, *scalars, *(s.name for s in statements)])
     if not inputs:
@@ -106,6 +108,19 @@ def elementwise(
     )
     made.text = "\n".join(texts)
     return made
+
+
+def named_results(where: str, statements: Sequence[Statement], named: Sequence[str]) -> tuple[str, ...]:
+    """The results: those that are named, else what is assigned and not read again.
+
+    Raises:
+        ValueError: one of the named is not assigned.
+    """
+    assigned = [s.name for s in statements]
+    for name in named:
+        if name not in assigned:
+            raise ValueError(f"{where}: the result `{name}` is never assigned{nearest(name, assigned)}")
+    return tuple(named) or tuple(results_of(statements))
 
 
 def content_name(result: str, kind: str, *content: object) -> str:

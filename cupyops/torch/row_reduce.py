@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..elementwise_text import check_names
 from ..errors import expected
-from ..expressions import inputs_of, parse, results_of
+from ..expressions import inputs_of, parse
 from ..row_text import RowProgram, kernel_of, plan_of, text_of
 from .arrays import DTYPE_NAMES, TorchLibrary
-from .elementwise import Written, content_name, of_backward, schema_of
+from .elementwise import Written, content_name, named_results, of_backward, schema_of
 from .gradients import Schema, gradient_of
 from .operator import Operator
 
@@ -29,6 +29,7 @@ def row_reduce(
     indices: Sequence[str] = (),
     columns: Sequence[str] = (),
     scalars: Sequence[str] = (),
+    results: Sequence[str] = (),
     **options: Any,
 ) -> Written:
     """An operator on the rows of its inputs, their last dimension, which are read once and held in registers.
@@ -49,6 +50,7 @@ def row_reduce(
         indices: the same, of int64.
         columns: inputs with one value a column, a weight of shape (N).
         scalars: inputs that are numbers; they come behind the tensors.
+        results: names of the results, where one of them is read again.
         options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
 
     Returns:
@@ -63,8 +65,8 @@ def row_reduce(
     where = (name or "row_reduce").rpartition(":")[2]
     statements = parse(program, where)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
-    results = tuple(results_of(statements))
-    name = name or content_name(results[0], "rows", program, backward, rows, indices, columns, scalars)
+    results = named_results(where, statements, results)
+    name = name or content_name(results[0], "rows", program, backward, rows, indices, columns, scalars, results)
     where = name.rpartition(":")[2]
     kinds = {**dict.fromkeys(inputs, "element"), **dict.fromkeys(rows, "row"), **dict.fromkeys(indices, "index")}
     kinds |= dict.fromkeys(columns, "column")
@@ -140,7 +142,7 @@ def body_of(
         columns_like: inputs that the results are gradients of, whose dtype a sum over rows takes if they are given.
     """
     kernel = functools.cache(functools.partial(kernel_of, program, text))
-    names = ordered(program)
+    names, held = ordered(program), program.held
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     resident = functools.cache(lambda made, types, device: made.resident_blocks(dict(types), device))
 
@@ -166,7 +168,7 @@ def body_of(
         if _library.is_fake(x) or rows == 0 or not any(wanted):
             return finished(lambda i: x.new_zeros(n))
         given = [t.contiguous() for t in tensors]
-        plan = plan_of(n, DTYPE_NAMES[x.dtype], len(program.elements))
+        plan = plan_of(n, DTYPE_NAMES[x.dtype], held)
         chosen = kernel(plan)
         blocks = min(-(-rows // plan.groups), 2**31 - 1)
         if not any(kind == "column" for kind in kinds):
