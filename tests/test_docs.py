@@ -62,6 +62,18 @@ def test_figures_are_those_of_the_committed_results() -> None:
         )
 
 
+def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
+    from benchmarks import results_file
+    from benchmarks.table import insert
+
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    results = ROOT / "benchmarks" / "results" / "own-ops.json"
+    if results.exists():
+        assert page == insert(page, results_file.load(results)), f"draw it again: --from {results.name} --into {page}"
+    else:
+        assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
 def test_both_commands_are_where_ci_looks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
@@ -78,7 +90,11 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.add2",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
+        "cupyops.elementwise_text",
+        "cupyops.expressions",
+        "cupyops.torch.elementwise",
         "cupyops.torch.operator",
+        "cupyops.torch.row_reduce",
         "autograd_bridge",
     ],
 )
