@@ -12,7 +12,7 @@ from cupyops.compiler import OPTIONS, compile_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
-SIMULATED = ("simulator.md", "tutorial.md")  # whose samples run kernels
+SIMULATED = ("operators.md", "simulator.md", "tutorial.md")  # whose samples run kernels
 SAMPLES = [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")]
 
 
@@ -87,7 +87,7 @@ def test_both_commands_are_where_ci_looks() -> None:
     [
         "kernels_cu",
         "cupyops.kernel",
-        "cupyops.add2",
+        "cupyops.broadcasting",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
         "cupyops.elementwise_text",
