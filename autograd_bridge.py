@@ -1,8 +1,9 @@
 """The face to PyTorch: the DLPack crossing, one ``autograd.Function`` per operator, the modules, the public functions.
 
-Each Function is written as PyTorch documents it (``forward`` without ctx, ``setup_context``, ``backward``) around
-bodies from :mod:`cupyops`; :class:`cupyops.torch.Operator` makes of it everything else: CPU tensors, ``torch.compile``,
-export, vmap, gradients of gradients.
+Each operator is declared as anybody's would be: a body and the backward's from :mod:`cupyops`, or a Function as PyTorch
+documents it (``forward`` without ctx, ``setup_context``, ``backward``) where a gradient is more than a launch.
+:class:`cupyops.torch.Operator` makes of it everything else: CPU tensors, ``torch.compile``, export, vmap, gradients of
+gradients.
 """
 
 from collections.abc import Sequence
@@ -187,37 +188,20 @@ def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
 # GELU
 
 
-class Gelu(torch.autograd.Function):
-    """y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)); the tanh form likewise. The derivation stands in
-    ``kernels_cu/gelu.cu``."""
-
-    forward = staticmethod(gelu_body)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.approximate = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None) -> tuple[Tensor | None, None]:
-        if grad_y is None:
-            return None, None
-        (x,) = ctx.saved_tensors
-        return _gelu_backward(grad_y, x, ctx.approximate), None
-
-
-_gelu = Operator(
-    "cupyops::gelu(Tensor x, str approximate) -> Tensor",
-    Gelu,
-    reference=references.gelu,
-    elementwise=True,
-    onnx=onnx_translations.gelu,
-)
+# y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)); the tanh form likewise. The derivation stands in kernels_cu/gelu.cu.
 _gelu_backward = Operator(
     "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
     gelu_backward_body,
     reference=references.gelu_backward,
     elementwise=True,
+)
+_gelu = Operator(
+    "cupyops::gelu(Tensor x, str approximate) -> Tensor y",
+    gelu_body,
+    backward=_gelu_backward,
+    reference=references.gelu,
+    elementwise=True,
+    onnx=onnx_translations.gelu,
 )
 
 

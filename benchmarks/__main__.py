@@ -6,6 +6,7 @@
     python -m benchmarks --ops gelu --kinds device --merge
     python -m benchmarks --ops layer_norm --row-lengths 1024 8192 --dtypes bfloat16 --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
+    python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --into README.md
 """
 
@@ -22,7 +23,7 @@ import torch
 from cupyops.errors import MissingDependencyError
 
 from . import results_file, warm_up
-from .cases import DTYPES, OPERATORS, SIZES, Choice
+from .cases import DTYPES, EXTRA, OPERATORS, SIZES, Choice
 from .lenet5 import RECIPES
 from .peers import IMPLEMENTATIONS
 
@@ -63,7 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Time the operators beside PyTorch eager, torch.compile, Triton and a C++ extension.",
         epilog="Each result is checked against float64 before it is timed. --from needs no GPU.",
     )
-    parser.add_argument("--ops", nargs="+", choices=(*OPERATORS, "lenet5"), help=f"default: {' '.join(OPERATORS)}")
+    parser.add_argument(
+        "--ops", nargs="+", choices=(*OPERATORS, *EXTRA, "lenet5"), help=f"default: {' '.join(OPERATORS)}"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")
     parser.add_argument(
@@ -191,7 +194,7 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
     from .measure import measure_device, measure_host
 
     chosen = options.ops or OPERATORS
-    operators = [op for op in OPERATORS if op in chosen]
+    operators = [op for op in (*OPERATORS, *EXTRA) if op in chosen]
     kinds = options.kinds or KINDS
     names = [name for name in IMPLEMENTATIONS if name in (options.implementations or IMPLEMENTATIONS)]
     choice = Choice(
@@ -206,13 +209,13 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
         ahead = [name for name in names if name != "extension" or "build" not in kinds]
         warm_up.run(choice, operators, kinds, ahead, options.warm_up, echo=_echo)
     for op in operators:
-        if "host" in kinds:
+        if "host" in kinds and op not in EXTRA:
             yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
         if "device" in kinds:
             # Row length by row length, so that a run that is cut short keeps what it has.
             for _, cases in itertools.groupby(choice.cases(op), lambda case: case.shape[-1]):
                 yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
-    if operators and "build" in kinds:
+    if set(operators) & set(OPERATORS) and "build" in kinds:
         yield "build", "build", measure_build(names, echo=_echo)
     if "lenet5" in chosen:
         plan = Plan(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 __all__ = [
     "DTYPES",
+    "EXTRA",
     "OPERATORS",
     "PRODUCTS",
     "ROWWISE",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 OPERATORS = ("add2", "gelu", "layer_norm", "linear")
+# What is measured only when asked for, into a file of its own: operators of examples and documentation.
+EXTRA = ("own_ops", "tutorial")
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = ("layer_norm",)
 # Matrix products of a library, on shapes of their own, beside PyTorch alone.

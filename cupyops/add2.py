@@ -1,13 +1,12 @@
 """add2: checks, geometry and launches of ``kernels_cu/add2.cu``."""
 
-import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import kernels_cu
 
 from .arrays import LIBRARIES, as_cupy, is_dense
+from .broadcasting import broadcast_shape, plan, spread
 from .dtypes import DTYPES, FLOATS, INTEGERS
 from .errors import expected
 from .geometry import Elementwise, Threads
@@ -74,7 +73,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
         return out
     widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))
-    lanes, wide, *loop = plan(shape, spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape), widest)
+    lanes, wide, *loop = plan(shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest)
     strided(len(loop[0]), lanes, wide).launch_fresh(a, b, out, alpha, library.size(out) // lanes, *loop)
     return out
 
@@ -88,28 +87,6 @@ def check_devices(library: Any, a: Any, b: Any) -> None:
     first, second = library.info(a), library.info(b)
     if (first.place, first.device) != (second.place, second.device):
         raise ValueError(expected("add2", "b", f"be on the device of `a` ({first})", second))
-
-
-def plan(shape: Sequence[int], a: Sequence[int], b: Sequence[int], widest: int) -> tuple[Any, ...]:
-    """How ``add2_strided`` walks: elements a thread, whether 32 bits are too few, sizes (the innermost in groups of
-    that many), their dividers, strides of both operands."""
-    sizes, strides_a, strides_b = collapse(shape, a, b)
-    farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in (strides_a, strides_b))
-    wide = max(math.prod(sizes), farthest) >= 2**31
-    lanes = 16 // widest if sizes[0] % (16 // widest) == 0 else 1
-    sizes = (sizes[0] // lanes, *sizes[1:])
-    return lanes, wide, sizes, tuple(divider(n) for n in sizes), strides_a, strides_b
-
-
-def divider(size: int) -> int:
-    """What the text's ``divide(i, divider)`` wants for i // size with i < 2^31: a multiplier, and a shift above bit 32.
-
-    Above 2^31 the kernel divides; the number is 0 there.
-    """
-    if not 0 < size < 2**31:
-        return 0
-    shift = (size - 1).bit_length()
-    return (((1 << 32) * ((1 << shift) - size)) // size + 1) | shift << 32
 
 
 def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, value_first: bool) -> Any:
@@ -137,57 +114,6 @@ def check_alpha(alpha: Any, dtype: str) -> None:
         raise RuntimeError("add2: For integral input tensors, argument alpha must not be a floating point number.")
     if not isinstance(alpha, (int, float)) and not hasattr(alpha, "__float__"):
         raise TypeError(expected("add2", "alpha", "be a number", type(alpha).__name__))
-
-
-def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape both broadcast to.
-
-    Raises:
-        RuntimeError: they do not, in PyTorch's words.
-    """
-    ndim = max(len(a), len(b))
-    out = []
-    for d in range(ndim):
-        i, j = d - ndim + len(a), d - ndim + len(b)
-        m, n = (a[i] if i >= 0 else 1), (b[j] if j >= 0 else 1)
-        if m != n and m != 1 and n != 1:
-            raise RuntimeError(
-                f"add2: The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {d}"
-            )
-        out.append(n if m == 1 else m)
-    return tuple(out)
-
-
-def spread(shape: Sequence[int], strides: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a view expanded to the output's shape: 0 where a dimension is new or repeated."""
-    new = len(out) - len(shape)
-    expanded = (0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, out[new:], strict=True))
-    return (0,) * new + tuple(expanded)
-
-
-def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The same loop in as few dimensions as will do, innermost first: the sizes, then each view's strides.
-
-    A dimension of size 1 goes; two neighbours become one where, in every view, stepping the outer is stepping the inner
-    ``size`` times.
-
-    >>> collapse((8, 4, 1, 16), (64, 16, 16, 1), (0, 0, 0, 1))
-    ((16, 32), (1, 16), (1, 0))
-    """
-    sizes: list[int] = []
-    strides: list[list[int]] = [[] for _ in views]
-    for d in range(len(shape) - 1, -1, -1):
-        if shape[d] == 1:
-            continue
-        if sizes and all(s[-1] * sizes[-1] == v[d] for s, v in zip(strides, views, strict=True)):
-            sizes[-1] *= shape[d]
-            continue
-        sizes.append(shape[d])
-        for s, v in zip(strides, views, strict=True):
-            s.append(v[d])
-    if not sizes:
-        sizes, strides = [1], [[0] for _ in views]
-    return (tuple(sizes), *(tuple(s) for s in strides))
 
 
 def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:

@@ -29,7 +29,7 @@ def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str]) -> list[Mut
     return [Mutant(kernel, what, file, old, new, tests) for what, file, old, new in faults]
 
 
-ELEMENTWISE, ADD2, GELU, SCALAR = "elementwise.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
+ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
 GELU_KERNELS = "gelu.cu"
 
 # The faults of the loop that add2, add2_scalar and both GELUs share, dealt out among them.
@@ -55,7 +55,7 @@ _STORE = (
     "reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
     "reinterpret_cast<Lanes<Out, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
 )
-_ALIGNED = ("alignment not asked for", ELEMENTWISE, "% (N * sizeof(T)) == 0", "% sizeof(T) == 0")
+_ALIGNED = ("alignment not asked for", "lanes.cuh", "% (N * sizeof(T)) == 0", "% sizeof(T) == 0")
 _OUT = ("alignment of the output not asked for", ELEMENTWISE, "whole && aligned<LANES>(out) && (", "whole && (")
 _INT = (
     "start of a tile cut to 32 bits",
@@ -140,52 +140,52 @@ MUTANTS = [
     *_of(
         "add2_strided",
         "(of_views or bits_of_torch_add or mixed or 32_bits)",
-        ("off by one in the bound", ADD2, "if (thread >= groups) return;", "if (thread > groups) return;"),
-        ("no bound", ADD2, "    if (thread >= groups) return;\n", ""),
+        ("off by one in the bound", ADD2, "if (group >= groups) return;", "if (group > groups) return;"),
+        ("no bound", ADD2, "    if (group >= groups) return;\n", ""),
         (
             "thread cut to 32 bits",
             ADD2,
-            "const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
-            "const int thread = blockIdx.x * blockDim.x + threadIdx.x;",
+            "const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
+            "const int group = blockIdx.x * blockDim.x + threadIdx.x;",
         ),
-        ("offset cut to 32 bits", ADD2, "long long at_a = 0, at_b = 0;", "int at_a = 0, at_b = 0;"),
+        ("offset cut to 32 bits", STRIDED, "+= static_cast<long long>(i) *", "+= static_cast<int>(i) *"),
         (
             "indices of 32 bits only",
-            ADD2,
-            "typedef Select<WIDE, long long, int>::type index_t;",
+            STRIDED,
+            "typedef typename Select<LARGE, long long, int>::type index_t;",
             "typedef int index_t;",
         ),
-        ("a's strides for b", ADD2, "static_cast<index_t>(b_stride[d])", "static_cast<index_t>(a_stride[d])"),
-        ("lanes counted in every dimension", ADD2, "* (d == 0 ? LANES : 1)", "* LANES"),
-        ("lanes not counted", ADD2, "* (d == 0 ? LANES : 1)", "* 1"),
-        ("last dimension left out", ADD2, "if (d < NDIM - 1) next =", "if (d < NDIM - 2) next ="),
-        ("the rest is not passed on", ADD2, "        rest = next;\n", ""),
+        ("a's strides for b", ADD2, "strides[] = {a_stride, b_stride}", "strides[] = {a_stride, a_stride}"),
+        ("lanes counted in every dimension", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* PER_GROUP"),
+        ("lanes not counted", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* 1"),
+        ("last dimension left out", STRIDED, "if (d < DIMS - 1) next =", "if (d < DIMS - 2) next ="),
+        ("the rest is not passed on", STRIDED, "        rest = next;\n", ""),
         (
             "alignment of a row not asked for",
-            ADD2,
+            STRIDED,
             "if (stride == 1 && aligned<N>(p)) return",
             "if (stride == 1) return",
         ),
-        ("any stride taken for 1", ADD2, "if (stride == 1 && aligned<N>(p)) return", "if (aligned<N>(p)) return"),
-        ("a broadcast element read once too far", ADD2, "const T v = *p;", "const T v = p[1];"),
-        ("stride of lanes left out", ADD2, "lanes.lane[k] = p[k * stride];", "lanes.lane[k] = p[k];"),
+        ("any stride taken for 1", STRIDED, "if (stride == 1 && aligned<N>(p)) return", "if (aligned<N>(p)) return"),
+        ("a broadcast element read once too far", STRIDED, "const T v = *p;", "const T v = p[1];"),
+        ("stride of lanes left out", STRIDED, "lanes.lane[k] = p[k * stride];", "lanes.lane[k] = p[k];"),
         (
             "a division that ends one bit early",
-            ADD2,
+            STRIDED,
             ">> static_cast<unsigned>(divider >> 32)",
             ">> (static_cast<unsigned>(divider >> 32) + 1)",
         ),
         (
             "a division without its carry",
-            ADD2,
+            STRIDED,
             "(__umulhi(i, static_cast<unsigned>(divider)) + i)",
             "(__umulhi(i, static_cast<unsigned>(divider)))",
         ),
         (
             "b's offset for both",
             ADD2,
-            "load_lanes<LANES>(a + at_a, a_stride[0])",
-            "load_lanes<LANES>(a + at_b, a_stride[0])",
+            "load_lanes<LANES>(a + at[0], a_stride[0])",
+            "load_lanes<LANES>(a + at[1], a_stride[0])",
         ),
         ("every lane the first", ADD2, "operand(bv.lane[k])", "operand(bv.lane[0])"),
     ),

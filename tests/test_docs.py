@@ -12,10 +12,15 @@ from cupyops.compiler import OPTIONS, compile_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+SIMULATED = ("operators.md", "tutorial.md")  # whose samples run kernels without saying so
 
 
 def samples(page: Path) -> list[re.Match[str]]:
     return list(re.finditer(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+
+
+def simulated(page: Path) -> bool:
+    return page.name in SIMULATED or any("simulate(" in m[1] for m in samples(page))
 
 
 SAMPLES = [p for p in PAGES if samples(p)]
@@ -23,10 +28,7 @@ SAMPLES = [p for p in PAGES if samples(p)]
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(p, marks=pytest.mark.simulator if any("simulate(" in m[1] for m in samples(p)) else ())
-        for p in SAMPLES
-    ],
+    [pytest.param(p, marks=pytest.mark.simulator if simulated(p) else ()) for p in SAMPLES],
     ids=lambda p: p.name,
 )
 def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +77,18 @@ def test_figures_are_those_of_the_committed_results() -> None:
         )
 
 
+def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
+    from benchmarks import results_file
+    from benchmarks.table import insert
+
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    results = ROOT / "benchmarks" / "results" / "own-ops.json"
+    if results.exists():
+        assert page == insert(page, results_file.load(results)), f"draw it again: --from {results.name} --into {page}"
+    else:
+        assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
 def test_both_commands_are_where_ci_looks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
@@ -88,11 +102,15 @@ def test_both_commands_are_where_ci_looks() -> None:
     [
         "kernels_cu",
         "cupyops.kernel",
-        "cupyops.add2",
+        "cupyops.broadcasting",
         "cupyops.tuned",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
+        "cupyops.elementwise_text",
+        "cupyops.expressions",
+        "cupyops.torch.elementwise",
         "cupyops.torch.operator",
+        "cupyops.torch.row_reduce",
         "autograd_bridge",
     ],
 )

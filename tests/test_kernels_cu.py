@@ -82,7 +82,19 @@ def test_form_of_the_lines(text: kernels_cu.Text) -> None:
 def test_a_header_declares_no_kernel_and_is_included(header: kernels_cu.Text) -> None:
     assert "__global__" not in code_only(header)
     assert "#pragma once" in header
-    assert any(f'#include "{header.filename}"' in text for text in TEXTS), "nobody includes it"
+    assert any(f'#include "{header.filename}"' in text for text in (*TEXTS, *written())), "nobody includes it"
+
+
+def written() -> list[str]:
+    """Texts as they are written from programs."""
+    from cupyops import elementwise_text, row_text
+    from cupyops.expressions import parse
+
+    steps = tuple(parse("y = x", "copy"))
+    return [
+        elementwise_text.text_of(elementwise_text.Program("copy", steps, ("x",), (), ("y",))),
+        row_text.text_of(row_text.RowProgram("copy", steps, ("x",), (), (), (), (), ("y",))),
+    ]
 
 
 # Declarations

@@ -11,7 +11,8 @@ from test_gelu import exact, exact_derivative
 from torch import Tensor
 
 import cupyops
-from cupyops.add2 import ALIKE, SCALAR, collapse, divider, plan, strided
+from cupyops.add2 import ALIKE, SCALAR, strided
+from cupyops.broadcasting import collapse, divider, plan
 from cupyops.gelu import BACKWARD, FORWARD
 
 pytestmark = pytest.mark.simulator
@@ -155,7 +156,7 @@ def test_add2_of_views(dtypes: tuple[str, str], wide: bool) -> None:
             out = torch.empty(shape, dtype=torch.result_type(p.reshape(-1), q.reshape(-1)))
             p, q = p.expand(shape), q.expand(shape)
             widest = max(t.element_size() for t in (p, q, out))
-            lanes, _, sizes, _, *_ = plan(shape, p.stride(), q.stride(), widest)
+            lanes, _, sizes, _, *_ = plan(shape, (p.stride(), q.stride()), widest)
             _, at_p, at_q = collapse(shape, p.stride(), q.stride())
             kernel = strided(len(sizes), lanes, wide)
             dividers = tuple(0 if wide else divider(n) for n in sizes)

@@ -1,21 +1,26 @@
 """The mechanism that makes a PyTorch operator out of one body.
 
-An operator has a body (allocate, launch), a reference in plain PyTorch, and, where it has a gradient of its own, a
-:class:`torch.autograd.Function` in the documented form: ``forward`` without ctx, ``setup_context``, ``backward``. From
-these follow:
+An operator has a body (allocate, launch), perhaps a reference in plain PyTorch, and, where it has a gradient of its own,
+the backward's body (:mod:`cupyops.torch.gradients`) or a :class:`torch.autograd.Function` in the documented form:
+``forward`` without ctx, ``setup_context``, ``backward``. From these follow:
 
 =========================  ==========================================================================================
 CUDA, no gradient          the body, called directly
 CUDA, gradient             a Function around body and backward, in the form that costs least
-CPU                        the reference; autograd differentiates it. While kernels are simulated, as CUDA
+CPU                        the reference; autograd differentiates it. While kernels are simulated, or without a
+                           reference, as CUDA, the kernels simulated
 tracing, modes, wrappers   a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
 torch.func                 a Function of the same parts, in the form that transforms ask for
 gradient of a gradient     the operators that the backward calls have gradients themselves: declared, or their
                            reference's
-vmap                       one call on the batched tensors, for elementwise operators; else the reference's
+vmap                       a rule of its own; one call on the batched tensors, for elementwise operators; the
+                           reference's; else a call for each
 autocast                   a policy: as they come, float32, or the lower type
 ONNX                       a declared translation to standard operators (:mod:`cupyops.torch.onnx`)
 =========================  ==========================================================================================
+
+An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient and says so. Declaring a name again replaces the
+operator of before, as a notebook does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +35,9 @@ from torch.nn import Parameter
 from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
+from .gradients import Backward, Gradient, Schema, declared, of_reference, refused
 
-__all__ = ["Operator", "operator_of"]
+__all__ = ["Operator", "operator", "operator_of"]
 
 _is_compiling = torch.compiler.is_compiling
 _transforms_active = torch._C._are_functorch_transforms_active
@@ -39,24 +45,30 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _grad_enabled = torch.is_grad_enabled
 
 # By qualified name; an operator that is forgotten is not kept by it.
-_OPERATORS: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
+_DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 
 
 def operator_of(target: Any) -> "Operator | None":
     """The operator that a node of a traced graph calls, if it was made by :class:`Operator`."""
-    return _OPERATORS.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+    return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
 
 
 class Operator:
-    """A PyTorch operator: call it with tensors and the schema's other arguments, in order.
+    """A PyTorch operator: call it with the schema's arguments, in order or by name.
 
     Args:
-        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor"``; tensors come first, ``Tensor?`` may be None, and
-            there may be several results: ``-> (Tensor, Tensor)``.
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``; tensors come first, ``Tensor?`` may be None,
+            ``Tensor(a!)`` is written to, and there may be several results or none: ``-> (Tensor y, Tensor z)``.
         implementation: the body, or an ``autograd.Function`` whose ``forward(*args)`` is the body, with
             ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None.
-        reference: the same operation in plain PyTorch: what CPU tensors get, and the gradient where ``implementation``
-            has none. It must not return an input or a view of one.
+        backward: the gradient's body, which says by the names of its parameters what it needs: ``grad_y`` is the gradient
+            of the result y (``grad_out`` where the schema names none), the name of an input or result is its value,
+            ``want_x`` is whether x's gradient is asked for (where not, None will do). Tensors first. Or an operator of
+            such arguments.
+        wrt: names of the inputs whose gradients ``backward`` returns, in order; by default all tensors.
+        reference: the same operation in plain PyTorch: what CPU tensors get, and the gradient where there is no other,
+            also that of a gradient. It must not return an input or a view of one. Without it, CPU tensors run the
+            kernels, simulated.
         elementwise: each element of the result depends on the elements at its place alone, so that vmap is one call on
             batched tensors.
         autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
@@ -65,10 +77,16 @@ class Operator:
             model that calls the operator cannot be exported to ONNX.
         record: what records a gradient on plain tensors instead of the Function, where PyTorch's own operators do so at
             less cost: called as ``record(apply, *args)``, with the Function's ``apply``.
+        vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, as ``torch.library.register_vmap`` takes it.
+
+    Attributes:
+        op: the registered ``torch.ops.mylib.scale.default``.
+        call: the operator as a plain function, which costs a call a little less.
+        backward: the operator that makes the gradient, if one was declared.
 
     Raises:
-        ValueError: another word for ``autocast``, or a schema without a namespace, or with a tensor behind other
-            arguments.
+        ValueError: another word for ``autocast``; a schema without a namespace, or with a tensor behind other
+            arguments; a backward that asks for what there is not; a gradient of an operator that writes to arguments.
     """
 
     def __init__(
@@ -76,62 +94,81 @@ class Operator:
         schema: str,
         implementation: type[torch.autograd.Function] | Callable[..., Any],
         *,
-        reference: Callable[..., Any],
+        backward: "Operator | Callable[..., Any] | None" = None,
+        wrt: Sequence[str] | None = None,
+        reference: Callable[..., Any] | None = None,
         elementwise: bool = False,
         autocast: str | Mapping[str, str | None] | None = None,
         onnx: Callable[..., Any] | None = None,
         record: Callable[..., Any] | None = None,
+        vmap: Callable[..., Any] | None = None,
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
             raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
-        namespace, separator, rest = schema.partition("::")
-        if not separator:
-            raise ValueError(expected("Operator", "schema", "begin with a namespace, 'mylib::name(...)'", repr(schema)))
-        self.name = rest.partition("(")[0]
-        self.qualified_name = f"{namespace}::{self.name}"
+        parsed = Schema.parse(schema)
+        self.name = parsed.name
+        self.qualified_name = f"{parsed.namespace}::{self.name}"
+        self.schema = schema
         self.reference = reference
         self.onnx = onnx
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
-        if isinstance(implementation, type):
+        self._tensors = tuple(enumerate(parsed.tensors))
+        self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
+        self._mutated = parsed.mutated
+        self._withdrawn = False
+        self.backward: Operator | None = None
+        self.body: Callable[..., Any] = implementation
+        if parsed.mutated:
+            if backward is not None or isinstance(implementation, type):
+                raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
+            self.body = _counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
+            gradient = None
+        elif isinstance(implementation, type):
             function: Any = implementation
-            self.body: Callable[..., Any] = function.forward
-            setup_context, backward = function.setup_context, function.backward
+            self.body = function.forward
+            gradient = function.setup_context, function.backward
+        elif backward is not None:
+            wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
+            if not isinstance(backward, Operator):
+                found = Backward(parsed, backward, wrt, reference)
+                backward = Operator(found.schema, found.body, reference=found.reference)
+            self.backward = backward
+            gradient = declared(parsed, [a.name for a in backward.op._schema.arguments], backward.call, wrt)
         else:
-            self.body = implementation
-            setup_context, backward = _reference_gradient(reference)
-        self._apply = _fast_function(self.name, self.body, setup_context, backward)
+            gradient = refused(self.name) if reference is None else of_reference(reference)
+        self._apply = self._refuse if gradient is None else _fast_function(self.name, self.body, *gradient)
         if record is not None:
             self._apply = partial(record, self._apply)
-        self._library = torch.library.Library(namespace, "FRAGMENT")
-        self._register(rest, setup_context, backward, elementwise)
-        self.op = getattr(getattr(torch.ops, namespace), self.name).default
-        self._transformed = self._transformed_function(setup_context, backward, elementwise)
-        arguments = self.op._schema.arguments
-        self._tensors = tuple((i, a.name) for i, a in enumerate(arguments) if a.type.isSubtypeOf(_MAYBE_TENSOR))
-        optional = [a.name for a in arguments if isinstance(a.type, torch.OptionalType)]
-        self._optional = frozenset(optional)
-        if [i for i, _ in self._tensors] != list(range(len(self._tensors))) or not self._tensors:
-            raise ValueError(expected("Operator", "schema", "name its tensors first", repr(schema)))
-        # The operator as a plain function, which costs a call less than the instance.
-        names = [a.name for a in arguments]
-        tensors = {name: name in self._optional for name in names[: len(self._tensors)]}
+        if (earlier := _DECLARED.get(self.qualified_name)) is not None:
+            earlier._withdraw()
+        self._library = torch.library.Library(parsed.namespace, "FRAGMENT")
+        if vmap is None and not parsed.mutated:
+            if elementwise:
+                vmap = self._vmap
+            else:
+                whole = None if reference is None else _completed(reference, parsed)
+                vmap = _vmap_by_loop(self.qualified_name) if whole is None else _vmap_of_reference(whole)
+        self._register(parsed, gradient, vmap)
+        self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
+        self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
         self.call: Callable[..., Any] = _write_call(
-            _call_source(self.name, tensors, names[len(tensors) :], casts="cuda" in self._autocast),
+            _call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
         )
-        _OPERATORS[self.qualified_name] = self
+        _DECLARED[self.qualified_name] = self
 
     def __repr__(self) -> str:
         return f"<Operator {self.op._schema}>"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The operator's result.
 
         Raises:
             TypeError: an argument that should be a tensor is none; else what body and reference raise.
+            RuntimeError: it writes to a tensor, and one of its tensors requires grad.
         """
-        return self.call(*args)
+        return self.call(*args, **kwargs)
 
     def _dispatch(self, args: tuple[Any, ...]) -> Any:
         """All but the common case, which is plain tensors on a GPU."""
@@ -141,22 +178,46 @@ class Operator:
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
         args = self._cast(args)
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
+        if self._mutated and _grad_enabled() and any(x.requires_grad for x in tensors):
+            self._refuse()
         if _is_compiling():
-            return self.op(*args)
+            return self._registered(args)
         if _transforms_active():
-            return self._transformed.apply(*args)
+            return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
         if _dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
-            return self.op(*args)
+            return self._registered(args)
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
-            return self.reference(*args)
-        if any(x.is_neg() for x in tensors):
+            if self.reference is not None:
+                return self.reference(*args)
+            with simulator.simulate():
+                return self._dispatch(args)
+        if any(x.is_neg() for x in tensors) and not self._mutated:
             # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
             return self._dispatch(tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
         if not all(x.is_cuda or x.is_cpu for x in tensors):
-            return self.op(*args)
+            return self._registered(args)
         if _grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
         return self.body(*args)
+
+    def _registered(self, args: tuple[Any, ...]) -> Any:
+        if self._withdrawn:
+            raise RuntimeError(
+                f"{self.qualified_name} has been declared again since; this object of before still takes plain tensors, but "
+                "tracing, modes and transforms know the newest alone: call that one"
+            )
+        return self.op(*args)
+
+    def _withdraw(self) -> None:
+        """Leaves the name to another declaration. Plain tensors need none."""
+        self._withdrawn = True
+        self._library._destroy()
+
+    def _refuse(self, *args: Any) -> Any:
+        raise RuntimeError(
+            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors requires grad: it "
+            "has no gradient, so call it under torch.no_grad()"
+        )
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if not self._autocast:
@@ -174,34 +235,36 @@ class Operator:
                 cast[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
         return tuple(cast)
 
-    def _register(self, rest: str, setup_context: Any, backward: Any, elementwise: bool) -> None:
+    def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
-        library.define(rest, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(self.name, self.body, "CUDA")
-        library.impl(self.name, _on_cpu(self.body, self.reference), "CPU")
-        torch.library.register_fake(name, self.body, lib=library)
+        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
+        body = _completed(self.body, schema)
+        library.impl(self.name, body, "CUDA")
+        library.impl(self.name, _completed(_on_cpu(self.body, self.reference), schema), "CPU")
+        torch.library.register_fake(name, body, lib=library)
+        if gradient is not None:
+            setup_context, backward = gradient
 
-        def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            ctx.set_materialize_grads(False)
-            setup_context(ctx, inputs, output)
+            def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                ctx.set_materialize_grads(False)
+                setup_context(ctx, inputs, output)
 
-        torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
-        rule = self._vmap if elementwise else _vmap_of_reference(self.reference)
-        torch.library.register_vmap(name, rule, lib=library)
+            torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
+        if vmap is not None:
+            torch.library.register_vmap(name, vmap, lib=library)
 
-    def _transformed_function(self, setup_context: Any, backward: Any, elementwise: bool) -> Any:
+    def _transformed_function(self, setup_context: Any, backward: Any, vmap: Any) -> Any:
         """The Function in the form that ``torch.func`` asks for; operators of ``torch.library`` do not take part in its
         ``grad``."""
 
         def forward(*args: Any) -> Any:
-            return self.op(*args)
+            return self._registered(args)
 
-        members = {"forward": forward, "setup_context": setup_context, "backward": backward}
-        members["vmap"] = self._vmap if elementwise else _vmap_of_reference(self.reference)
+        members = {"forward": forward, "setup_context": setup_context, "backward": backward, "vmap": vmap}
         static = {name: staticmethod(member) for name, member in members.items()}
         return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
 
-    def _vmap(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, int]:
+    def _vmap(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         """All tensors with the batch in front and the same rank behind it; the operator does the rest."""
         positions = [i for i, _ in self._tensors]
         rank = max(args[i].dim() - (in_dims[i] is not None) for i in positions)
@@ -212,7 +275,12 @@ class Operator:
             batched[i] = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
         for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
             batched[i] = x
-        return self(*batched), 0
+        found = self(*batched)
+        if isinstance(found, Tensor):
+            return found, 0
+        # A gradient that nobody wants has no elements, and no batch.
+        size = info.batch_size
+        return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
 
 
 def _vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,19 +303,72 @@ def _vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
+def _vmap_by_loop(qualified_name: str) -> Callable[..., Any]:
+    """The rule of an operator of which nothing is known: a call for each. Under its name, since an operator that knew
+    itself would live as long as its library."""
+    namespace, _, name = qualified_name.partition("::")
+
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        op = getattr(getattr(torch.ops, namespace), name).default
+        calls = [
+            op(*(x.select(dim, i) if dim is not None else x for x, dim in zip(args, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
+
+    return rule
+
+
+def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
     """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
 
     def either(*args: Any) -> Any:
-        return body(*args) if simulator.enabled() else reference(*args)
+        if simulator.enabled():
+            return body(*args)
+        if reference is not None:
+            return reference(*args)
+        with simulator.simulate():
+            return body(*args)
 
     return either
 
 
-_MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
+def _completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
+    """The function of all arguments, where the dispatcher leaves out those that have their default."""
+    if not schema.defaults:
+        return function
+    rest = [schema.defaults.get(name) for name in schema.types]
+
+    def complete(*args: Any) -> Any:
+        return function(*args, *rest[len(args) :])
+
+    return complete
 
 
-def _call_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], *, casts: bool = False) -> str:
+def _counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
+    """The body of an operator that writes to arguments, which counts their versions up: autograd then knows that what it
+    has saved of them is no more."""
+
+    def counting(*args: Any) -> Any:
+        results = body(*args)
+        for i in mutated:
+            if args[i] is not None and not args[i].is_inference():
+                torch.autograd.graph.increment_version(args[i])
+        return results
+
+    return counting
+
+
+def _call_source(
+    name: str,
+    tensors: Mapping[str, bool],
+    others: Sequence[str],
+    defaults: Mapping[str, Any] | None = None,
+    *,
+    casts: bool = False,
+) -> str:
     """The text of the way into an operator: plain tensors on a GPU straight on, anything else to ``dispatch``.
 
     It is written for each schema, as :mod:`cupyops.fast_lane` writes launches: a loop over the tensors takes half a
@@ -255,6 +376,7 @@ def _call_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], 
 
     Args:
         tensors: names, and whether each may be None.
+        defaults: of arguments that may be left out.
         casts: autocast would convert the tensors.
 
     >>> print(_call_source("scale", {"x": False}, ["factor"]))
@@ -277,9 +399,11 @@ def _call_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], 
         on_gpu.append(f"{t}.is_cuda and not {t}.is_neg()")
         on_gpu[-1] = f"        and ({may}{on_gpu[-1]})" if optional else f"        and {on_gpu[-1]}"
         wants_grad.append(f"({t} is not None and {t}.requires_grad)" if optional else f"{t}.requires_grad")
+    defaults = defaults or {}
+    parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in (*tensors, *others))
     return "\n".join(
         [
-            f"def {name}({arguments}):",
+            f"def {name}({parameters}):",
             "    if (",
             "        not (is_compiling() or transforms_active() or dispatch_modes())",
             *(["        and not is_autocast_enabled('cuda')"] if casts else []),
@@ -331,34 +455,19 @@ def _fast_function(name: str, body: Any, setup_context: Any, backward: Any) -> C
     return apply
 
 
-def _reference_gradient(reference: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., Any]]:
-    """``setup_context`` and ``backward`` of an operator whose gradient is its reference's."""
+def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
+    """:class:`Operator` as a decorator of its body::
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)))
-        ctx.others = [None if isinstance(x, Tensor) else (x,) for x in inputs]
+        @operator("mylib::swiglu(Tensor a, Tensor b) -> Tensor", backward=swiglu_backward)
+        def swiglu(a, b): ...
 
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
-        saved = iter(ctx.saved_tensors)
-        inputs = [next(saved) if other is None else other[0] for other in ctx.others]
-        if not again:
-            inputs = [
-                x.detach().requires_grad_(needed) if isinstance(x, Tensor) else x
-                for x, needed in zip(inputs, ctx.needs_input_grad, strict=True)
-            ]
-        with torch.enable_grad():
-            outputs = reference(*inputs)
-        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
-        wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=True) if needed]
-        if not pairs or not wanted:
-            return tuple(None for _ in inputs)
-        found = iter(
-            torch.autograd.grad(
-                [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True
-            )
-        )
-        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+    Args:
+        schema, options: as for :class:`Operator`.
+    """
 
-    return setup_context, backward
+    def declare(body: Callable[..., Any]) -> Operator:
+        found = Operator(schema, body, **options)
+        found.__doc__ = body.__doc__
+        return found
+
+    return declare

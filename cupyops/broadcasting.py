@@ -1,0 +1,89 @@
+"""Operands of different shapes and layouts as one loop: what the kernels with ``strided.cuh`` are told."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["broadcast_shape", "collapse", "divider", "plan", "spread"]
+
+
+def broadcast_shape(a: Sequence[int], b: Sequence[int], where: str = "add2") -> tuple[int, ...]:
+    """The shape both broadcast to.
+
+    Raises:
+        RuntimeError: they do not, in PyTorch's words.
+    """
+    ndim = max(len(a), len(b))
+    out = []
+    for d in range(ndim):
+        i, j = d - ndim + len(a), d - ndim + len(b)
+        m, n = (a[i] if i >= 0 else 1), (b[j] if j >= 0 else 1)
+        if m != n and m != 1 and n != 1:
+            raise RuntimeError(
+                f"{where}: The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {d}"
+            )
+        out.append(n if m == 1 else m)
+    return tuple(out)
+
+
+def spread(shape: Sequence[int], strides: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a view expanded to the output's shape: 0 where a dimension is new or repeated."""
+    new = len(out) - len(shape)
+    expanded = (0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, out[new:], strict=True))
+    return (0,) * new + tuple(expanded)
+
+
+def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The same loop in as few dimensions as will do, innermost first: the sizes, then each view's strides.
+
+    A dimension of size 1 goes; two neighbours become one where, in every view, stepping the outer is stepping the inner
+    ``size`` times.
+
+    >>> collapse((8, 4, 1, 16), (64, 16, 16, 1), (0, 0, 0, 1))
+    ((16, 32), (1, 16), (1, 0))
+    """
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for d in range(len(shape) - 1, -1, -1):
+        if shape[d] == 1:
+            continue
+        if sizes and all(s[-1] * sizes[-1] == v[d] for s, v in zip(strides, views, strict=True)):
+            sizes[-1] *= shape[d]
+            continue
+        sizes.append(shape[d])
+        for s, v in zip(strides, views, strict=True):
+            s.append(v[d])
+    if not sizes:
+        sizes, strides = [1], [[0] for _ in views]
+    return (tuple(sizes), *(tuple(s) for s in strides))
+
+
+def plan(shape: Sequence[int], views: Sequence[Sequence[int]], widest: int) -> tuple[Any, ...]:
+    """How a kernel with ``strided.cuh`` walks.
+
+    Args:
+        shape: of the result.
+        views: the operands' strides, spread to that shape.
+        widest: bytes of the widest element.
+
+    Returns:
+        Elements a thread, whether 32 bits are too few, sizes (the innermost in groups of that many), their dividers, and
+        each operand's strides.
+    """
+    sizes, *strides = collapse(shape, *views)
+    farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides)
+    wide = max(math.prod(sizes), farthest) >= 2**31
+    lanes = 16 // widest if sizes[0] % (16 // widest) == 0 else 1
+    sizes = (sizes[0] // lanes, *sizes[1:])
+    return lanes, wide, sizes, tuple(divider(n) for n in sizes), *strides
+
+
+def divider(size: int) -> int:
+    """What the text's ``divide(i, divider)`` wants for i // size with i < 2^31: a multiplier, and a shift above bit 32.
+
+    Above 2^31 the kernel divides; the number is 0 there.
+    """
+    if not 0 < size < 2**31:
+        return 0
+    shift = (size - 1).bit_length()
+    return (((1 << 32) * ((1 << shift) - size)) // size + 1) | shift << 32

@@ -1,0 +1,140 @@
+"""Small programs of assignments, ``"s = 1 / (1 + exp(-x)); y = x * s"``: what they read and what they make.
+
+Expressions are CUDA C++. Names that are read and never assigned are inputs; those that are assigned and not read again are
+results; the others are for the program itself. What is written here becomes kernels in :mod:`cupyops.elementwise_text`
+and :mod:`cupyops.row_text`.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Statement", "arithmetic", "inputs_of", "names_in", "parse", "results_of"]
+
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# Words that stand for themselves in an expression.
+_KNOWN = frozenset(
+    (
+        "INFINITY",
+        "NAN",
+        "true",
+        "false",
+        "float",
+        "double",
+        "int",
+        "unsigned",
+        "long",
+        "bool",
+        "acc_t",
+        "scalar_t",
+        "const",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``name = expression``."""
+
+    name: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.expression}"
+
+
+def parse(program: str, where: str) -> list[Statement]:
+    """The assignments of a program, which end at ``;`` or with their line.
+
+    Raises:
+        ValueError: something is no assignment, a name is assigned twice, or there is nothing.
+    """
+    statements: list[Statement] = []
+    for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
+        if not piece.strip():
+            continue
+        match = _ASSIGNMENT.fullmatch(piece)
+        if match is None:
+            raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {piece.strip()!r}")
+        if match[2].count("(") != match[2].count(")"):
+            raise ValueError(f"{where}: the parentheses of `{piece.strip()}` do not pair")
+        if any(s.name == match[1] for s in statements):
+            raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
+        if match[1] in names_in(match[2]):
+            raise ValueError(f"{where}: `{piece.strip()}` reads what it assigns; give the result another name")
+        statements.append(Statement(match[1], match[2]))
+    if not statements:
+        raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {program!r}")
+    return statements
+
+
+def names_in(expression: str) -> list[str]:
+    """The variables that an expression reads, in order; functions are not variables.
+
+    >>> names_in("x * exp(-0.5f * x) + 1e-3 * scale")
+    ['x', 'scale']
+    """
+    found: dict[str, None] = {}
+    for match in _WORD.finditer(expression):
+        if match[0] not in _KNOWN and not re.match(r"\s*(\(|::)", expression[match.end() :]):
+            found[match[0]] = None
+    return list(found)
+
+
+def inputs_of(statements: Sequence[Statement], known: Collection[str] = ()) -> list[str]:
+    """Names that are read and that no statement before has assigned, in order, but for the known.
+
+    >>> inputs_of(parse("s = a * b; y = s + c * limit", "example"), known=["limit"])
+    ['a', 'b', 'c']
+    """
+    assigned, found = set(known), dict[str, None]()
+    for statement in statements:
+        found |= {name: None for name in names_in(statement.expression) if name not in assigned}
+        assigned.add(statement.name)
+    return list(found)
+
+
+def results_of(statements: Sequence[Statement]) -> list[str]:
+    """Names that are assigned and not read again.
+
+    >>> results_of(parse("s = a + b; y = s * s; z = a - b", "example"))
+    ['y', 'z']
+    """
+    read = {name for statement in statements for name in names_in(statement.expression)}
+    return [statement.name for statement in statements if statement.name not in read]
+
+
+_DECIMAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])")
+_INTEGER_ARGUMENT = re.compile(r"(?<=[(,])(\s*)(-?\d+)(\s*)(?=[,)])")
+
+
+def arithmetic(expression: str) -> str:
+    """The expression with its numbers in the type of the arithmetic: a bare 0.5 is a double in C++, and makes one of all
+    that it meets.
+
+    >>> arithmetic("0.5 * fmax(x, 0) + 2 * x")
+    'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x'
+    """
+    expression = _DECIMAL.sub(lambda m: f"acc_t({m[0]})", expression)
+    return _INTEGER_ARGUMENT.sub(r"\1acc_t(\2)\3", expression)
+
+
+def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
+    """(start, end, function, argument) of each call of one argument to one of the functions, from left to right.
+
+    >>> list(calls("1 + sum(x * (y + 1))", ["sum"]))
+    [(4, 20, 'sum', 'x * (y + 1)')]
+    """
+    at = 0
+    for match in re.finditer(r"(?<![\w.])([A-Za-z_]\w*)\s*\(", expression):
+        if match.start() < at or match[1] not in functions:
+            continue
+        depth, commas, end = 1, 0, match.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(expression[end], 0)
+            commas += expression[end] == "," and depth == 1
+            end += 1
+        if commas == 0:
+            at = end
+            yield match.start(), end, match[1], expression[match.end() : end - 1].strip()

@@ -1,0 +1,347 @@
+"""Kernels written from row programs, ``"m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s"``: their text, which is meant
+to be read, and their geometry.
+
+A value is of an element, of a row or of a column. ``sum``, ``max`` and ``min`` of one argument go over the row;
+``column_sum`` goes over the rows. ``j`` is the column, ``N`` the length of a row.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from .dtypes import DTYPES, FLOATS
+from .expressions import Statement, arithmetic, calls, names_in
+from .geometry import Rows
+from .kernel import Kernel
+from .layer_norm_plan import lanes_for, threads_for
+
+__all__ = ["RowPlan", "RowProgram", "kernel_of", "plan_of", "text_of"]
+
+REDUCTIONS = {"sum": "acc_t(0)", "max": "acc_t(-INFINITY)", "min": "acc_t(INFINITY)"}
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """A row program and what its names are.
+
+    Attributes:
+        name: of the kernel.
+        statements: in order.
+        elements, rows, indices, columns: arrays that are read: (M, N), (M), whole numbers (M), (N).
+        scalars: numbers.
+        results: assigned names that are written; each may be left out of a call if there are several.
+    """
+
+    name: str
+    statements: tuple[Statement, ...]
+    elements: tuple[str, ...]
+    rows: tuple[str, ...]
+    indices: tuple[str, ...]
+    columns: tuple[str, ...]
+    scalars: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def kinds(self) -> dict[str, str]:
+        """Each assigned name: ``"element"``, ``"row"`` or ``"column"``.
+
+        Raises:
+            ValueError: a sum over rows within an expression, or one that is no result.
+        """
+        found = {s.name: s.kind for s in _steps(self)}
+        return {s.name: found[s.name] for s in self.statements}
+
+    @property
+    def held(self) -> int:
+        """Of how many arrays a thread keeps elements in registers: inputs, and sums over rows."""
+        return len(self.elements) + len(self.columns) + list(self.kinds().values()).count("column")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement, with reductions taken out of its expression; ``over`` is one's name, for those."""
+
+    name: str
+    kind: str
+    expression: str
+    over: str = ""
+
+
+def _steps(program: RowProgram) -> list[Step]:
+    by_element = {*program.elements, *program.columns, "j"}
+    steps: list[Step] = []
+    for statement in program.statements:
+        whole = list(calls(statement.expression, ("column_sum",)))
+        if whole:
+            start, end, _, argument = whole[0]
+            if statement.expression[:start].strip() or statement.expression[end:].strip() or len(whole) > 1:
+                raise ValueError(f"{program.name}: in `{statement}`, column_sum must be the whole right-hand side")
+            if statement.name not in program.results:
+                raise ValueError(
+                    f"{program.name}: `{statement}` is complete when all rows are, so no statement can read it"
+                )
+            steps.append(Step(statement.name, "column", argument, "column_sum"))
+            continue
+        expression, shift = statement.expression, 0
+        for start, end, over, argument in calls(statement.expression, REDUCTIONS):
+            inner = [over for *_, over, _ in calls(argument, REDUCTIONS)]
+            if inner:
+                raise ValueError(
+                    f"{program.name}: in `{statement}`, {inner[0]} stands within {over}; give it a name before"
+                )
+            alone = not statement.expression[:start].strip() and not statement.expression[end:].strip()
+            name = statement.name if alone else f"{statement.name}_{over}{len(steps)}"
+            steps.append(Step(name, "row", argument, over))
+            expression = expression[: start + shift] + name + expression[end + shift :]
+            shift += len(name) - (end - start)
+        if expression != statement.name:
+            kind = "element" if by_element & set(names_in(expression)) else "row"
+            steps.append(Step(statement.name, kind, expression))
+            if kind == "element":
+                by_element.add(statement.name)
+    return steps
+
+
+def text_of(program: RowProgram) -> str:
+    """The kernel.
+
+    Raises:
+        ValueError: as :meth:`RowProgram.kinds`.
+    """
+    steps = _steps(program)
+    kinds = {s.name: s.kind for s in steps}
+    arrays = {
+        **dict.fromkeys(program.elements, ("scalar_t", "(M, N)")),
+        **{x: (f"{x}_t", "(M)") for x in program.rows},
+        **dict.fromkeys(program.indices, ("long long", "(M)")),
+        **{x: (f"{x}_t", "(N)") for x in program.columns},
+    }
+    shapes = {"element": ("scalar_t", "(M, N)"), "row": ("scalar_t", "(M)"), "column": ("acc_t", "(parts, N)")}
+    null = " or null" if len(program.results) > 1 else ""
+    inputs = [f"    const {kind}* __restrict__ {x}, // {shape}" for x, (kind, shape) in arrays.items()]
+    outputs = [f"    {shapes[kinds[y]][0]}* __restrict__ {y}, // {shapes[kinds[y]][1]}{null}" for y in program.results]
+    summed = [y for y in program.results if kinds[y] == "column"]
+    sizes = [*(f"acc_t {s}" for s in program.scalars), "long long M", "long long N", "long long blocks"]
+    sizes += ["long long parts"] if summed else []
+    held = {x: arrays[x][0] for x in (*program.elements, *program.columns)}
+    places = {x: f"{x} + row * N" if x in program.elements else x for x in held}
+    vectors = [*held, *(y for y in program.results if kinds[y] == "element")]
+    told = [f"{x}: {kind} {shape}" for x, (kind, shape) in arrays.items()]
+    told += [f"{y}: {' '.join(shapes[kinds[y]])}" for y in program.results]
+    lines = [
+        *(f"// {s}" for s in program.statements),
+        "//",
+        "//   row by row, arithmetic in acc_t; " + ", ".join(told),
+        '#include "row_passes.cuh"',
+        "",
+        f'extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) {program.name}(',
+        *_aligned([*inputs, *outputs]),
+        f"    {', '.join(sizes)}) {{",
+        "    const int n = static_cast<int>(N);",
+        f"    const bool vectors = {' && '.join(f'aligned<LANES>({x})' for x in vectors)};",
+        "    Group group;",
+        *(f"    ColumnSums {y}_sums({y}, N);" for y in summed),
+        "    for (long long first = blockIdx.x * static_cast<long long>(GROUPS); first < M; first += blocks * GROUPS) {",
+        "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
+        "        const long long own = first + group_of_block(), row = own < M ? own : M - 1;",
+        "        const bool mine = own < M;",
+        *(f"        Held<{kind}> {x}_row;" for x, kind in held.items()),
+        "        const auto load = [&](const Columns& at) {",
+        *(f"            {x}_row.load({places[x]}, at, vectors);" for x in held),
+        "        };",
+        "        if (!STREAM) load(Columns{0, n});",
+        *(f"        const acc_t {x}_of_row = convert<acc_t>({x}[row]);" for x in program.rows),
+        *(f"        const long long {x}_of_row = {x}[row];" for x in program.indices),
+        *_row(program, steps),
+        "    }",
+        *(f"    {y}_sums.store(n);" for y in summed),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(lines: Sequence[str]) -> list[str]:
+    """Lines with their comments below one another."""
+    width = max(line.index("//") for line in lines)
+    return [line[: line.index("//")].ljust(width + 1) + line[line.index("//") :] for line in lines]
+
+
+def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
+    """What is done with one row: passes for what is reduced, and one for what is made of its elements."""
+    lines: list[str] = []
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    waiting: list[Step] = []  # what one pass makes, and values of the row that follow from it
+
+    def flush() -> None:
+        reduced = [s for s in waiting if s.over]
+        if reduced:
+            lines.extend(_reducing_pass(program, reduced, steps))
+        for s in waiting:
+            if not s.over:
+                lines.append(f"        const acc_t {s.name}_of_row = {_in_row(program, s.expression, steps)};")
+            if s.name in program.results:
+                given = f" && {s.name}" if len(program.results) > 1 else ""
+                lines.append(
+                    f"        if (mine{given} && first_of_row()) {s.name}[row] = convert<scalar_t>({s.name}_of_row);"
+                )
+        waiting.clear()
+
+    for step in steps:
+        if step.over in REDUCTIONS:
+            if {s.name for s in waiting} & _reach(step.expression, elements):
+                flush()
+            waiting.append(step)
+        elif step.kind == "row":
+            waiting.append(step)
+    flush()
+    return lines + _last_pass(program, steps)
+
+
+def _reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
+    """The names that an expression depends on, through those of elements."""
+    found: set[str] = set()
+    left = names_in(expression)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += names_in(elements[name].expression) if name in elements else []
+    return found
+
+
+def _values(program: RowProgram, expressions: Sequence[str], steps: Sequence[Step]) -> list[str]:
+    """Declarations of what expressions of one element read: inputs from registers, then elements' names in order."""
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    needed = set().union(*(_reach(e, elements) for e in expressions))
+    rows = [*program.rows, *(s.name for s in steps if s.kind == "row")]
+    return [
+        *(f"const acc_t {x} = {x}_of_row;" for x in rows if x in needed),
+        *(f"const long long {x} = {x}_of_row;" for x in program.indices if x in needed),
+        *(["const int j = column + k;"] if "j" in needed else []),
+        *(f"const acc_t {x} = {x}_row.of[v][k];" for x in (*program.elements, *program.columns) if x in needed),
+        *(f"const acc_t {s.name} = {arithmetic(s.expression)};" for s in elements.values() if s.name in needed),
+    ]
+
+
+def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
+    """An expression of a row's values, by their names in the kernel."""
+    rows = {s.name for s in steps if s.kind == "row"} | {*program.rows, *program.indices}
+    return re.sub(
+        r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}_of_row" if m[0] in rows else m[0], arithmetic(expression)
+    )
+
+
+def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step]) -> list[str]:
+    """One pass, and what the threads of the row make of it together."""
+    body = _values(program, [s.expression for s in reduced], steps)
+    for s in reduced:
+        own, value = f"{s.name}_of_row", arithmetic(s.expression)
+        joined = {"sum": f"+= {value}", "max": f"= larger({own}, {value})", "min": f"= smaller({own}, {value})"}
+        body.append(f"{own} {joined[s.over]};")
+    return [
+        *(f"        acc_t {s.name}_of_row = {REDUCTIONS[s.over]};" for s in reduced),
+        *_each(body),
+        *(f"        {s.name}_of_row = group.{s.over}({s.name}_of_row);" for s in reduced),
+    ]
+
+
+def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = ()) -> list[str]:
+    return [
+        "        pass(n, load, [&](int v, int column) {",
+        *(f"            {line}" for line in before),
+        "#pragma unroll",
+        "            for (int k = 0; k < LANES; ++k) {",
+        *(f"                {line}" for line in body),
+        "            }",
+        *(f"            {line}" for line in behind),
+        "        });",
+    ]
+
+
+def _last_pass(program: RowProgram, steps: Sequence[Step]) -> list[str]:
+    """The results that are of elements, and the sums over rows."""
+    results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
+    if not results:
+        return []
+    stored = [s for s in results if s.kind == "element"]
+    summed = [s for s in results if s.kind == "column"]
+    body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps)
+    body += [f"{s.name}_lanes[k] = {s.name};" for s in stored]
+    body += [f"if (mine) {s.name}_sums.add(v, k, column, {arithmetic(s.expression)});" for s in summed]
+    before = [f"acc_t {s.name}_lanes[LANES];" for s in stored]
+    behind = []
+    for s in stored:
+        given = f" && {s.name}_rows" if len(program.results) > 1 else ""
+        behind.append(f"if (mine{given}) store_lanes({s.name}_rows + row * N + column, {s.name}_lanes, vectors);")
+    # Within the pass a result's name is its value, so the array has another.
+    arrays = [f"        scalar_t* const {s.name}_rows = {s.name};" for s in stored]
+    return arrays + _each(body, before, behind)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How a row is cut.
+
+    Attributes:
+        block: threads of a block.
+        row_threads: threads on one row.
+        lanes: elements of an access.
+        vectors: accesses of a thread.
+        full: a row fills every access of its threads.
+        stream: a row does not fit registers; each pass reads it again.
+        min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
+    """
+
+    block: int
+    row_threads: int
+    lanes: int
+    vectors: int
+    full: bool
+    stream: bool = False
+    min_blocks: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Rows that a block works on at once."""
+        return self.block // self.row_threads
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros of the text."""
+        return {
+            "ROW_THREADS": self.row_threads,
+            "LANES": self.lanes,
+            "VECTORS": self.vectors,
+            "FULL": int(self.full),
+            "STREAM": int(self.stream),
+            "MIN_BLOCKS": self.min_blocks,
+        }
+
+
+@cache
+def plan_of(n: int, dtype: str, held: int) -> RowPlan:
+    """The cut of rows of n elements.
+
+    Two accesses a thread while that makes no more than 512 threads, with registers for 1024 threads on a multiprocessor:
+    32 KiB on their way, of an array, beside what others compute. Longer rows take four. Chosen by that count and by what
+    compiles without spills, not measured.
+
+    Args:
+        held: of how many arrays a thread keeps elements, see :meth:`RowProgram.held`; above 3, it gets more registers.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    lanes = lanes_for(n, itemsize)
+    accesses = max(n // lanes, 1)
+    resident, longest = (1024, 1024) if held <= 3 else (640, 512)
+    for vectors, most in ((2, 512), (4, longest)):
+        threads = threads_for(accesses, vectors)
+        if threads <= most:
+            block = max(128 // threads, 1) * threads
+            min_blocks = max(1, resident // block) if vectors == 2 and itemsize < 8 else 1
+            return RowPlan(block, threads, lanes, vectors, threads * vectors * lanes == n, min_blocks=min_blocks)
+    return RowPlan(512, 512, lanes, 4, full=False, stream=True)
+
+
+def kernel_of(program: RowProgram, text: str, plan: RowPlan) -> Kernel:
+    """The kernel for one cut of the rows."""
+    return Kernel(text, program.name, Rows("blocks", plan.block), dtypes=FLOATS, constants=plan.constants)

@@ -1,0 +1,277 @@
+"""How an operator comes by its gradient: declared as a function of named values, or as that of its reference.
+
+A declared backward says by the names of its parameters what it needs, so that nothing else is kept: ``grad_y`` is the
+gradient of the result ``y``; the name of an input or of a result is its value; ``want_x`` is whether the gradient of x
+is asked for. A result whose gradient it does not take is not differentiable.
+"""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import expected, nearest
+
+__all__ = ["Backward", "Gradient", "Schema", "declared", "gradient_of", "of_reference", "refused"]
+
+_MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
+
+
+@dataclass(frozen=True)
+class Schema:
+    """An operator's schema, taken apart.
+
+    Attributes:
+        text: as given.
+        namespace, name: ``"mylib"``, ``"scale"``.
+        types: of each argument, as written: ``{"x": "Tensor", "weight": "Tensor?", "eps": "float"}``.
+        defaults: of those arguments that have one.
+        tensors: names of the arguments that are tensors, which come first, and whether each may be None.
+        mutated: names of the tensors that are written to, ``Tensor(a!) x``.
+        results: names; ``out``, or ``out0`` and so on, where the schema gives none.
+    """
+
+    text: str
+    namespace: str
+    name: str
+    types: dict[str, str]
+    defaults: dict[str, Any]
+    tensors: dict[str, bool]
+    mutated: tuple[str, ...]
+    results: tuple[str, ...]
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.types if name not in self.tensors]
+
+    @classmethod
+    def parse(cls, text: str) -> "Schema":
+        """Reads it.
+
+        Raises:
+            ValueError: it has no namespace, no tensor, or a tensor behind other arguments, or a result that is a view of
+                an argument.
+            RuntimeError: PyTorch does not take it.
+        """
+        namespace, separator, _ = text.partition("::")
+        if not separator:
+            raise ValueError(expected("Operator", "schema", "begin with a namespace, 'mylib::name(...)'", repr(text)))
+        parsed = torch._C.parse_schema(text)
+        written = text[text.index("(") + 1 : text.rindex("->")].rpartition(")")[0]
+        pieces = [piece.partition("=")[0].strip() for piece in re.split(r",(?![^(\[]*[)\]])", written)]
+        types = {name: kind for kind, _, name in (piece.rpartition(" ") for piece in pieces if piece != "*")}
+        arguments = parsed.arguments
+        kinds = [a.type.isSubtypeOf(_MAYBE_TENSOR) for a in arguments]
+        if not any(kinds) or not all(kinds[: sum(kinds)]):
+            raise ValueError(expected("Operator", "schema", "name its tensors first", repr(text)))
+        if any(r.alias_info is not None for r in parsed.returns):
+            raise ValueError(
+                expected("Operator", "schema", "have results of their own, not views of arguments", repr(text))
+            )
+        tensors = {
+            a.name: isinstance(a.type, torch.OptionalType)
+            for a, is_tensor in zip(arguments, kinds, strict=True)
+            if is_tensor
+        }
+        count = len(parsed.returns)
+        results = tuple(r.name or ("out" if count == 1 else f"out{i}") for i, r in enumerate(parsed.returns))
+        mutated = tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+        defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        return cls(text, namespace, parsed.name.partition("::")[2], types, defaults, tensors, mutated, results)
+
+
+Gradient = tuple[Callable[..., None], Callable[..., Any]]
+
+
+class Backward:
+    """A backward declared as a function, made ready to be an operator of its own.
+
+    Args:
+        schema: of the forward.
+        function: its parameters say what it needs, tensors first.
+        wrt: the inputs whose gradients it returns, in order.
+        reference: of the forward.
+
+    Attributes:
+        schema: of the gradient's operator.
+        body: the function; a gradient that it gives as None has no elements.
+        reference: the gradient of the forward's reference, or None where the function does not take all inputs.
+    """
+
+    def __init__(
+        self, schema: Schema, function: Callable[..., Any], wrt: Sequence[str], reference: Callable[..., Any] | None
+    ) -> None:
+        names = list(inspect.signature(function).parameters)
+        types = [_type_of(schema, name) for name in names]
+        results = ", ".join(f"Tensor grad_{name}" for name in wrt)
+        arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
+        # Compilers keep graphs on disk under the names of operators; a backward that takes other things is another one.
+        content = hashlib.sha256(f"{arguments} -> {results}".encode()).hexdigest()[:8]
+        self.schema = f"{schema.namespace}::{schema.name}_backward_{content}({arguments}) -> ({results})"
+        may_be_none = any(name.startswith("want_") for name in names) or any(schema.tensors[name] for name in wrt)
+        self.body = _without_none(function, len(wrt)) if may_be_none else function
+        self.reference = gradient_of(reference, schema, names, wrt)
+
+
+def _type_of(schema: Schema, name: str) -> str:
+    """What an argument of a backward is, by its name.
+
+    Raises:
+        ValueError: it is nothing that a backward can be given.
+    """
+    if name in schema.types:
+        return re.sub(r"\(.*?\)", "", schema.types[name])
+    if name in schema.results or name in (f"grad_{r}" for r in schema.results):
+        return "Tensor"
+    wants = [f"want_{x}" for x in schema.tensors]
+    if name in wants:
+        return "bool"
+    known = [*(f"grad_{r}" for r in schema.results), *schema.types, *schema.results, *wants]
+    raise ValueError(
+        f"{schema.name}: its backward asks for `{name}`{nearest(name, known)}; there are {', '.join(known)}"
+    )
+
+
+def _without_none(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def body(*args: Any) -> Any:
+        found = function(*args)
+        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        filled = tuple(args[0].new_empty(0) if g is None else g for g in found)
+        return filled if count > 1 else filled[0]
+
+    return body
+
+
+def gradient_of(
+    reference: Callable[..., Any] | None, schema: Schema, names: Sequence[str], wrt: Sequence[str]
+) -> Callable[..., Any] | None:
+    """A backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward; None where
+    it is not given all that the reference needs.
+
+    By ``torch.func``, since it also runs within an operator's implementation and within transforms, where autograd does
+    not record.
+    """
+
+    if reference is None or not schema.types.keys() - schema.defaults.keys() <= set(names):
+        return None
+
+    def gradient(*args: Any) -> Any:
+        given = {**schema.defaults, **dict(zip(names, args, strict=True))}
+        wanted = [x for x in wrt if given[x] is not None and given.get(f"want_{x}", True)]
+        taken = [i for i, r in enumerate(schema.results) if f"grad_{r}" in given]
+
+        def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values = {**given, **dict(zip(wanted, tensors, strict=True))}
+            found = reference(*(values[x] for x in schema.types))
+            found = (found,) if isinstance(found, Tensor) else found
+            return tuple(found[i] for i in taken)
+
+        with torch.enable_grad():
+            pull = torch.func.vjp(forward, *(given[x] for x in wanted))[1]
+            found = pull(tuple(given[f"grad_{schema.results[i]}"] for i in taken))
+        grads = dict(zip(wanted, found, strict=True))
+        results = tuple(grads[x] if x in grads else args[0].new_empty(0) for x in wrt)
+        return results if len(results) > 1 else results[0]
+
+    return gradient
+
+
+def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
+    """``setup_context`` and ``backward`` of an operator whose gradient is another operator, written for the two.
+
+    Args:
+        schema: of the forward.
+        arguments: names that the gradient's operator takes, see the module.
+        call: that operator.
+        wrt: the inputs whose gradients it returns, in order.
+
+    Raises:
+        ValueError: a name is unknown, or no gradient is taken.
+    """
+    for name in arguments:
+        _type_of(schema, name)
+    taken = [f"grad_{r}" for r in schema.results if f"grad_{r}" in arguments]
+    if not taken:
+        words = " or ".join(f"`grad_{r}`" for r in schema.results)
+        raise ValueError(
+            f"{schema.name}: its backward must take the gradient of a result, {words}; it takes {arguments}"
+        )
+    fixed = [r for r in schema.results if f"grad_{r}" not in arguments]
+    saved = [a for a in arguments if a in schema.tensors or a in schema.results]
+    kept = [a for a in arguments if a in schema.types and a not in schema.tensors]
+    wants = [f"want_{name}" if name in wrt else "_" for name in schema.types]
+    values = [f"ctx_.kept_{a}" if a in kept else a for a in arguments]
+    # Among several results, one that was not used has a gradient of zeros; the only one leaves nothing to do.
+    unused = f"if {taken[0]} is None: return {', '.join(['None'] * len(schema.types))},"
+    gradients = [f"grad_{x} if want_{x} else None" if x in wrt else "None" for x in schema.types]
+    lines = [
+        "def setup_context(ctx_, inputs_, output_):",
+        f"    {', '.join(schema.types)}, = inputs_",
+        f"    {', '.join(schema.results)}, = {'output_,' if len(schema.results) == 1 else 'output_'}",
+        f"    ctx_.set_materialize_grads({len(taken) > 1})",
+        *([f"    ctx_.mark_non_differentiable({', '.join(fixed)})"] if fixed else []),
+        f"    ctx_.save_for_backward({', '.join(saved)})",
+        *(f"    ctx_.kept_{a} = {a}" for a in kept),
+        f"def backward(ctx_, {', '.join(f'grad_{r}' for r in schema.results)}):",
+        *([f"    {unused}"] if len(taken) == 1 else []),
+        *([f"    {', '.join(saved)}, = ctx_.saved_tensors"] if saved else []),
+        f"    {', '.join(wants)}, = ctx_.needs_input_grad",
+        f"    {', '.join(f'grad_{x}' for x in wrt)}{',' if len(wrt) == 1 else ''} = "
+        f"call_({', '.join(values)}){',' if len(wrt) == 1 else ''}",
+        f"    return {', '.join(gradients)},",
+    ]
+    scope: dict[str, Any] = {"call_": call}
+    exec(compile("\n".join(lines), f"<gradient of {schema.name}>", "exec"), scope)
+    return scope["setup_context"], scope["backward"]
+
+
+def refused(name: str) -> Gradient:
+    """``setup_context`` and ``backward`` of an operator that has no gradient."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(
+            f"{name} has no gradient: declare it with backward=, or with a reference that is differentiated"
+        )
+
+    return setup_context, backward
+
+
+def of_reference(reference: Callable[..., Any]) -> Gradient:
+    """``setup_context`` and ``backward`` of an operator whose gradient is its reference's."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)))
+        ctx.others = [None if isinstance(x, Tensor) else (x,) for x in inputs]
+
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
+        saved = iter(ctx.saved_tensors)
+        inputs = [next(saved) if other is None else other[0] for other in ctx.others]
+        if not again:
+            inputs = [
+                x.detach().requires_grad_(needed) if isinstance(x, Tensor) else x
+                for x, needed in zip(inputs, ctx.needs_input_grad, strict=True)
+            ]
+        with torch.enable_grad():
+            outputs = reference(*inputs)
+        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+        pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
+        wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=True) if needed]
+        if not pairs or not wanted:
+            return tuple(None for _ in inputs)
+        found = iter(
+            torch.autograd.grad(
+                [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True
+            )
+        )
+        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+
+    return setup_context, backward

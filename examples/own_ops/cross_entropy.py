@@ -1,0 +1,29 @@
+"""Cross entropy by rows: loss = log Σ e^x - x[target], of floating logits x (..., N) and int64 target (...).
+
+grad_x = grad_loss·(softmax(x) - [column = target]). A target outside 0 to N - 1 is nobody's column: its loss is log Σ e^x.
+"""
+
+import torch
+from torch import Tensor
+
+from cupyops.torch import row_reduce
+
+
+def reference(x: Tensor, target: Tensor) -> Tensor:
+    columns = torch.arange(x.shape[-1], device=x.device)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.logsumexp(-1) - (wide * (columns == target[..., None])).sum(-1)).to(x.dtype)
+
+
+cross_entropy = row_reduce(
+    "m = max(x); s = sum(exp(x - m)); t = sum(j == target ? x : 0); loss = log(s) + m - t",
+    backward="""
+        m = max(x)
+        e = exp(x - m)
+        r = grad_loss / sum(e)
+        grad_x = e * r - (j == target ? grad_loss : 0)
+    """,
+    name="own::cross_entropy",
+    indices=["target"],
+    reference=reference,
+)

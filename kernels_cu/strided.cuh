@@ -1,0 +1,51 @@
+// Operands of different layouts, broadcast to one shape: where an element of the result has its operands, and operands by
+// accesses as wide as their layout allows. Sizes, dividers and strides come from cupyops/broadcasting.py.
+#pragma once
+
+#include "lanes.cuh"
+
+// N consecutive elements of an operand whose innermost stride is 1 (one access where aligned), 0 (one element,
+// repeated) or other.
+template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(const T* p, long long stride) {
+    if (stride == 1 && aligned<N>(p)) return *reinterpret_cast<const Lanes<T, N>*>(p);
+    Lanes<T, N> lanes;
+    if (stride == 0) {
+        const T v = *p;
+#pragma unroll
+        for (int k = 0; k < N; ++k) lanes.lane[k] = v;
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; ++k) lanes.lane[k] = p[k * stride];
+    }
+    return lanes;
+}
+
+template <bool CONDITION, typename Yes, typename No> struct Select { typedef Yes type; };
+template <typename Yes, typename No> struct Select<false, Yes, No> { typedef No type; };
+
+// i / size for i < 2^31. A division takes the hardware tens of instructions; by a number known before the launch it is
+// a multiplication and a shift (Granlund and Montgomery, 1994). divider = multiplier + 2^32·shift, from Python.
+__device__ __forceinline__ unsigned divide(unsigned i, long long divider) {
+    return (__umulhi(i, static_cast<unsigned>(divider)) + i) >> static_cast<unsigned>(divider >> 32);
+}
+
+// at[o]: where operand o has the first of the group'th PER_GROUP elements of the result. size and divider are of the result,
+// innermost dimension first, there in groups of PER_GROUP; strides in elements, 0 where an operand is broadcast. Counts and
+// strides are 32 bits wide unless LARGE: 64-bit products take several instructions each.
+template <int PER_GROUP, bool LARGE, int DIMS, int OPERANDS>
+__device__ __forceinline__ void places_of(long long group, const Int64s<DIMS>& size, const Int64s<DIMS>& divider,
+                                          const Int64s<DIMS> (&strides)[OPERANDS], long long (&at)[OPERANDS]) {
+    typedef typename Select<LARGE, long long, int>::type index_t;
+    index_t rest = static_cast<index_t>(group);
+#pragma unroll
+    for (int o = 0; o < OPERANDS; ++o) at[o] = 0;
+#pragma unroll
+    for (int d = 0; d < DIMS; ++d) {
+        index_t next = 0;
+        if (d < DIMS - 1) next = LARGE ? rest / static_cast<index_t>(size[d]) : divide(rest, divider[d]);
+        const index_t i = (rest - next * static_cast<index_t>(size[d])) * (d == 0 ? PER_GROUP : 1);
+#pragma unroll
+        for (int o = 0; o < OPERANDS; ++o) at[o] += static_cast<long long>(i) * static_cast<index_t>(strides[o][d]);
+        rest = next;
+    }
+}

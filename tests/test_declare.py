@@ -1,0 +1,289 @@
+"""Declaring an operator: a backward by the names of its parameters, no reference, rules, mutation, declaring again."""
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import cupyops
+from cupyops import Kernel, Threads
+from cupyops.torch import Operator, operator
+
+TEXT = """
+extern "C" __global__ void times(
+    const scalar_t* x,  // (n)
+    scalar_t* y,        // (n)
+    acc_t factor, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = scalar_t(factor * acc_t(x[i]));
+}
+extern "C" __global__ void in_place(
+    scalar_t* x,  // (n)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) x[i] = scalar_t(2 * acc_t(x[i]));
+}
+"""
+TIMES, IN_PLACE = (Kernel(TEXT, name, Threads("n")) for name in ("times", "in_place"))
+
+
+def times(x: Tensor, factor: float) -> Tensor:
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    TIMES(x, y, factor, x.numel())
+    return y
+
+
+def doubled(x: Tensor) -> None:
+    IN_PLACE(x, x.numel())
+
+
+# A backward by names
+
+
+def test_a_backward_gets_what_its_parameters_name() -> None:
+    given = {}
+
+    def body(a: Tensor, weight: Tensor | None, factor: float) -> tuple[Tensor, Tensor]:
+        return a * factor, a.sum(-1)
+
+    def backward(
+        grad_y: Tensor, weight: Tensor | None, total: Tensor, a: Tensor, want_weight: bool, factor: float
+    ) -> tuple[Tensor, None]:
+        given.update(locals())
+        return grad_y * factor, None
+
+    op = Operator(
+        "declare_test::named(Tensor a, Tensor? weight, float factor) -> (Tensor y, Tensor total)",
+        body,
+        backward=backward,
+        reference=body,
+    )
+    a = torch.randn(3, 4, requires_grad=True)
+    with cupyops.simulate():
+        y, total = op(a, None, 2.5)
+        assert y.requires_grad
+        assert not total.requires_grad, "its gradient is not taken, so it has none"
+        y.backward(torch.ones_like(y))
+    assert torch.equal(a.grad, torch.full_like(a, 2.5))
+    assert torch.equal(given["a"], a)
+    assert torch.equal(given["total"], a.sum(-1))
+    assert (given["weight"], given["want_weight"], given["factor"]) == (None, False, 2.5)
+
+
+def test_only_the_gradients_named_by_wrt_are_expected() -> None:
+    op = Operator(
+        "declare_test::one_of_two(Tensor x, Tensor index) -> Tensor y",
+        lambda x, index: x[index],
+        backward=lambda grad_y, x, index: torch.zeros_like(x).index_add_(0, index, grad_y),
+        wrt="x",
+    )
+    x = torch.randn(5, requires_grad=True)
+    op(x, torch.tensor([1, 1, 3])).sum().backward()
+    assert x.grad.tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (lambda grad_z, x: grad_z, r"asks for `grad_z`; did you mean 'grad_y'\?; there are grad_y, x, y, want_x"),
+        (lambda x: x, r"must take the gradient of a result, `grad_y`; it takes \['x'\]"),
+    ],
+)
+def test_a_backward_that_asks_for_what_there_is_not_is_refused(backward: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Operator("declare_test::wrong(Tensor x) -> Tensor y", lambda x: x.clone(), backward=backward)
+
+
+def test_two_differentiable_results_get_zeros_for_the_one_that_is_not_used() -> None:
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x * 3
+
+    def backward(grad_y: Tensor, grad_z: Tensor, x: Tensor) -> Tensor:
+        return 2 * grad_y + 3 * grad_z
+
+    op = Operator(
+        "declare_test::two(Tensor x) -> (Tensor y, Tensor z)", both, backward=backward, reference=both, elementwise=True
+    )
+    x = torch.randn(4, dtype=torch.double, requires_grad=True)
+    for call in (op, op.op):
+        with cupyops.simulate(call is op):
+            assert torch.autograd.grad(call(x)[1].sum(), x)[0].tolist() == [3.0] * 4
+            assert torch.autograd.gradcheck(call, x)
+    stacked = torch.func.vmap(op)(x.detach().reshape(2, 2))
+    torch.testing.assert_close(stacked, (x.detach().reshape(2, 2) * 2, x.detach().reshape(2, 2) * 3))
+
+
+@pytest.mark.parametrize("through_library", [False, True])
+def test_the_gradient_of_a_declared_gradient_is_the_references(lane: str, device: str, through_library: bool) -> None:
+    op = Operator(
+        "declare_test::cube(Tensor x, float factor) -> Tensor y",
+        lambda x, factor: times(x * x * x, factor),
+        backward=lambda grad_y, x, factor: times(grad_y * x * x, 3 * factor),
+        reference=lambda x, factor: factor * x**3,
+    )
+    x = torch.randn(4, dtype=torch.double, device=device, requires_grad=True)
+    call = op.op if through_library else op
+    assert torch.autograd.gradcheck(lambda x: call(x, 0.5), x)
+    assert torch.autograd.gradgradcheck(lambda x: call(x, 0.5), x)
+
+
+def test_an_operator_without_any_gradient_says_so_when_it_is_asked() -> None:
+    op = Operator("declare_test::none(Tensor x) -> Tensor y", lambda x: x.clone())
+    y = op(torch.ones(2, requires_grad=True))
+    with pytest.raises(RuntimeError, match="none has no gradient: declare it with backward="):
+        y.sum().backward()
+
+
+# No reference
+
+
+@pytest.mark.simulator
+def test_without_a_reference_a_cpu_runs_the_kernel() -> None:
+    op = Operator(
+        "declare_test::times(Tensor x, float factor=3.0) -> Tensor y",
+        times,
+        backward=lambda grad_y, factor: times(grad_y, factor),
+    )
+    x = torch.randn(3, 5, requires_grad=True)
+    y = op(x)
+    torch.testing.assert_close(y, 3 * x)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 3.0))
+    torch.testing.assert_close(op(x, factor=2.0), 2 * x)
+    compiled = torch.compile(lambda x: op(x + 1, 2.0), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), 2 * (x + 1))
+    torch.testing.assert_close(torch.func.vmap(op)(x.detach()), 3 * x.detach())
+    torch.testing.assert_close(torch.func.grad(lambda x: op(x).sum())(x.detach()), torch.full_like(x, 3.0))
+    assert not cupyops.simulator.enabled()
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        (grad,) = torch.autograd.grad(op(x).square().sum(), x, create_graph=True)
+        grad.sum().backward()
+
+
+def test_a_rule_for_vmap_is_taken() -> None:
+    seen = []
+
+    def rule(info: object, in_dims: tuple[int | None, ...], x: Tensor, factor: float) -> tuple[Tensor, int]:
+        seen.append(in_dims)
+        return x * factor, in_dims[0]
+
+    op = Operator(
+        "declare_test::ruled(Tensor x, float factor) -> Tensor y", times, reference=lambda x, f: x * f, vmap=rule
+    )
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(torch.func.vmap(lambda x: op(x, 2.0), in_dims=1)(x), 2 * x.t())
+    assert seen == [(1, None)]
+
+
+# Arguments that are written to
+
+
+@pytest.fixture
+def doubling() -> Operator:
+    return operator("declare_test::double_(Tensor(a!) x) -> ()")(doubled)
+
+
+@pytest.mark.simulator
+def test_what_is_written_to_is_counted_and_traced(doubling: Operator) -> None:
+    x = torch.ones(3)
+    before = x._version
+    assert doubling(x) is None
+    assert x.tolist() == [2.0, 2.0, 2.0]
+    assert x._version == before + 1
+
+    def program(x: Tensor) -> Tensor:
+        y = x + 1
+        doubling(y)
+        return y * 10
+
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 40.0))
+    torch.library.opcheck(doubling.op, (torch.ones(3),), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.simulator
+def test_autograd_notices_that_what_it_has_saved_was_overwritten(doubling: Operator) -> None:
+    x = torch.ones(3, requires_grad=True)
+    saved = x * 1
+    y = saved.square()
+    doubling(saved.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_writing_to_what_requires_grad_is_refused(doubling: Operator) -> None:
+    with pytest.raises(RuntimeError, match=r"double_ writes to `x`, and one of its tensors requires grad: .*no_grad"):
+        doubling(torch.ones(3, requires_grad=True))
+    with pytest.raises(ValueError, match="double_ writes to x, so it can have no gradient"):
+        Operator("declare_test::double_(Tensor(a!) x) -> ()", doubled, backward=lambda x: x)
+    with pytest.raises(ValueError, match="`schema` must have results of their own, not views of arguments"):
+        Operator("declare_test::view(Tensor(a) x) -> Tensor(a)", lambda x: x)
+
+
+# Declaring again
+
+
+def test_declaring_again_replaces_and_the_old_object_says_so() -> None:
+    def declared(factor: float) -> Operator:
+        return Operator(
+            "declare_test::again(Tensor x) -> Tensor y",
+            lambda x: x * factor,
+            backward=lambda grad_y: grad_y * factor,
+            reference=lambda x: x * factor,
+        )
+
+    old = declared(2.0)
+    assert old.op(torch.ones(1)).item() == 2.0
+    new = declared(3.0)
+    x = torch.ones(1, requires_grad=True)
+    with cupyops.simulate():
+        assert new(x).item() == torch.ops.declare_test.again(x).item() == 3.0
+        assert old(x).item() == 2.0
+        for op, factor in ((old, 2.0), (new, 3.0)):
+            assert torch.autograd.grad(op(x), x)[0].item() == factor, "the gradients of the two are mixed up"
+    assert torch.compile(lambda x: new(x), fullgraph=True, backend="aot_eager")(x).item() == 3.0
+    with pytest.raises(RuntimeError, match="declare_test::again has been declared again since"), FakeTensorMode():
+        old(torch.ones(1))
+    del old
+    gc.collect()
+    assert new.op(torch.ones(1)).item() == 3.0, "the old one's end has taken the name with it"
+
+
+def test_a_declaration_that_fails_leaves_the_one_of_before() -> None:
+    old = Operator("declare_test::kept(Tensor x) -> Tensor y", lambda x: x * 2, reference=lambda x: x * 2)
+    with pytest.raises(ValueError, match="asks for `grad_z`"):
+        Operator("declare_test::kept(Tensor x) -> Tensor y", lambda x: x * 3, backward=lambda grad_z: grad_z)
+    assert old.op(torch.ones(1)).item() == 2.0
+
+
+@pytest.mark.simulator
+def test_two_texts_of_one_name_never_mix() -> None:
+    results = []
+    for word in ("2 *", "5 *"):
+        text = TEXT.replace("factor *", word)
+        kernel = Kernel(text, "times", Threads("n"))
+
+        def body(x: Tensor, kernel: Kernel = kernel) -> Tensor:
+            y = torch.empty_like(x)
+            kernel(x, y, 0.0, x.numel())
+            return y
+
+        results.append(Operator("declare_test::same(Tensor x) -> Tensor y", body))
+    assert [op(torch.ones(1)).item() for op in results] == [2.0, 5.0]
+    assert torch.ops.declare_test.same(torch.ones(1)).item() == 5.0
+
+
+def test_a_backward_of_other_arguments_has_another_name() -> None:
+    """Compilers keep graphs on disk under operators' names: one of before must not be run with other arguments."""
+
+    def declared(backward: object) -> str:
+        op = Operator("declare_test::hashed(Tensor x) -> Tensor y", lambda x: x.exp(), backward=backward)
+        assert op.backward is not None
+        return op.backward.qualified_name
+
+    by_input, by_result = declared(lambda grad_y, x: grad_y * x.exp()), declared(lambda grad_y, y: grad_y * y)
+    assert by_input != by_result
+    assert by_input == declared(lambda grad_y, x: x.exp() * grad_y)

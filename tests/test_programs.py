@@ -1,0 +1,318 @@
+"""Kernels that are written from programs: what a program may say, what is written, and what it computes."""
+
+import pytest
+import torch
+from cases import FLOATS
+
+import cupyops
+from cupyops import elementwise_text, row_text
+from cupyops.elementwise_text import Program
+from cupyops.expressions import arithmetic, inputs_of, names_in, parse, results_of
+from cupyops.kernel import Kernel
+from cupyops.row_text import RowProgram, plan_of
+from cupyops.torch import elementwise, row_reduce
+
+# The language
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("x + 1", "expected assignments such as `y = x \\* x`, got 'x \\+ 1'"),
+        ("", "expected assignments"),
+        ("y = (x", "the parentheses of `y = \\(x` do not pair"),
+        ("y = x; y = 2 * x", "`y` is assigned twice"),
+        ("y = y + x", "`y = y \\+ x` reads what it assigns"),
+        ("y == x", "expected assignments"),
+    ],
+)
+def test_what_is_no_program_is_refused(program: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"wave: {words}"):
+        elementwise(program, name="programs_test::wave")
+
+
+def test_names_are_told_from_functions_numbers_and_words() -> None:
+    assert names_in("x1 * exp(-a) + 1e-3f * INFINITY * acc_t(2) + (b == true ? x1 : .5)") == ["x1", "a", "b"]
+    steps = parse("s = a * b // of both\nt = s + limit; y = t * t; z = c", "example")
+    assert inputs_of(steps, ["limit"]) == ["a", "b", "c"]
+    assert results_of(steps) == ["y", "z"]
+
+
+def test_numbers_take_the_type_of_the_arithmetic() -> None:
+    """A bare 0.5 is a double, and makes one of every float that it meets; so does fmax of a float and an int."""
+    assert arithmetic("0.5 * x + 2. - .25e-3 + 1e-5") == "acc_t(0.5) * x + acc_t(2.) - acc_t(.25e-3) + acc_t(1e-5)"
+    assert arithmetic("fmax(x, 0) + pow(x, -2) + x1 * 3") == "fmax(x, acc_t(0)) + pow(x, acc_t(-2)) + x1 * 3"
+    assert arithmetic("x * 0.5f + a1.b") == "x * 0.5f + a1.b"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"backward": "grad_x = grad_z * x"},
+            r"its backward reads `grad_z`; did you mean 'grad_y'\?; there are grad_y, x, y",
+        ),
+        ({"backward": "g = grad_y * x"}, "its backward must assign `grad_x`"),
+        ({"results": ["z"]}, "the result `z` is never assigned"),
+        ({"scalars": ["x"]}, "reads no tensor"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=f"square: .*{words}|square: {words}"):
+        elementwise("y = x * x", name="programs_test::square", **options)
+
+
+def test_a_name_that_the_text_uses_is_refused() -> None:
+    with pytest.raises(ValueError, match="`n` is a name that the kernel's own text uses; call it `n_`"):
+        elementwise("y = x * n", name="programs_test::taken")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = x / sum(exp(x - max(x)))", "max stands within sum; give it a name before"),
+        ("y = 2 * column_sum(x)", "column_sum must be the whole right-hand side"),
+        ("s = column_sum(x); y = x - s", "is complete when all rows are, so no statement can read it"),
+    ],
+)
+def test_reductions_that_no_pass_can_make_are_refused(program: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        row_reduce(program, name="programs_test::rows")
+
+
+def test_gradients_of_the_wrong_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`grad_weight` must be a column_sum\(...\), as `weight` is of one column"):
+        row_reduce(
+            "y = x * weight",
+            "grad_x = grad_y * weight; grad_weight = grad_y * x",
+            columns=["weight"],
+            name="programs_test::kinds",
+        )
+
+
+def test_a_program_without_a_name_has_the_same_one_in_every_process() -> None:
+    first, second = elementwise("y = x * x * x"), elementwise("y = x * x")
+    assert first.qualified_name == "cupyops_elementwise::y_" + first.qualified_name[-8:]
+    assert first.qualified_name != second.qualified_name
+    assert elementwise("y = x * x * x").qualified_name == first.qualified_name
+
+
+# What is written
+
+
+SWISH = Program("swish", tuple(parse("s = 1 / (1 + exp(-x)); y = x * s", "swish")), ("x",), (), ("y",))
+
+
+def test_the_text_says_the_program_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    op = elementwise("s = 1 / (1 + exp(-x))\ny = x * s", name="programs_test::swish")
+    assert op.text == elementwise_text.text_of(SWISH)
+    assert op.text.startswith("// s = 1 / (1 + exp(-x))\n// y = x * s\n//\n")
+    op.show()
+    assert capsys.readouterr().out == op.text + "\n"
+    assert max(map(len, op.text.splitlines())) <= 150
+
+
+def of_rows(
+    name: str, program: str, inputs: tuple[str, ...], results: tuple[str, ...], **kinds: tuple[str, ...]
+) -> RowProgram:
+    found = {"rows": (), "indices": (), "columns": (), "scalars": (), **kinds}
+    return RowProgram(name, tuple(parse(program, name)), inputs, results=results, **found)
+
+
+ROWS = [
+    of_rows("softmax", "m = max(x); e = exp(x - m); r = 1 / sum(e); y = e * r", ("x",), ("y",)),
+    of_rows(
+        "rms_norm_backward",
+        """r = rsqrt(sum(x * x) / N + eps); d = sum(grad_y * weight * x) / N * r * r
+        grad_x = r * (grad_y * weight - x * d); grad_weight = column_sum(grad_y * x * r)""",
+        ("grad_y", "x"),
+        ("grad_x", "grad_weight"),
+        columns=("weight",),
+        scalars=("eps",),
+    ),
+    of_rows(
+        "cross_entropy",
+        "m = max(x); s = sum(exp(x - m)); t = sum(j == target ? x : 0); loss = log(s) + m - t",
+        ("x",),
+        ("loss",),
+        indices=("target",),
+    ),
+]
+
+
+def test_reductions_that_need_one_another_are_apart_and_others_together() -> None:
+    passes = [row_text.text_of(program).count("pass(n, load") for program in ROWS]
+    assert passes == [3, 2, 2], "softmax: maximum, sum, result; the norm's two sums in one; the loss has no elements"
+
+
+def test_the_kinds_of_values() -> None:
+    assert ROWS[0].kinds() == {"m": "row", "e": "element", "r": "row", "y": "element"}
+    assert ROWS[1].kinds()["grad_weight"] == "column"
+    assert ROWS[2].kinds()["loss"] == "row"
+
+
+def written_kernels() -> list[Kernel]:
+    several = Program("several", tuple(parse("y = a * b + c; z = a - c", "several")), ("a", "b"), ("c",), ("y", "z"))
+    found = []
+    for program in (SWISH, several):
+        text = elementwise_text.text_of(program)
+        found.append(elementwise_text.alike_kernel(program, text))
+        found += [elementwise_text.strided_kernel(program, text, *cut) for cut in ((2, 4, False), (3, 1, True))]
+    return found
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtype) -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compiler import OPTIONS, compile_text, warnings_in
+
+    name = str(dtype).removeprefix("torch.")
+    kernels = written_kernels()
+    for program in ROWS:
+        text = row_text.text_of(program)
+        # A row of a few threads; of a block; and where registers are tightest.
+        for n in (64, 4096, 16384):
+            kernels.append(row_text.kernel_of(program, text, plan_of(n, name, program.held)))
+    for kernel in kernels:
+        types = dict.fromkeys(kernel.signature.bindings, name)
+        what = f"{kernel.describe(types)} {kernel.constants}"
+        binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
+        assert warnings_in(binary.log) == [], what
+        assert binary.resources[kernel.name][1] == 0, f"{what}: registers are spilled"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_a_plan_covers_its_row(dtype: str) -> None:
+    for n in (0, 1, 2, 7, 31, 32, 33, 100, 1000, 1023, 4096, 5000, 8192, 12345, 16384, 65536, 10**6):
+        for held in (1, 4):
+            plan = plan_of(n, dtype, held)
+            assert plan.block <= 1024
+            assert plan.block % plan.row_threads == 0
+            assert plan.row_threads % 32 == 0 or plan.row_threads & (plan.row_threads - 1) == 0
+            assert n % plan.lanes == 0
+            assert plan.stream or plan.row_threads * plan.lanes * plan.vectors >= n
+            assert not plan.full or plan.row_threads * plan.lanes * plan.vectors == n
+
+
+# What it computes: programs without a reference, so that a CPU simulates them, under checks
+
+
+@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    with cupyops.simulate(request.param == "cpu", sanitize=True):
+        yield request.param
+
+
+def test_several_results_and_numbers(place: str) -> None:
+    op = elementwise(
+        "y = a * b + limit; z = a - b",
+        "grad_a = grad_y * b + grad_z; grad_b = grad_y * a - grad_z",
+        scalars=["limit"],
+        name="programs_test::several",
+    )
+    for shape in ((5,), (37, 19), (513,)):
+        a, b = (torch.randn(shape, device=place, requires_grad=True) for _ in range(2))
+        y, z = op(a, b, 0.5)
+        torch.testing.assert_close(y, a * b + 0.5)
+        torch.testing.assert_close(z, a - b)
+        grad_y, grad_z = torch.randn_like(y), torch.randn_like(z)
+        for wanted in ((a,), (b,), (a, b)):
+            got = torch.autograd.grad((y, z), wanted, (grad_y, grad_z), retain_graph=True)
+            exact = {a: grad_y * b + grad_z, b: grad_y * a - grad_z}
+            for x, g in zip(wanted, got, strict=True):
+                torch.testing.assert_close(g, exact[x])
+    batched = torch.func.vmap(torch.func.grad(lambda a, b: op(a, b, 0.5)[0].sum()), in_dims=(0, None))
+    torch.testing.assert_close(batched(a.detach().reshape(27, 19), b.detach()[:19]), b.detach()[:19].expand(27, 19))
+
+
+def test_only_wanted_gradients_are_written(place: str) -> None:
+    op = elementwise("y = a * b", "grad_a = grad_y * b; grad_b = grad_y * a", name="programs_test::wanted")
+    assert op.backward is not None
+    g, a, b = torch.randn(3, 40, device=place)
+    grad_a, grad_b = op.backward(g, a, b, False, True)
+    assert grad_a.numel() == 0
+    torch.testing.assert_close(grad_b, g * a)
+
+
+def test_layouts_and_alignments_of_a_program(place: str) -> None:
+    op = elementwise("y = a * b", name="programs_test::laid_out")
+    x = torch.randn(24, 24, device=place)
+    flat = torch.randn(1001, device=place)
+    channels = torch.randn(2, 3, 4, 5, device=place).to(memory_format=torch.channels_last)
+    for a, b in (
+        (x.t(), x),
+        (x[:, 1::2], x[:, ::2]),
+        (x[3], x),
+        (x[:, :1], x.t()),
+        (flat[1:], flat[:-1]),
+        (x.expand(2, 24, 24), x),
+        (channels, channels),
+    ):
+        y = op(a, b)
+        assert torch.equal(y, a * b)
+    assert op(channels, channels).stride() == channels.stride()
+
+
+@pytest.mark.parametrize("n", [1, 37, 96, 1000, 2049, 40_000])
+def test_sums_over_rows_and_columns(place: str, n: int) -> None:
+    op = row_reduce(
+        "m = sum(x) / N; d = x - m; v = sum(d * d) / N; r = rsqrt(v + eps); y = d * r * weight + shift",
+        """
+            m = sum(x) / N
+            d = x - m
+            r = rsqrt(sum(d * d) / N + eps)
+            w = grad_y * weight
+            a = sum(w) / N
+            c = sum(w * d) / N * r * r
+            grad_x = r * (w - a - d * c)
+            grad_weight = column_sum(grad_y * d * r)
+            grad_shift = column_sum(grad_y)
+        """,
+        columns=["weight", "shift"],
+        scalars=["eps"],
+        name="programs_test::norm",
+    )
+    for rows in (1, 13) if n > 1000 else (1, 3, 70):
+        x = torch.randn(rows, n, device=place, dtype=torch.double, requires_grad=True)
+        weight, shift = (torch.randn(n, device=place, dtype=torch.double, requires_grad=True) for _ in range(2))
+        y = op(x, weight, shift, 1e-5)
+        wanted = torch.nn.functional.layer_norm(x, (n,), weight, shift, 1e-5)
+        torch.testing.assert_close(y, wanted)
+        grad = torch.randn_like(y)
+        inputs = (x, weight, shift)
+        for got, exact in zip(
+            torch.autograd.grad(y, inputs, grad), torch.autograd.grad(wanted, inputs, grad), strict=True
+        ):
+            torch.testing.assert_close(got, exact, rtol=1e-6, atol=1e-9)
+
+
+def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:
+    op = row_reduce("y = x - max(x); z = min(x)", name="programs_test::extremes")
+    x = torch.randn(4, 50, device=place)
+    x[1, 7] = x[2, 0] = x[3, 49] = float("nan")
+    y, z = op(x)
+    torch.testing.assert_close(y, x - x.amax(-1, keepdim=True), equal_nan=True)
+    torch.testing.assert_close(z, x.amin(-1), equal_nan=True)
+
+
+def test_values_of_rows_and_their_gradients(place: str) -> None:
+    op = row_reduce(
+        "y = x * gate; s = sum(x * x)",
+        "grad_x = grad_y * gate + 2 * grad_s * x; grad_gate = sum(grad_y * x)",
+        rows=["gate"],
+        name="programs_test::gated",
+    )
+    x = torch.randn(2, 5, 30, device=place, requires_grad=True)
+    gate = torch.randn(2, 5, device=place, requires_grad=True)
+    y, s = op(x, gate)
+    torch.testing.assert_close(y, x * gate[..., None])
+    torch.testing.assert_close(s, x.square().sum(-1))
+    loss, exact = (y.sum() + s.square().sum(), (x * gate[..., None]).sum() + x.square().sum(-1).square().sum())
+    for got, wanted in zip(torch.autograd.grad(loss, (x, gate)), torch.autograd.grad(exact, (x, gate)), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_compile_error_shows_the_program(place: str) -> None:
+    op = elementwise("y = frobnicate(x)", name="programs_test::unknown")
+    with pytest.raises(cupyops.CompileError, match="frobnicate"):
+        op(torch.ones(3, device=place))
