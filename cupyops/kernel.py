@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import debug, driver, simulator, toolchain
+from . import debug, driver, launches, simulator, toolchain
 from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES
@@ -267,13 +267,14 @@ class Kernel:
         grid = self._grid(variant, values)
         if 0 in grid:
             return
+        launches.note(launches.Launch(self, types, lead.device, grid))
         with library.device(lead.device):
             stream = library.stream(lead.device)
             if debug.enabled():
                 debug.launch(variant, self.signature, arguments, infos, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream, infos)
-        if not debug.enabled():
+        if not (debug.enabled() or launches.recording()):
             self._open_fast_lane(library, values, lead, variant)
 
     def _grid(self, variant: "Variant | simulator.Plan", values: Mapping[str, Any]) -> Grid:

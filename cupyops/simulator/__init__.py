@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import launches
 from ..errors import expected
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def launch(kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, "Inf
     simulated = prepare(kernel, types, checked=_mode.sanitize, optimize=_mode.optimize)
     grid = kernel._grid(simulated, values)
     if 0 not in grid:
+        launches.note(launches.Launch(kernel, types, -1, grid))
         simulated.run(values, infos, grid, _mode.blocks or slice(None))
 
 

@@ -1,5 +1,6 @@
 """The only place under cupyops that imports PyTorch: tensors for launches, and the mechanism that makes an operator."""
 
+from .check import CHECKS, CheckFailed, check_op, checks_for
 from .operator import Operator
 
-__all__ = ["Operator"]
+__all__ = ["CHECKS", "CheckFailed", "Operator", "check_op", "checks_for"]

@@ -74,6 +74,7 @@ class Operator:
         self.name = rest.partition("(")[0]
         self.qualified_name = f"{namespace}::{self.name}"
         self.reference = reference
+        self.elementwise = elementwise
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
         if isinstance(implementation, type):
             function: Any = implementation
