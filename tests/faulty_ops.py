@@ -160,7 +160,9 @@ def without_contiguous(x: Tensor, w: Tensor, factor: float) -> Tensor:
 
 def strided_unseen() -> Body:
     """Arrays declared without a shape: the launch cannot know that they have to be contiguous."""
-    views = kernel("mix", ("x,  // (n)\n    const scalar_t* __restrict__ w,  // (n)", "x, const scalar_t* __restrict__ w,"))
+    views = kernel(
+        "mix", ("x,  // (n)\n    const scalar_t* __restrict__ w,  // (n)", "x, const scalar_t* __restrict__ w,")
+    )
 
     def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:
         y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -180,6 +182,11 @@ def gradient_without_contiguous(grad_y: Tensor, x: Tensor, w: Tensor, factor: fl
 def wrong_gradient(grad_y: Tensor, x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     grad_x, _ = backward_body(grad_y, x, w, factor)
     return grad_x, grad_x  # in place of factor·x
+
+
+def without_nan(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    inf = float("inf")
+    return body(x.nan_to_num(nan=0.0, posinf=inf, neginf=-inf), w, factor)
 
 
 def rows_by_name(x: Tensor, w: Tensor, factor: float) -> Tensor:
@@ -219,17 +226,19 @@ def tied_to_a_size(x: Tensor, w: Tensor, factor: float) -> Tensor:
     return body(x, w, factor)
 
 
-def by_the_number_of_rows(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    return body(x, w, factor / max(x.shape[0], 1))
+def upside_down(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    """No elementwise operator: each row goes with another one."""
+    return body(x, w.flip(0), factor)
 
 
-def reference_by_the_number_of_rows(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    return reference(x, w, factor / max(x.shape[0], 1))
+def reference_upside_down(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    return reference(x, w.flip(0), factor)
 
 
-def gradient_by_the_number_of_rows(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+def gradient_upside_down(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
     x, w = ctx.saved_tensors
-    return gradient(grad_y, x, w, ctx.factor / max(x.shape[0], 1))
+    grad_x, grad_w = gradient(grad_y, x, w.flip(0), ctx.factor)
+    return grad_x, grad_w.flip(0)
 
 
 def in_autocast(x: Tensor, w: Tensor, factor: float) -> Tensor:
@@ -283,10 +292,12 @@ def otherwise_when_compiled(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any
 
 
 def differentiated_inside(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    x, w = (t.detach().requires_grad_() for t in ctx.saved_tensors)
+    """Autograd within autograd, which transforms do not know."""
+    again = torch.is_grad_enabled()
+    x, w = (t if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors)
     with torch.enable_grad():
         y = reference(x, w, ctx.factor)
-    return torch.autograd.grad(y, (x, w), grad_y)
+    return torch.autograd.grad(y, (x, w), grad_y, create_graph=again)
 
 
 def on_the_default_stream(x: Tensor, w: Tensor, factor: float) -> Tensor:

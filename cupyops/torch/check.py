@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     for c in (
         check_running.sanitizer,
         check_running.guard_bands,
+        check_layouts.inputs_kept,
         check_values.written,
         check_running.determinism,
         check_values.values,
@@ -40,7 +41,6 @@ CHECKS: dict[str, Check] = {
         check_layouts.gradient_strides,
         check_layouts.empties,
         check_layouts.sizes,
-        check_layouts.inputs_kept,
         check_machinery.fakes,
         check_machinery.compile_static,
         check_machinery.compile_dynamic,

@@ -133,7 +133,8 @@ def sizes(subject: Subject) -> str:
 
 @check(
     "Allocate what the operator returns; never return an input or a view of one, and never write into one that the schema "
-    "does not mark, `Tensor(a!) x`."
+    "does not mark, `Tensor(a!) x`.",
+    ground=True,
 )
 def inputs_kept(subject: Subject) -> str:
     """Inputs and gradients are not written into, and no output is an input or shares its memory."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .check_compare import assert_close
-from .check_inputs import Arguments, fresh, lead_of, tensors_in
+from .check_inputs import Arguments, fresh, lead_of, moved_on, tensors_in
 from .check_registry import Fault, Skip, check
 from .check_subject import Subject, first_line, quiet
 from .check_values import target
@@ -163,7 +163,10 @@ def export(subject: Subject) -> str:
     return subject.told(1, "sample")
 
 
-@check("Look at setup_context and backward: a transform runs them as they are, with every output of the forward.")
+@check(
+    "Look at setup_context and backward: a transform runs them as they are, with every output of the forward.",
+    needs=("gradgradcheck",),
+)
 def torch_func(subject: Subject) -> str:
     """torch.func.grad gives the gradients that autograd gives."""
     for dtype, args in subject.one_each:
@@ -201,7 +204,7 @@ def vmap(subject: Subject) -> str:
         raise Skip("the operator has no reference, and is not elementwise: it has no rule for vmap")
     for dtype, args in subject.one_each:
         positions = tensors_in(args)
-        second = tuple(x.flip(0) if isinstance(x, Tensor) and x.dim() else x for x in args)
+        second = moved_on(args, 1)
 
         def run(*tensors: Tensor, args: Arguments = args, positions: Sequence[int] = positions) -> Any:
             full = list(args)
@@ -261,11 +264,12 @@ def autocast(subject: Subject) -> str:
 
 @check(
     "PyTorch's words say which of its tests failed: torch.library.opcheck.",
-    needs=("strides", "gradient_strides", "inputs_kept", "fakes", "compile_static", "compile_dynamic"),
+    needs=("strides", "gradient_strides", "fakes", "compile_static", "compile_dynamic"),
 )
 def opcheck(subject: Subject) -> str:
     """torch.library.opcheck: schema, registration of the gradient, fakes, and traces with dynamic shapes."""
-    for dtype, args in subject.one_each[:1]:
+    dtype = subject.one_each[0][0]
+    for args in subject.of_dtype(dtype):
         floating = subject.wanted(args)
         for grad in (False, True) if floating and not subject.mutated else (False,):
             given = tuple(
@@ -279,4 +283,4 @@ def opcheck(subject: Subject) -> str:
                 raise Fault(
                     f"{dtype}{', with gradients' if grad else ''}: {' '.join(str(error).split())[:1000]}"
                 ) from error
-    return subject.told(1, "sample")
+    return f"{len(subject.of_dtype(dtype))} samples of {dtype}"

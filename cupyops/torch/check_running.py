@@ -33,7 +33,7 @@ def sanitizer(subject: Subject) -> str:
         with simulator.simulate(sanitize=True), launches.recorded() as record:
             for _dtype, args in subject.variants if subject.lane != "cuda" else subject.one_each:
                 cut = _cut(subject, to_device(args, cpu))
-                subject.results(cut)
+                subject.results(fresh(cut))
                 subject.results(misaligned_all(cut))
     except LaunchError as error:
         raise Fault(str(error)) from error

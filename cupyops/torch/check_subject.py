@@ -48,7 +48,7 @@ class Subject:
         self.device = torch.device("cuda", torch.cuda.current_device()) if lane == "cuda" else torch.device("cpu")
         if lane == "cuda" and (given := [a[i] for a in samples for i in tensors_in(a) if a[i].is_cuda]):
             self.device = given[0].device
-        self.samples = [to_device(args, self.device) for args in samples]
+        self.samples = [fresh(to_device(args, self.device)) for args in samples]
         self.tolerance = tolerance
         self.dtypes = dtypes
         self.schema = op.op._schema.arguments
@@ -111,7 +111,11 @@ class Subject:
 
     def _takes(self, name: str, args: Arguments) -> bool:
         try:
-            self.call(fresh(args))
+            if not self.kernels:
+                # The body says what the operator takes, and not the reference, which may take more.
+                with contextlib.suppress(RuntimeError):
+                    self.outputs(to_device(args, torch.device("meta")))
+            self.results(fresh(args))
         except _REFUSALS as error:
             self.refused[name] = first_line(error)
             return False
