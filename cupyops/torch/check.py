@@ -149,7 +149,9 @@ def operator_of(op: Any, where: str = "check_op") -> Operator:
     return found
 
 
-def samples_of(op: Operator, sample_inputs: Any, where: str = "check_op") -> list[tuple[Any, ...]]:
+def samples_of(
+    op: Operator, sample_inputs: Any, where: str = "check_op", argument: str = "sample_inputs"
+) -> list[tuple[Any, ...]]:
     """One argument tuple, or several, as a list of them.
 
     Raises:
@@ -159,14 +161,14 @@ def samples_of(op: Operator, sample_inputs: Any, where: str = "check_op") -> lis
     samples = [sample_inputs] if isinstance(sample_inputs, tuple) else sample_inputs
     if not isinstance(samples, Sequence) or not all(isinstance(args, tuple) for args in samples):
         wanted = "be a tuple of arguments, or a list of such tuples"
-        raise TypeError(expected(where, "sample_inputs", wanted, type(sample_inputs).__name__))
+        raise TypeError(expected(where, argument, wanted, type(sample_inputs).__name__))
     names = [a.name for a in op.op._schema.arguments]
     for args in samples:
         if len(args) != len(names):
             wanted = f"hold the {len(names)} arguments of {op.qualified_name} ({', '.join(names)})"
-            raise ValueError(expected(where, "sample_inputs", wanted, f"{len(args)}"))
+            raise ValueError(expected(where, argument, wanted, f"{len(args)}"))
     if not samples or not all(any(isinstance(x, Tensor) for x in args) for args in samples):
-        raise ValueError(expected(where, "sample_inputs", "hold at least one sample, each with a tensor", len(samples)))
+        raise ValueError(expected(where, argument, "hold at least one sample, each with a tensor", len(samples)))
     return list(samples)
 
 
