@@ -116,7 +116,7 @@ def test_a_peer_that_computes_something_else_is_named_and_not_timed(clocks: list
     detached = {"detached": lambda x, w, factor: faulty.reference(x.detach(), w.detach(), factor)}
     found, skipped = measured("backward", detached)
     assert [f.implementation for f in found] == [bench.OURS]
-    assert dict(skipped) == {("detached, backward", "OtherResults: it gives no gradients"): None}
+    assert dict(skipped) == {("detached, backward", "OtherResults: it gives no gradient of x"): None}
 
 
 def test_a_fault_of_the_operator_itself_is_raised(clocks: list[Clock]) -> None:
@@ -165,6 +165,15 @@ def test_registers_spills_and_occupancy_are_of_the_kernel_that_was_launched(monk
         "mix_backward", 1, launches.Launch(faulty.BACKWARD, launch.types, 0, (1, 1, 1)), torch.device("cuda", 0)
     )
     assert (other.registers, other.spilled) == (None, None)
+
+
+def test_the_operator_is_never_skipped(clocks: list[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(calls: Any, *_: Any) -> Clock:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(bench, "_timer", refuse)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        measured("forward", {"eager": faulty.reference})
 
 
 # The report

@@ -39,6 +39,15 @@ def test_launches_through_an_open_fast_lane_are_listed(gpu: Driver) -> None:
     assert len(gpu.launches) == 6
 
 
+def test_one_list_ends_and_another_goes_on(gpu: Driver) -> None:
+    with launches.recorded() as outer:
+        with launches.recorded():
+            pass  # both are empty here, and equal
+        scale()(Stub(2, 2), Stub(2, 2), 1.0, 2, 2)
+    assert len(outer) == 1
+    assert not launches.recording()
+
+
 def test_launches_of_nothing_and_refused_ones_are_not_listed(gpu: Driver) -> None:
     kernel = scale()
     with launches.recorded() as record:

@@ -68,7 +68,7 @@ class BenchReport:
 
     Attributes:
         copy_gb_per_s: of a copy of gigabytes, in the same run: 100 %.
-        launch_microseconds: of an empty kernel in a CUDA graph.
+        launch_microseconds: of a kernel over one element, in a CUDA graph.
         skipped: (implementation, reason) of what was not timed.
     """
 

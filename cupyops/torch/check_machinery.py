@@ -160,7 +160,7 @@ def export(subject: Subject) -> str:
         outputs = [found] if isinstance(found, Tensor) else list(found or ())
         wanted = subject.outputs(fresh(args))
         assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="of the operator it is")
-    return subject.told(1, "sample")
+    return f"a sample of {subject.one_each[0][0]}"
 
 
 @check(
@@ -244,20 +244,18 @@ def autocast(subject: Subject) -> str:
             return x.detach().to(torch.float32 if policy == "float32" else lower)
 
         right = subject.results(tuple(cast(x) for x in fresh(args)), wanted=subject.wanted(args))
-        with torch.autocast(kind, dtype=lower):
-            try:
-                got = subject.results(fresh(args), wanted=subject.wanted(args))
-            except Exception as error:
-                raise Fault(f"{dtype}, under autocast: {first_line(error)}") from error
+        try:
+            under = torch.autocast(kind, dtype=lower)
+            got = subject.results(fresh(args), wanted=subject.wanted(args), forward=under)
+        except Exception as error:
+            raise Fault(f"{dtype}, under autocast: {first_line(error)}") from error
         words = f"{dtype}, under autocast with the policy {policy!r}"
+        inputs = {f"gradient of {a.name}": x for a, x in zip(subject.schema, args, strict=False)}
         for name, x in right.items():
-            argument = next(
-                (a for a, s in zip(args, subject.schema, strict=False) if name == f"gradient of {s.name}"), x
-            )
-            if name in got and got[name].dtype != argument.dtype:
-                raise Fault(f"{words}: {name} has dtype {got[name].dtype}, and should have {argument.dtype}")
-        as_right = {n: x.to(right[n].dtype) for n, x in got.items() if n in right}
-        assert_close(words, as_right, right, than="of tensors converted before it is")
+            like = inputs.get(name, x)
+            if name in got and got[name].dtype != like.dtype:
+                raise Fault(f"{words}: {name} has dtype {got[name].dtype}, and should have {like.dtype}")
+        assert_close(words, got, right, than="of tensors converted before it is")
         tried += 1
     return f"{subject.told(tried, 'samples')}, policy {policy!r}"
 

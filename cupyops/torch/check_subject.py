@@ -183,6 +183,7 @@ class Subject:
         *,
         wanted: Sequence[int] | None = None,
         seeds: Mapping[str, Tensor] | None = None,
+        forward: AbstractContextManager[Any] | None = None,
     ) -> dict[str, Tensor]:
         """Outputs and gradients by name.
 
@@ -191,15 +192,17 @@ class Subject:
             wanted: what to differentiate by.
             seeds: by output, its gradient; by default :meth:`seeds` of all that have one. Outputs that are not in it take
                 none.
+            forward: what the forward runs in.
         """
         wanted = self.wanted(args) if wanted is None else wanted
         if self.mutated or not wanted:
-            return self.outputs(args, function)
+            with forward or contextlib.nullcontext():
+                return self.outputs(args, function)
         leaves = [
             x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) and x.is_floating_point() else x
             for i, x in enumerate(args)
         ]
-        with torch.enable_grad():
+        with forward or contextlib.nullcontext(), torch.enable_grad():
             outputs = _numbered(self.call(leaves, function))
         ready = {name: y for name, y in outputs.items() if y.requires_grad}
         given = {n: g for n, g in (seeds if seeds is not None else self.seeds(ready)).items() if n in ready}

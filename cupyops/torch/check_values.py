@@ -206,9 +206,10 @@ def special_values(subject: Subject) -> str:
         tiny = info.smallest_normal / 4
         special = (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
         for value in special:
-            changed = fresh(args)
             at = next(i for i, x in enumerate(args) if x is lead)
-            changed[at].data.view(-1)[lead.numel() // 2] = value
+            other = lead.detach().clone(memory_format=torch.contiguous_format)
+            other.view(-1)[lead.numel() // 2] = value
+            changed = (*fresh(args[:at]), other, *fresh(args[at + 1 :]))
             got = subject.outputs(changed)
             same = subject.outputs(changed, reference)
             exact = subject.outputs(_doubled(changed), reference)
