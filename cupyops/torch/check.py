@@ -49,6 +49,7 @@ CHECKS: dict[str, Check] = {
         check_machinery.vmap,
         check_machinery.autocast,
         check_machinery.opcheck,
+        check_running.compiles,
         check_running.side_stream,
         check_running.threads,
         check_running.second_device,

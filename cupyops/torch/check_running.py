@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .. import debug, launches, simulator
+from .. import debug, launches, simulator, toolchain
+from ..compile_command import ARCHITECTURES, NO_SPILLS, compile_job, jobs_for
+from ..compiler import supported_architectures
 from ..errors import CompileError, LaunchError, MissingDependencyError
 from .check_compare import assert_close, assert_same_bits
 from .check_inputs import Arguments, fresh, lead_of, misaligned_all, moved_on, to_device, with_rows
@@ -17,7 +19,7 @@ from .check_registry import KERNEL_LANES, Fault, Skip, check
 from .check_subject import Subject, first_line
 
 __all__ = [
-    *("determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
+    *("compiles", "determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
 ]
 
 # Samples beyond so many elements are cut for the simulator, which takes some microseconds an element.
@@ -47,6 +49,35 @@ def sanitizer(subject: Subject) -> str:
         raise Skip("the operator launches no kernel")
     names = dict.fromkeys(launch.kernel.name for launch in record)
     return f"{len(record)} launches of {', '.join(names)}"
+
+
+@check(
+    "`python -m cupyops compile` shows size, registers and spills for every architecture. Against spills: fewer values in a "
+    "thread's arrays, indices that are known when compiling, a smaller block.",
+    lanes=KERNEL_LANES,
+)
+def compiles(subject: Subject) -> str:
+    """The kernels compile for the oldest architecture of the compiler and for sm_90, without a warning or, there, a spill."""
+    if not toolchain.has_nvrtc():
+        raise Skip("NVRTC is not installed here")
+    with launches.recorded() as record:
+        for _dtype, args in subject.variants:
+            subject.results(fresh(args))
+    kernels = list({id(launch.kernel): launch.kernel for launch in record}.values())
+    if not kernels:
+        raise Skip("the operator launches no kernel")
+    architectures = sorted({max(min(supported_architectures()), ARCHITECTURES[0]), NO_SPILLS})
+    rows = [compile_job(job) for job in jobs_for(kernels, architectures)]
+    for row in rows:
+        where = f"{row.what} for sm_{row.architecture}"
+        if row.error:
+            raise Fault(f"{where}: {row.error}")
+        if row.warnings:
+            raise Fault(f"{where}: {row.warnings[0]}")
+        if row.spills_in_vain:
+            raise Fault(f"{where} spills {row.spilled} bytes of registers")
+    most = max(row.registers for row in rows)
+    return f"{len(rows)} compilations of {', '.join(dict.fromkeys(k.name for k in kernels))}; at most {most} registers"
 
 
 def _cut(subject: Subject, args: Arguments) -> Arguments:
