@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cupyops.torch.timing import spread
+
 from .measure import Findings
 from .peers import BuildFailed, Unavailable
 from .results_file import ROOT
-from .timing import spread
 
 __all__ = ["measure_build"]
 

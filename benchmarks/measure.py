@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cases import Call, Case, WrongResult, check
-from .peers import BuildFailed, Unavailable
-from .timing import (
+from cupyops.torch.timing import (
     EventTimer,
     GraphTimer,
     HostTimer,
@@ -20,9 +18,13 @@ from .timing import (
     Timer,
     gigabytes_per_second,
     interleave,
+    l2_bytes,
     rotation,
     synchronize,
 )
+
+from .cases import Call, Case, WrongResult, check
+from .peers import BuildFailed, Unavailable
 
 __all__ = ["Findings", "Skipped", "measure_device", "measure_host"]
 
@@ -31,7 +33,6 @@ HOST_ROUNDS = 31
 HOST_CALLS = 300
 # A reference in float64 and its gradient keep about this many results alive at once.
 REFERENCE_TEMPORARIES = 16
-DEFAULT_L2_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def measure_device(
         if lacking:
             findings.skip(section, case.title, lacking, failed=False)
             continue
-        sets = rotation(case.nbytes, _l2_bytes(device))
+        sets = rotation(case.nbytes, l2_bytes(device))
         make_timer = partial(_device_timer, case, torch.cuda.graph_pool_handle())
         rows = _rows(case, section, device, sets, names, make_timer, rounds, findings)
         for row in rows:
@@ -206,17 +207,13 @@ def _times(spread: Spread) -> dict[str, Any]:
 
 def _memory_lacking(case: Case, device: torch.device) -> str:
     """What the case needs more than is free, or nothing."""
-    sets = rotation(case.nbytes, _l2_bytes(device))
+    sets = rotation(case.nbytes, l2_bytes(device))
     held = sum(x.nbytes for x in case.operands) + 2 * sum(x.nbytes for x in case.results)
     needed = sets * held + REFERENCE_TEMPORARIES * 8 * max(x.numel for x in case.results)
     free = torch.cuda.mem_get_info(device)[0]
     if needed <= free:
         return ""
     return f"needs {needed / 2**30:.1f} GiB of GPU memory, and {free / 2**30:.1f} GiB are free"
-
-
-def _l2_bytes(device: torch.device) -> int:
-    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", DEFAULT_L2_BYTES)) or DEFAULT_L2_BYTES
 
 
 def _summary(rows: Sequence[dict[str, Any]], key: str, form: str) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cupyops.torch.roofline import METADATA, STYLE
+
 from .cases import PRODUCTS, ROWWISE
 from .peers import IMPLEMENTATIONS, LABELS
 
@@ -21,15 +23,6 @@ COLOURS = {
 }
 # Of an operator on rows, the lengths that stand for the rest where there is no room for all.
 TYPICAL_LENGTHS = (1024, 8192)
-# No random identifiers, no font outlines.
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "cupyops",
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-}
-METADATA = {"Date": None, "Creator": None}
 
 Row = dict[str, Any]
 

@@ -112,7 +112,8 @@ def check_alpha(alpha: Any, dtype: str) -> None:
         raise RuntimeError("add2: Boolean alpha only supported for Boolean results.")
     if dtype in INTEGERS and isinstance(alpha, float):
         raise RuntimeError("add2: For integral input tensors, argument alpha must not be a floating point number.")
-    if not isinstance(alpha, (int, float)) and not hasattr(alpha, "__float__"):
+    # Of what a compiler traces, an integer may be a symbol, which has no __float__.
+    if not (isinstance(alpha, (int, float)) or hasattr(alpha, "__float__") or hasattr(alpha, "__index__")):
         raise TypeError(expected("add2", "alpha", "be a number", type(alpha).__name__))
 
 

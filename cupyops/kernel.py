@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from . import bundle, debug, driver, simulator, toolchain
+from . import bundle, debug, driver, launches, simulator, toolchain
 from .call import Call, bind, check
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
@@ -333,13 +333,14 @@ class Kernel:
         grid = self.grid(variant, sizes)
         if 0 in grid:
             return
+        launches.note(launches.Launch(self, call.types, lead.device, grid))
         with call.library.device(lead.device):
             stream = call.library.stream(lead.device)
             if debug.enabled():
                 debug.launch(variant, self.signature, call.addresses, call.infos, grid, stream)
             else:
                 self._submit(variant, call, grid, stream)
-        if not (debug.enabled() or self.geometry.per_call):
+        if not (debug.enabled() or launches.recording() or self.geometry.per_call):
             self._open_fast_lane(call, variant)
 
     def grid(self, variant: "Variant | simulator.Plan", sizes: Sequence[int]) -> Grid:

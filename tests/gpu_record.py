@@ -24,9 +24,12 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "gpu_record.json"
-# What decides what runs on a GPU. Reports, the command line and the wheel's metadata do not.
+# What decides what runs on a GPU. Reports, checks, clocks, the command line and the wheel's metadata do not.
 LAUNCH_CODE = ("autograd_bridge.py", "cupyops/*.py", "cupyops/torch/*.py")
-NOT_LAUNCH_CODE = {"__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"}
+NOT_LAUNCH_CODE = (
+    *("__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"),
+    *("check*.py", "bench*.py", "roofline.py", "timing.py"),
+)
 TOOLS = {
     "memcheck": "bounds",
     "racecheck": "race",
@@ -39,7 +42,7 @@ def hashes() -> dict[str, str]:
     """By file, byte for byte: kernel texts (their comments declare shapes) and the code that launches them."""
     paths = list((ROOT / "kernels_cu").glob("*.cu*"))
     for pattern in LAUNCH_CODE:
-        paths += (p for p in ROOT.glob(pattern) if p.name not in NOT_LAUNCH_CODE)
+        paths += (p for p in ROOT.glob(pattern) if not any(p.match(name) for name in NOT_LAUNCH_CODE))
     return {p.relative_to(ROOT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(paths)}
 
 

@@ -223,6 +223,16 @@ def test_errors(device: str) -> None:
     assert add2(a, a).sum().item() == 24
 
 
+def test_an_integer_alpha_may_be_a_symbol_of_a_compiled_function(device: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda a, b, alpha: add2(a, b, alpha=alpha), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for n, alpha in ((5, 3), (7, 4)):
+        a, b = torch.randn(n, 3, device=device), torch.randn(3, device=device)
+        torch.testing.assert_close(compiled(a, b, alpha), torch.add(a, b, alpha=alpha))
+
+
 @pytest.mark.gpu
 def test_other_device_is_refused() -> None:
     a = torch.ones(3, device="cuda")

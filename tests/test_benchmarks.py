@@ -28,7 +28,7 @@ from benchmarks.cases import (
 )
 from benchmarks.measure import check_call, measure_device, measure_host
 from benchmarks.peers import BuildFailed, Unavailable, extension, liger_kernels
-from benchmarks.timing import gigabytes_per_second, interleave, rotation, spread
+from cupyops.torch.timing import gigabytes_per_second, interleave, rotation, spread
 
 CPU = torch.device("cpu")
 SIZES = (16, 64)

@@ -16,7 +16,7 @@ from benchmarks import build_time, results_file
 from benchmarks.lenet5 import Plan, measure_lenet5
 from benchmarks.measure import Findings
 from benchmarks.table import losing_rows, markdown
-from benchmarks.timing import gigabytes_per_second
+from cupyops.torch.timing import gigabytes_per_second
 
 # The results file
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import launches
 from ..errors import expected
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def launch(kernel: "Kernel", call: "Call", sizes: Sequence[int]) -> None:
     simulated = prepare(kernel, call.types, checked=_mode.sanitize, optimize=_mode.optimize)
     grid = kernel.grid(simulated, sizes)
     if 0 not in grid:
+        launches.note(launches.Launch(kernel, call.types, -1, grid))
         simulated.run(call.values, call.infos, grid, _mode.blocks or slice(None))
 
 

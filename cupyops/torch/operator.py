@@ -112,6 +112,7 @@ class Operator:
         self.schema = schema
         self.reference = reference
         self.onnx = onnx
+        self.elementwise = elementwise
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
         self._tensors = tuple(enumerate(parsed.tensors))
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)

@@ -20,6 +20,7 @@ __all__ = [
     "copy_bandwidth",
     "gigabytes_per_second",
     "interleave",
+    "l2_bytes",
     "rotation",
     "spread",
 ]
@@ -30,6 +31,7 @@ SAMPLE_MICROSECONDS = 2000.0
 ROTATION_IN_L2 = 4
 # Small operands get no more sets than this, since every call has to be captured, and stay in the cache: rows tell.
 MAX_SETS = 512
+DEFAULT_L2_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ def spread(values: Sequence[float]) -> Spread:
         return low + (high - low) * (at - math.floor(at))
 
     return Spread(percentile(0.5), percentile(0.1), percentile(0.9), len(ordered))
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Bytes of a GPU's cache that all multiprocessors share."""
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or DEFAULT_L2_BYTES
 
 
 def gigabytes_per_second(nbytes: int, microseconds: float) -> float:

@@ -1,0 +1,125 @@
+"""Arguments made from a sample's: the same values in other dtypes and layouts, other numbers of rows, other values."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    *("Arguments", "converted", "expanded", "fresh", "laid_out", "lead_of"),
+    *("misaligned_all", "moved_on", "tensors_in", "to_device", "with_rows"),
+]
+
+Arguments = tuple[Any, ...]
+
+
+def tensors_in(args: Arguments) -> list[int]:
+    """Positions of the tensors."""
+    return [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+
+
+def lead_of(args: Arguments) -> Tensor:
+    """The tensor that stands for the sample: the first floating one, else the first."""
+    tensors = [args[i] for i in tensors_in(args)]
+    return next((x for x in tensors if x.is_floating_point()), tensors[0])
+
+
+def _each(args: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
+    """Tensors changed, as leaves that require a gradient where they did."""
+    return tuple(
+        change(x.detach()).requires_grad_(x.requires_grad) if isinstance(x, Tensor) and x.is_floating_point()
+        else change(x) if isinstance(x, Tensor)
+        else x
+        for x in args
+    )  # fmt: skip
+
+
+def to_device(args: Arguments, device: torch.device) -> Arguments:
+    """The sample there."""
+    return _each(args, lambda x: x.to(device))
+
+
+def fresh(args: Arguments) -> Arguments:
+    """Tensors of their own memory, laid out alike where the layout is dense."""
+    return _each(args, torch.clone)
+
+
+def converted(args: Arguments, dtype: torch.dtype) -> Arguments:
+    """The tensors of the lead's dtype in another, the rest as they are: float32 statistics beside 16-bit values are
+    meant."""
+    own = lead_of(args).dtype
+    return _each(args, lambda x: x.to(dtype) if x.dtype == own else x.clone())
+
+
+def moved_on(args: Arguments, by: int) -> Arguments:
+    """Other values of the same kind: each tensor's, moved on by so many elements; a sample of one element stays."""
+    return _each(args, lambda x: x.flatten().roll(by).view(x.shape))
+
+
+def with_rows(args: Arguments, count: int) -> Arguments:
+    """Another size of the first dimension, by repeating rows: of the lead, and of what has as many rows and dimensions;
+    a sample without dimensions stays."""
+    lead = lead_of(args)
+    if lead.dim() == 0:
+        return fresh(args)
+
+    def change(x: Tensor) -> Tensor:
+        if x.dim() != lead.dim() or x.shape[0] != lead.shape[0] or not x.shape[0]:
+            return x.clone()
+        return x[torch.arange(count, device=x.device) % x.shape[0]]
+
+    return _each(args, change)
+
+
+def expanded(args: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Tensors along one of whose dimensions all values are alike, with a stride of 0 there."""
+    if lead_of(args).dim():
+        yield "expanded along the first dimension", _each(args, lambda x: _first_along(x, 0))
+        yield "expanded along the last dimension", _each(args, lambda x: _first_along(x, -1))
+
+
+def _first_along(x: Tensor, dim: int) -> Tensor:
+    return x.narrow(dim, 0, 1).expand(x.shape) if x.numel() and x.dim() else x.clone()
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
+
+
+def _sliced(x: Tensor) -> Tensor:
+    """Every other element of the last dimension of something twice as long."""
+    wide = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]) if x.dim() else (2,))
+    part = wide[..., 1::2] if x.dim() else wide[1]
+    return part.copy_(x)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Rows that lie an element apart."""
+    wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + 1)
+    return wide[..., 1:].copy_(x)
+
+
+def _misaligned(x: Tensor) -> Tensor:
+    """The second element of its memory is its first: contiguous, and no vector of 16 bytes is in its place."""
+    return x.new_zeros(x.numel() + 1)[1:].view(x.shape).copy_(x)
+
+
+def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """The same values in other layouts, all tensors alike, and for two or more also one of them alone."""
+    makers: dict[str, Callable[[Tensor], Tensor]] = {"sliced": _sliced}
+    if lead_of(args).dim() > 1:
+        makers = {"transposed": _transposed, "sliced": _sliced, "padded": _padded}
+    for name, change in makers.items():
+        yield name, _each(args, change)
+    positions = tensors_in(args)
+    if len(positions) > 1:
+        name, change = next(iter(makers.items()))
+        for i in positions:
+            one = fresh(args)
+            yield f"argument {i} {name}", (*one[:i], *_each(one[i : i + 1], change), *one[i + 1 :])
+
+
+def misaligned_all(args: Arguments) -> Arguments:
+    """Every tensor with its first element one behind a multiple of 16 bytes."""
+    return _each(args, _misaligned)

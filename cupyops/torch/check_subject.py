@@ -1,0 +1,266 @@
+"""An operator under check: its samples in every dtype, one lane, and its results and gradients on any arguments."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import simulator
+from ..dtypes import FLOATS
+from .check_inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
+from .check_registry import Skip
+from .operator import Operator
+
+__all__ = ["Subject", "Variant", "first_line", "quiet"]
+
+# A dtype and arguments in it.
+Variant = tuple[str, Arguments]
+
+# What says that an argument is not taken, rather than that the operator is broken.
+_REFUSALS = (TypeError, ValueError, NotImplementedError)
+
+
+class Subject:
+    """One operator in one lane.
+
+    Attributes:
+        samples: arguments, on the lane's device.
+        tolerance: times what the values may be off.
+        dtypes: names that the operator has to take; None: those of the floating ones that it does not refuse.
+        schema: the operator's arguments, as PyTorch has them.
+    """
+
+    def __init__(
+        self,
+        op: Operator,
+        samples: Sequence[Arguments],
+        lane: str,
+        *,
+        tolerance: float = 1.0,
+        dtypes: Sequence[str] | None = None,
+    ) -> None:
+        self.op = op
+        self.lane = lane
+        self.device = torch.device("cuda", torch.cuda.current_device()) if lane == "cuda" else torch.device("cpu")
+        if lane == "cuda" and (given := [a[i] for a in samples for i in tensors_in(a) if a[i].is_cuda]):
+            self.device = given[0].device
+        self.samples = [fresh(to_device(args, self.device)) for args in samples]
+        self.tolerance = tolerance
+        self.dtypes = dtypes
+        self.schema = op.op._schema.arguments
+        self.refused: dict[str, str] = {}
+
+    # Where it runs
+
+    def mode(self) -> AbstractContextManager[None]:
+        """Within it, the operator runs in the lane."""
+        return simulator.simulate(self.lane == "simulator", sanitize=True)
+
+    @property
+    def kernels(self) -> bool:
+        """Whether kernels run, not the reference."""
+        return self.lane != "reference"
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """The reference, outside the simulator.
+
+        Raises:
+            Skip: there is none.
+        """
+        reference = self.op.reference
+        if reference is None:
+            raise Skip("the operator has no reference")
+
+        def plain(*args: Any) -> Any:
+            with simulator.simulate(False):
+                return reference(*args)
+
+        return plain
+
+    # What it runs on
+
+    @property
+    def mutated(self) -> list[int]:
+        """Positions of the tensors that the schema declares as written, ``Tensor(a!)``."""
+        return [i for i, a in enumerate(self.schema) if a.alias_info is not None and a.alias_info.is_write]
+
+    def wanted(self, args: Arguments) -> list[int]:
+        """Positions of the tensors to differentiate by: those of the sample that require gradients; where none does, all
+        floating ones."""
+        floating = [i for i in tensors_in(args) if args[i].is_floating_point() and i not in self.mutated]
+        return [i for i in floating if args[i].requires_grad] or floating
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """Each sample in its own dtype and in every floating one that the operator takes."""
+        found: list[Variant] = []
+        for args in self.samples:
+            own = lead_of(args).dtype
+            names = dict.fromkeys((str(own).removeprefix("torch."), *(self.dtypes or FLOATS)))
+            for name in names if own.is_floating_point else list(names)[:1]:
+                dtype = getattr(torch, name)
+                changed = converted(args, dtype)
+                if dtype == own or self._takes(name, changed):
+                    found.append((name, changed))
+        return found
+
+    def _takes(self, name: str, args: Arguments) -> bool:
+        try:
+            if not self.kernels:
+                # The body says what the operator takes, and not the reference, which may take more.
+                with contextlib.suppress(RuntimeError):
+                    self.outputs(to_device(args, torch.device("meta")))
+            self.results(fresh(args))
+        except _REFUSALS as error:
+            self.refused[name] = first_line(error)
+            return False
+        except RuntimeError as error:
+            if "not implemented for" in str(error):  # PyTorch's own, of a reference
+                self.refused[name] = first_line(error)
+                return False
+        return True
+
+    @property
+    def one_each(self) -> list[Variant]:
+        """The first sample of each dtype. In the reference's lane, of the wide ones alone where there are any: PyTorch's own
+        results in 16 bits depend on layout and on how a gradient is come by."""
+        first = list({name: (name, args) for name, args in reversed(self.variants)}.values())[::-1]
+        wide = [(name, args) for name, args in first if name in ("float32", "float64")]
+        return wide if wide and not self.kernels else first
+
+    def of_dtype(self, name: str) -> list[Arguments]:
+        """The samples in a dtype.
+
+        Raises:
+            Skip: the operator does not take it.
+        """
+        found = [args for dtype, args in self.variants if dtype == name]
+        if not found:
+            why = self.refused.get(name, "the samples are not floating")
+            raise Skip(f"needs {name}, and the operator does not take it: {why}")
+        return found
+
+    def told(self, count: int, what: str) -> str:
+        """How far a check looked: so many things, in the dtypes there are."""
+        dtypes = ", ".join(dict.fromkeys(name for name, _ in self.variants))
+        refused = f"; refused: {', '.join(self.refused)}" if self.refused else ""
+        return f"{count} {what} of {dtypes}{refused}"
+
+    def rows(self, args: Arguments, count: int) -> Arguments:
+        """The arguments with another number of rows.
+
+        Raises:
+            Skip: the operator does not take another number of them.
+        """
+        try:
+            self.call(with_rows(args, 3))
+        except (*_REFUSALS, RuntimeError) as error:
+            raise Skip(f"the first dimension cannot have another size: {first_line(error)}") from None
+        return with_rows(args, count)
+
+    # What comes out
+
+    def call(self, args: Sequence[Any], function: Callable[..., Any] | None = None) -> list[Tensor]:
+        """Outputs, and behind them what the schema declares as written."""
+        found = (function or self.op.call)(*args)
+        outputs = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
+        return [*outputs, *(args[i] for i in self.mutated if isinstance(args[i], Tensor))]
+
+    def outputs(self, args: Arguments, function: Callable[..., Any] | None = None) -> dict[str, Tensor]:
+        """The outputs by name, without gradients."""
+        with torch.no_grad():
+            return _numbered(self.call(args, function))
+
+    def results(
+        self,
+        args: Arguments,
+        function: Callable[..., Any] | None = None,
+        *,
+        wanted: Sequence[int] | None = None,
+        seeds: Mapping[str, Tensor] | None = None,
+        forward: AbstractContextManager[Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """Outputs and gradients by name.
+
+        Args:
+            function: what to call in place of the operator.
+            wanted: what to differentiate by.
+            seeds: by output, its gradient; by default :meth:`seeds` of all that have one. Outputs that are not in it take
+                none.
+            forward: what the forward runs in.
+        """
+        wanted = self.wanted(args) if wanted is None else wanted
+        if self.mutated or not wanted:
+            with forward or contextlib.nullcontext():
+                return self.outputs(args, function)
+        leaves = [
+            x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) and x.is_floating_point() else x
+            for i, x in enumerate(args)
+        ]
+        with forward or contextlib.nullcontext(), torch.enable_grad():
+            outputs = _numbered(self.call(leaves, function))
+        ready = {name: y for name, y in outputs.items() if y.requires_grad}
+        given = {n: g for n, g in (seeds if seeds is not None else self.seeds(ready)).items() if n in ready}
+        by = [leaves[i] for i in wanted]
+        gradients: Sequence[Tensor | None] = [None] * len(by)
+        if given:
+            gradients = torch.autograd.grad([ready[n] for n in given], by, list(given.values()), allow_unused=True)
+        named = {
+            f"gradient of {self.schema[i].name}": g for i, g in zip(wanted, gradients, strict=True) if g is not None
+        }
+        return {name: y.detach() for name, y in outputs.items()} | named
+
+    def differentiable(self, args: Arguments) -> dict[str, Tensor]:
+        """The outputs that take gradients."""
+        wanted = self.wanted(args)
+        if self.mutated or not wanted:
+            return {}
+        leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
+        with torch.enable_grad():
+            outputs = _numbered(self.call(leaves))
+        return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
+
+    def need_gradients(self, args: Arguments) -> dict[str, Tensor]:
+        """The outputs that take gradients.
+
+        Raises:
+            Skip: there is none.
+        """
+        if self.mutated:
+            raise Skip("the operator writes into its arguments, and has no gradient")
+        found = self.differentiable(fresh(args))
+        if not found:
+            raise Skip("no output takes a gradient")
+        return found
+
+    def seeds(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A gradient for each output, the same ones for the same shapes."""
+        generator = torch.Generator().manual_seed(20240229)
+        return {
+            name: torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
+            for name, y in outputs.items()
+        }
+
+
+def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {"output": outputs[0]} if len(outputs) == 1 else {f"output {i}": y for i, y in enumerate(outputs)}
+
+
+def first_line(error: BaseException) -> str:
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0] if words else ''}"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What PyTorch warns of on the way is its own business."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
