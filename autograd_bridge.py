@@ -18,11 +18,14 @@ from cupyops.gelu import forward as gelu_body
 from cupyops.layer_norm import add_forward as add_layer_norm_body
 from cupyops.layer_norm import backward as layer_norm_backward_body
 from cupyops.layer_norm import forward as layer_norm_body
+from cupyops.lltm import backward as lltm_cell_backward_body
+from cupyops.lltm import check_leading
+from cupyops.lltm import forward as lltm_cell_body
 from cupyops.torch import Operator, references
 
 __all__ = [
     *("GELU", "AddLayerNorm", "LayerNorm", "add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm"),
-    *("layer_norm_backward", "to_cupy", "to_torch"),
+    *("layer_norm_backward", "lltm_cell", "to_cupy", "to_torch"),
 ]
 
 
@@ -473,3 +476,85 @@ class AddLayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+# LLTM
+
+
+class LltmCellFunction(torch.autograd.Function):
+    """h' and c' of one step, and z = [h, x]·Wᵀ + b, which the gradient is made of: a result like the others, so that
+    gradients of gradients pass through it. The derivation stands in ``kernels_cu/lltm.cuh``."""
+
+    forward = staticmethod(lltm_cell_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, weights, _, old_h, _ = inputs
+        _, new_cell, gates = output
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        if grad_h is None and grad_cell is None and grad_gates is None:
+            return None, None, None, None, None
+        needs = ctx.needs_input_grad
+        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *ctx.saved_tensors, *needs)
+        return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
+
+
+_lltm_cell = Operator(
+    "cupyops::lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell)"
+    " -> (Tensor, Tensor, Tensor)",
+    LltmCellFunction,
+    reference=references.lltm_cell,
+    autocast="lower",
+)
+_lltm_cell_backward = Operator(
+    "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
+    " Tensor old_h, Tensor new_cell, Tensor gates, bool want_input, bool want_weights, bool want_bias, bool want_h,"
+    " bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    lltm_cell_backward_body,
+    reference=references.lltm_cell_backward,
+)
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of the long-long-term memory, a recurrent cell that has no gate to forget.
+
+    With (z_i, z_o, z_g) = [old_h, input]·weightsᵀ + bias: new_cell = old_cell + elu(z_g)·σ(z_i), and
+    new_h = tanh(new_cell)·σ(z_o).
+
+    Small cells are one kernel in each direction, products included; for larger ones the products are PyTorch's. Under
+    autocast the operation is in the lower type, as PyTorch's cells.
+
+    Args:
+        input: (B, F), or (F) without a batch, or with more dimensions before F; float16, bfloat16, float32 or float64.
+        weights: (3·S, S + F): the gates in, out and candidate; the columns of old_h first.
+        bias: (3·S).
+        old_h, old_cell: (B, S), or what input has before its last dimension, and S.
+
+    Returns:
+        New tensors (new_h, new_cell) of old_h's shape.
+
+    Raises:
+        TypeError: no tensor, not floating, or dtypes that differ.
+        ValueError: shapes that do not belong together, or tensors on different devices.
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: Goldsborough, "Custom C++ and CUDA Extensions", PyTorch's tutorials, 2018.
+
+    >>> h, c = lltm_cell(torch.ones(1, 1), torch.zeros(3, 2), torch.tensor([0.0, 0.0, 1.0]), *torch.zeros(2, 1, 1))
+    >>> h, c
+    (tensor([[0.2311]]), tensor([[0.5000]]))
+    """
+    if isinstance(input, Tensor) and input.dim() != 2:
+        check_leading(input, old_h, old_cell)
+        x, h, c = (t.unsqueeze(0) if t.dim() == 1 else t.flatten(0, -2) for t in (input, old_h, old_cell))
+        new_h, new_cell, _ = _lltm_cell.call(x, weights, bias, h, c)
+        return new_h.view(old_h.shape), new_cell.view(old_h.shape)
+    new_h, new_cell, _ = _lltm_cell.call(input, weights, bias, old_h, old_cell)
+    return new_h, new_cell

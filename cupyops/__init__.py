@@ -11,6 +11,7 @@ from .gelu import gelu, gelu_backward
 from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
+from .lltm import lltm_cell, lltm_cell_backward
 from .simulator import simulate
 from .warmup import warmup
 
@@ -30,6 +31,8 @@ __all__ = [
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "lltm_cell",
+    "lltm_cell_backward",
     "set_debug",
     "simulate",
     "warmup",

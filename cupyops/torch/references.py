@@ -10,9 +10,15 @@ from ..add2 import check_alpha
 from ..gelu import check as check_gelu
 from ..layer_norm import check as check_layer_norm
 from ..layer_norm import check_backward, check_residual
+from ..lltm import check as check_lltm_cell
+from ..lltm import check_backward as check_lltm_backward
+from ..arrays import LIBRARIES
 from .arrays import DTYPE_NAMES
 
-__all__ = ["add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"]
+__all__ = [
+    *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
+    *("lltm_cell", "lltm_cell_backward"),
+]
 
 
 def add2(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
@@ -31,7 +37,7 @@ def gelu_backward(grad_y: Tensor, x: Tensor, approximate: str) -> Tensor:
     return grad_x
 
 
-def _stats_dtype(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -40,7 +46,7 @@ def layer_norm(
 ) -> tuple[Tensor, Tensor]:
     check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape)
     y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    wide = _stats_dtype(x.dtype)
+    wide = _wide_dtype(x.dtype)
     return y, torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
@@ -92,3 +98,62 @@ def layer_norm_backward(
         grad_weight.to(weight_dtype) if want_weight else x.new_empty(0, dtype=weight_dtype),
         grad_bias.to(weight_dtype) if want_bias else x.new_empty(0, dtype=weight_dtype),
     )
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_lltm_cell(input, weights, bias, old_h, old_cell)
+    gates = F.linear(torch.cat((old_h, input), 1), weights, bias)
+    z_i, z_o, z_g = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell, gates
+
+
+def lltm_cell_backward(
+    grad_h: Tensor | None,
+    grad_cell: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    old_h: Tensor,
+    new_cell: Tensor,
+    gates: Tensor,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dtype, state = input.dtype, old_h.shape[1]
+    library = LIBRARIES[type(input)]
+    check_lltm_backward(
+        library, DTYPE_NAMES[dtype], grad_h, grad_cell, grad_gates, new_cell, gates, (input.shape[0], state)
+    )
+    grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
+    narrow = grad_z.to(dtype)
+    return (
+        narrow @ weights[:, state:] if want_input else input.new_empty(0),
+        narrow.t() @ torch.cat((old_h, input), 1) if want_weights else input.new_empty(0),
+        grad_z.sum(0).to(dtype) if want_bias else input.new_empty(0),
+        narrow @ weights[:, :state] if want_h else input.new_empty(0),
+        grad_old.to(dtype) if want_cell else input.new_empty(0),
+    )
+
+
+def lltm_step_backward(
+    grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None, new_cell: Tensor, gates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From the gradients of a step's results, those of z = [h, x]·Wᵀ + b and of the old cell, in the arithmetic's
+    dtype."""
+    wide = _wide_dtype(gates.dtype)
+    zero = torch.zeros_like(new_cell, dtype=wide)
+    dh, dc = (zero if g is None else g.to(wide) for g in (grad_h, grad_cell))
+    z_i, z_o, z_g = gates.to(wide).chunk(3, 1)
+    i, o, g = z_i.sigmoid(), z_o.sigmoid(), F.elu(z_g)
+    t = new_cell.to(wide).tanh()
+    dc = dc + dh * o * (1 - t * t)
+    # The derivative of elu from its value: right at 0, and NaN where z is.
+    slope = torch.where(g > 0, torch.ones_like(g), g + 1)
+    grad_z = torch.cat((dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * i * slope), 1)
+    return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
