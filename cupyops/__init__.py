@@ -12,6 +12,7 @@ from .geometry import Elementwise, GridStride, Rows, Threads
 from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
 from .lltm import lltm_cell, lltm_cell_backward
+from .lltm_sequence import lltm_sequence, lltm_sequence_backward
 from .simulator import simulate
 from .warmup import warmup
 
@@ -33,6 +34,8 @@ __all__ = [
     "layer_norm_backward",
     "lltm_cell",
     "lltm_cell_backward",
+    "lltm_sequence",
+    "lltm_sequence_backward",
     "set_debug",
     "simulate",
     "warmup",

@@ -24,9 +24,10 @@ WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
 STRIDED = (0, 0, 0)  # of a gradient that is not there
 
 
-def _kernel(name: str, geometry: Geometry, lanes: int = 1) -> Kernel:
+def _kernel(name: str, geometry: Geometry, lanes: int = 1, dtype: str | None = None) -> Kernel:
     constants = {"LANES": lanes} if lanes > 1 else {}
-    return Kernel(TEXT, name, geometry, dtypes=FLOATS, constants=constants)
+    choices = None if dtype is None else [{"scalar_t": dtype}]
+    return Kernel(TEXT, name, geometry, dtypes=FLOATS, constants=constants, choices=choices)
 
 
 CELL = _kernel("lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
@@ -43,18 +44,20 @@ SUMS = Kernel(
 @cache
 def step_kernel(state: int, dtype: str) -> Kernel:
     """The forward's pointwise part, by the widest access that divides a row."""
-    return _step("lltm_step", lanes_for(state, DTYPES[dtype].itemsize))
+    return _step("lltm_step", dtype, lanes_for(state, DTYPES[dtype].itemsize))
 
 
 @cache
 def step_backward_kernel(state: int, dtype: str) -> Kernel:
     """The backward's; a thread keeps the sums of its columns, so it has fewer of them."""
-    return _step("lltm_step_backward", min(lanes_for(state, DTYPES[dtype].itemsize), 4))
+    return _step("lltm_step_backward", dtype, min(lanes_for(state, DTYPES[dtype].itemsize), 4))
 
 
 @cache
-def _step(name: str, lanes: int) -> Kernel:
-    return _kernel(name, Threads("columns", "rows", block=(32, ROWS_AT_ONCE, 1)), lanes)
+def _step(name: str, dtype: str, lanes: int) -> Kernel:
+    # Two units of float64 at once take more registers than there are.
+    lanes = 1 if dtype == "float64" else lanes
+    return _kernel(name, Threads("columns", "rows", block=(32, ROWS_AT_ONCE, 1)), lanes, dtype)
 
 
 for _dtype in FLOATS:

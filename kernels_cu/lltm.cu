@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
 }
 
 // Blocks stay, and each leaves its part of dL/db.
-extern "C" __global__ void __launch_bounds__(256) lltm_step_backward(
+extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     const scalar_t* grad_h,     // a view, see the strides
     const scalar_t* grad_cell,  // a view
     const scalar_t* __restrict__ grad_gates,   // (B, 3, S) or null
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) lltm_cell(
             }
         }
     }
-    sum_over_lanes<TILE, 32>(sums);
+    sum_over_lanes<TILE, 32, GATES>(sums);
     const long long b = first_row + lane / 2;
     if (lane % 2 || b >= B || s >= S) return;
     acc_t z[GATES];
@@ -354,7 +354,7 @@ __device__ void back_to_weights(
 }
 
 // The first blocks make the gradients of the inputs, the others those of the weights; each makes the dz that it needs.
-extern "C" __global__ void __launch_bounds__(BACK_WARPS * 32) lltm_cell_backward(
+extern "C" __global__ void __launch_bounds__(BACK_WARPS * 32, 1) lltm_cell_backward(
     const scalar_t* grad_h,     // a view, see the strides
     const scalar_t* grad_cell,  // a view
     const scalar_t* __restrict__ grad_gates,  // (B, 3, S) or null

@@ -37,27 +37,27 @@ struct Unit {
     }
 };
 
-// Each of COUNT rows has GATES numbers in every one of PARTS neighbouring lanes (powers of 2, COUNT ≤ PARTS), whose sums over
+// Each of COUNT rows has WIDTH numbers in every one of PARTS neighbouring lanes (powers of 2, COUNT ≤ PARTS), whose sums over
 // the lanes are wanted. Each exchange halves what a lane still has to sum, instead of summing all of it in every lane. In
-// the end lane p of the PARTS has the sums of row p / (PARTS / COUNT), in v[0..2].
+// the end lane p of the PARTS has the sums of row p / (PARTS / COUNT), in v[0] and on.
 //
 // The pairs that are added are the same for every COUNT, and so are the bits of a row.
-template <int COUNT, int PARTS> __device__ __forceinline__ void sum_over_lanes(acc_t (&v)[COUNT * GATES]) {
+template <int COUNT, int PARTS, int WIDTH> __device__ __forceinline__ void sum_over_lanes(acc_t (&v)[COUNT * WIDTH]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int half = COUNT / 2, step = PARTS / 2; step > 0; half /= 2, step /= 2) {
         if (half > 0) {
             const bool upper = lane & step;
 #pragma unroll
-            for (int n = 0; n < COUNT / 2 * GATES; ++n)
-                if (n < half * GATES) {
-                    const acc_t given = upper ? v[n] : v[n + half * GATES];
-                    const acc_t kept = upper ? v[n + half * GATES] : v[n];
+            for (int n = 0; n < COUNT / 2 * WIDTH; ++n)
+                if (n < half * WIDTH) {
+                    const acc_t given = upper ? v[n] : v[n + half * WIDTH];
+                    const acc_t kept = upper ? v[n + half * WIDTH] : v[n];
                     v[n] = kept + __shfl_xor_sync(0xffffffffu, given, step);
                 }
         } else {
 #pragma unroll
-            for (int n = 0; n < GATES; ++n) v[n] += __shfl_xor_sync(0xffffffffu, v[n], step);
+            for (int n = 0; n < WIDTH; ++n) v[n] += __shfl_xor_sync(0xffffffffu, v[n], step);
         }
     }
 }

@@ -1,0 +1,125 @@
+"""Which way a sequence goes through an LLTM, by the number of units, dtype and GPU: the tables behind
+:mod:`cupyops.lltm_sequence`.
+
+A row's way, and so its bits, do not depend on how many rows there are; how many of them a block takes does.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+__all__ = ["CLUSTERS_SINCE", "Plan", "sequence_plan"]
+
+CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks
+GRIDS_SINCE = 70  # that runs a whole grid at once
+MOST_WEIGHTS = 96  # of a thread, in registers: of the 128 that it has where a block has 512 threads
+MOST_THREADS = 512
+LARGEST_CLUSTER = 8  # blocks of one; 16 are not on every GPU
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way.
+
+    Attributes:
+        state: units of a row.
+        units: of a block, of each row of its team; even.
+        parts: lanes that share a unit.
+        cluster: blocks of a team that are a cluster; 1 else.
+        team: blocks of a team that are anywhere on the GPU; 1 else.
+        rows: that the lanes of a unit share among them, at most ``parts``.
+        groups: of so many rows, one after the other.
+    """
+
+    state: int
+    units: int
+    parts: int
+    cluster: int = 1
+    team: int = 1
+    rows: int = 1
+    groups: int = 1
+
+    @property
+    def block(self) -> int:
+        """Threads."""
+        return -(-self.units * self.parts // 32) * 32
+
+    @property
+    def tile(self) -> int:
+        """Rows of a team."""
+        return self.rows * self.groups
+
+    @property
+    def steps(self) -> int:
+        """Of a thread through a row, four elements each."""
+        return -(-self.cluster * self.team * self.units // (4 * self.parts))
+
+    @property
+    def weights(self) -> int:
+        """Of a thread."""
+        return 3 * 4 * self.steps
+
+    def shared(self, bands: int) -> int:
+        """Bytes of shared memory for the rows of a step, of which each has so many numbers a unit."""
+        buffers = 1 if self.team > 1 else 2
+        return buffers * self.tile * bands * self.steps * 4 * self.parts * 4
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros of the text."""
+        named = {"STATE": self.state, "UNITS": self.units, "PARTS": self.parts, "ROWS": self.rows}
+        return {**named, "GROUPS": self.groups, **({"TEAM": self.team} if self.team > 1 else {})}
+
+    @property
+    def since(self) -> int:
+        """The compute capability that it needs."""
+        return CLUSTERS_SINCE if self.cluster > 1 else 0
+
+
+def _lanes(units: int) -> int:
+    """As many lanes a unit as a block has threads for."""
+    lanes = 1
+    while lanes < 32 and 2 * lanes * units <= MOST_THREADS:
+        lanes *= 2
+    return lanes
+
+
+def _even(n: int) -> int:
+    return n + n % 2
+
+
+@cache
+def sequence_plan(state: int, capability: int) -> Plan | None:
+    """The way of float32 and 16-bit rows, one row a team; None if every step is a launch of its own.
+
+    Args:
+        state: units.
+        capability: of the GPU, 90 for sm_90.
+    """
+    clusters = (1, 2, 4, LARGEST_CLUSTER) if capability >= CLUSTERS_SINCE else (1,)
+    for cluster in clusters:
+        units = _even(-(-state // cluster))
+        plan = Plan(state, units, _lanes(units), cluster)
+        if plan.block <= MOST_THREADS and plan.weights <= MOST_WEIGHTS:
+            return plan
+    if capability < GRIDS_SINCE or state % 4:
+        return None
+    for units in (32, 16):
+        plan = Plan(state, units, _lanes(units), team=-(-state // units))
+        if plan.weights <= MOST_WEIGHTS:
+            return plan
+    return None
+
+
+@cache
+def rows_of_team(plan: Plan, batch: int, at_once: int) -> Plan:
+    """The plan with as many rows a team as it takes for all teams to run at once, up to what the registers hold.
+
+    Args:
+        batch: rows in all.
+        at_once: blocks of it that run at once.
+    """
+    teams = max(1, at_once // (plan.cluster * plan.team))
+    rows = 1
+    while rows < min(4, plan.parts) and -(-batch // rows) > teams:
+        rows *= 2
+    return Plan(plan.state, plan.units, plan.parts, plan.cluster, plan.team, rows)
