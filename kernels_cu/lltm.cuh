@@ -13,7 +13,11 @@
 
 constexpr int GATES = 3;  // in the order of the rows of the weights: i, o, g
 
-__device__ __forceinline__ acc_t sigmoid(acc_t z) { return acc_t(1) / (acc_t(1) + exp(-z)); }
+// 1 / d for d ≥ 1, or 0 beyond 2^126: within 2 ULP, without the division's way for subnormal numbers, which costs registers.
+__device__ __forceinline__ float one_by(float d) { return __fdividef(1.0f, d); }
+__device__ __forceinline__ double one_by(double d) { return 1.0 / d; }
+
+__device__ __forceinline__ acc_t sigmoid(acc_t z) { return one_by(acc_t(1) + exp(-z)); }
 
 struct Unit {
     acc_t i, o, g;
@@ -37,27 +41,27 @@ struct Unit {
     }
 };
 
-// Each of COUNT rows has WIDTH numbers in every one of PARTS neighbouring lanes (powers of 2, COUNT ≤ PARTS), whose sums over
+// Each of COUNT rows has EACH numbers in every one of ACROSS neighbouring lanes (powers of 2, COUNT ≤ ACROSS), whose sums over
 // the lanes are wanted. Each exchange halves what a lane still has to sum, instead of summing all of it in every lane. In
-// the end lane p of the PARTS has the sums of row p / (PARTS / COUNT), in v[0] and on.
+// the end lane p of the ACROSS has the sums of row p / (ACROSS / COUNT), in v[0] and on.
 //
 // The pairs that are added are the same for every COUNT, and so are the bits of a row.
-template <int COUNT, int PARTS, int WIDTH> __device__ __forceinline__ void sum_over_lanes(acc_t (&v)[COUNT * WIDTH]) {
+template <int COUNT, int ACROSS, int EACH> __device__ __forceinline__ void sum_over_lanes(acc_t (&v)[COUNT * EACH]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int half = COUNT / 2, step = PARTS / 2; step > 0; half /= 2, step /= 2) {
+    for (int half = COUNT / 2, step = ACROSS / 2; step > 0; half /= 2, step /= 2) {
         if (half > 0) {
             const bool upper = lane & step;
 #pragma unroll
-            for (int n = 0; n < COUNT / 2 * WIDTH; ++n)
-                if (n < half * WIDTH) {
-                    const acc_t given = upper ? v[n] : v[n + half * WIDTH];
-                    const acc_t kept = upper ? v[n + half * WIDTH] : v[n];
+            for (int n = 0; n < COUNT / 2 * EACH; ++n)
+                if (n < half * EACH) {
+                    const acc_t given = upper ? v[n] : v[n + half * EACH];
+                    const acc_t kept = upper ? v[n + half * EACH] : v[n];
                     v[n] = kept + __shfl_xor_sync(0xffffffffu, given, step);
                 }
         } else {
 #pragma unroll
-            for (int n = 0; n < WIDTH; ++n) v[n] += __shfl_xor_sync(0xffffffffu, v[n], step);
+            for (int n = 0; n < EACH; ++n) v[n] += __shfl_xor_sync(0xffffffffu, v[n], step);
         }
     }
 }

@@ -7,7 +7,7 @@
 //   z, dz: scalar_t (T, B, 3S)    h, c: (T, B, S)    the last h and c: (2, B, S)    W_h: the first S columns of (3S, K)
 //   arithmetic, c from step to step, and the sums of dz: acc_t
 //
-// The weights stay in registers for all steps. A team of blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of
+// The weights stay in registers for all steps, those of the last SPARE steps through a row in shared memory. A team of blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of
 // each, and PARTS neighbouring lanes share a unit: lane p has the weights for the elements 4·(i·PARTS + p) + 0..3 of the row.
 // The lanes' sums are added up so that each lane ends up with some of the rows, whose units it then makes.
 //
@@ -19,6 +19,7 @@
 constexpr int TILE = ROWS * GROUPS;
 constexpr int STEPS = (BLOCKS * UNITS + 4 * PARTS - 1) / (4 * PARTS);  // of a thread through a row, 4 elements each
 constexpr int WIDTH = STEPS * 4 * PARTS;                               // of a row in shared memory; 0 beyond STATE
+constexpr int KEPT = STEPS - SPARE;                                    // steps whose weights are in registers
 
 struct alignas(16) Four {
     acc_t of[4];
@@ -108,6 +109,38 @@ struct Share {
     __device__ __forceinline__ int element(int i) const { return 4 * (i * PARTS + part); }
 };
 
+// The weights of a thread; `bands` as of Exchange, behind whose rows the spare ones lie.
+struct Weights {
+    acc_t kept[GATES][KEPT * 4];
+    Four* spare;
+
+    // weight(gate, k) for the elements k of this thread's part of a row.
+    template <typename F> __device__ __forceinline__ Weights(const Share& mine, int bands, F weight) {
+        spare = reinterpret_cast<Four*>(row_memory) + BUFFERS * TILE * bands * WIDTH / 4 + threadIdx.x;
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate)
+#pragma unroll
+            for (int i = 0; i < STEPS; ++i) {
+                Four four;
+#pragma unroll
+                for (int q = 0; q < 4; ++q) {
+                    const int k = mine.element(i) + q;
+                    four.of[q] = mine.there && k < STATE ? weight(gate, k) : acc_t(0);
+                    if (i < KEPT) kept[gate][4 * i + q] = four.of[q];
+                }
+                if (i >= KEPT) spare[((i - KEPT) * GATES + gate) * BLOCK_THREADS] = four;
+            }
+    }
+
+    __device__ __forceinline__ Four of(int gate, int i) const {
+        if (i >= KEPT) return spare[((i - KEPT) * GATES + gate) * BLOCK_THREADS];
+        Four four;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) four.of[q] = kept[gate][4 * i + q];
+        return four;
+    }
+};
+
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_sequence(
     const scalar_t* __restrict__ weights,   // (3, S, K)
     const scalar_t* __restrict__ first_h,   // (B, S)
@@ -121,34 +154,24 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
     __shared__ Arrivals arrivals[2];
     Exchange<1> exchange(arrivals);
     const Share mine;
-    acc_t w[GATES][STEPS * 4];
-#pragma unroll
-    for (int gate = 0; gate < GATES; ++gate)
-#pragma unroll
-        for (int i = 0; i < STEPS; ++i)
-#pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                const int k = mine.element(i) + q;
-                const bool there = mine.there && k < STATE;
-                w[gate][4 * i + q] = there ? convert<acc_t>(weights[(gate * S + mine.unit) * K + k]) : acc_t(0);
-            }
+    const Weights w(mine, 1, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + mine.unit) * K + k]); });
     for (long long tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams) {
         exchange.clear();
         const long long first_row = tile * TILE;
         for (int n = static_cast<int>(threadIdx.x); n < TILE * STATE; n += BLOCK_THREADS)
             if (first_row + n / STATE < B)
-                exchange.row(n / STATE, 0)[n % STATE] = convert<acc_t>(first_h[first_row * S + n]);
+                exchange.row(n / STATE, 0)[n % STATE] = convert<acc_t>(first_h[first_row * STATE + n]);
         acc_t c[GROUPS], z[GROUPS][GATES];
         // Elements of this lane's unit of a group's row in this step's (B, S).
-        long long at = (first_row + mine.row) * S + mine.unit;
+        long long at = (first_row + mine.row) * STATE + mine.unit;
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            const long long place = at + g * ROWS * S;
+            const long long place = at + g * ROWS * STATE;
             const bool there = mine.there && first_row + g * ROWS + mine.row < B;
             c[g] = there ? convert<acc_t>(first_c[place]) : acc_t(0);
 #pragma unroll
             for (int gate = 0; gate < GATES; ++gate)
-                z[g][gate] = there ? convert<acc_t>(gates[place * GATES - mine.unit * 2ll + gate * S]) : acc_t(0);
+                z[g][gate] = there ? convert<acc_t>(gates[place * GATES - mine.unit * 2ll + gate * STATE]) : acc_t(0);
         }
         sync_team_memory();
         for (long long t = 0; t < T; ++t) {
@@ -156,26 +179,28 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 const bool there = mine.there && first_row + g * ROWS + mine.row < B;
-                const long long place = at + g * ROWS * S, z_place = place * GATES - mine.unit * 2ll;
+                const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
                 const acc_t given[GATES] = {z[g][0], z[g][1], z[g][2]};
                 if (there && t + 1 < T)  // under way while this step is made
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate)
-                        z[g][gate] = convert<acc_t>(gates[z_place + B * GATES * S + gate * S]);
+                        z[g][gate] = convert<acc_t>(gates[z_place + B * GATES * STATE + gate * STATE]);
                 acc_t sums[ROWS * GATES];
 #pragma unroll
                 for (int n = 0; n < ROWS * GATES; ++n) sums[n] = 0;
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r)
+                for (int i = 0; i < STEPS; ++i) {
+                    const Four weight[GATES] = {w.of(0, i), w.of(1, i), w.of(2, i)};
 #pragma unroll
-                    for (int i = 0; i < STEPS; ++i) {
+                    for (int r = 0; r < ROWS; ++r) {
                         const Four four = *reinterpret_cast<const Four*>(exchange.row(g * ROWS + r, 0) + mine.element(i));
 #pragma unroll
                         for (int q = 0; q < 4; ++q)
 #pragma unroll
                             for (int gate = 0; gate < GATES; ++gate)
-                                sums[r * GATES + gate] = fma(w[gate][4 * i + q], four.of[q], sums[r * GATES + gate]);
+                                sums[r * GATES + gate] = fma(weight[gate].of[q], four.of[q], sums[r * GATES + gate]);
                     }
+                }
                 sum_over_lanes<ROWS, PARTS, GATES>(sums);
                 scalar_t rounded[GATES];
 #pragma unroll
@@ -186,23 +211,23 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 made[g] = there ? convert<acc_t>(new_h) : acc_t(0);
                 if (there && mine.writes) {
 #pragma unroll
-                    for (int gate = 0; gate < GATES; ++gate) gates[z_place + gate * S] = rounded[gate];
+                    for (int gate = 0; gate < GATES; ++gate) gates[z_place + gate * STATE] = rounded[gate];
                     h[place] = new_h;
                     cells[place] = convert<scalar_t>(c[g]);
                     if (t + 1 == T) {
-                        last[place - t * B * S] = new_h;
-                        last[place - (t - 1) * B * S] = convert<scalar_t>(c[g]);
+                        last[place - t * B * STATE] = new_h;
+                        last[place - (t - 1) * B * STATE] = convert<scalar_t>(c[g]);
                     }
                 }
             }
-            at += B * S;
+            at += B * STATE;
             if (t + 1 == T) break;
             ++exchange.turn;
             if (TEAM == 1)
 #pragma unroll
                 for (int g = 0; g < GROUPS; ++g)
                     if (mine.writes) exchange.row(g * ROWS + mine.row, 0)[mine.unit] = made[g];
-            exchange.meet(h + (t * B + first_row) * S, B - first_row, counters + tile, t + 1);
+            exchange.meet(h + (t * B + first_row) * STATE, B - first_row, counters + tile, t + 1);
         }
     }
 }
@@ -224,85 +249,79 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
     __shared__ Arrivals arrivals[2];
     Exchange<GATES> exchange(arrivals);
     const Share mine;
-    acc_t w[GATES][STEPS * 4];
-#pragma unroll
-    for (int gate = 0; gate < GATES; ++gate)
-#pragma unroll
-        for (int i = 0; i < STEPS; ++i)
-#pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                const int j = mine.element(i) + q;
-                const bool there = mine.there && j < STATE;
-                w[gate][4 * i + q] = there ? convert<acc_t>(weights[(gate * S + j) * K + mine.unit]) : acc_t(0);
-            }
+    const Weights w(mine, GATES, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + k) * K + mine.unit]); });
     for (long long tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams) {
         exchange.clear();
         const long long first_row = tile * TILE;
-        long long at = ((T - 1) * B + first_row + mine.row) * S + mine.unit;
+        long long at = ((T - 1) * B + first_row + mine.row) * STATE + mine.unit;
         acc_t dh[GROUPS], dc[GROUPS], bias_sum[GATES] = {0, 0, 0};
         acc_t z[GROUPS][GATES], cell[GROUPS], more[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            const long long place = at + g * ROWS * S, z_place = place * GATES - mine.unit * 2ll;
+            const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
             const bool there = mine.there && first_row + g * ROWS + mine.row < B;
             dh[g] = dc[g] = more[g] = cell[g] = z[g][0] = z[g][1] = z[g][2] = 0;
             if (!there) continue;
             if (grad_last) {
-                dh[g] = convert<acc_t>(grad_last[place - (T - 1) * B * S]);
-                dc[g] = convert<acc_t>(grad_last[place - (T - 2) * B * S]);
+                dh[g] = convert<acc_t>(grad_last[place - (T - 1) * B * STATE]);
+                dc[g] = convert<acc_t>(grad_last[place - (T - 2) * B * STATE]);
             }
             if (grad_h) more[g] = convert<acc_t>(grad_h[place]);
             cell[g] = convert<acc_t>(cells[place]);
 #pragma unroll
-            for (int gate = 0; gate < GATES; ++gate) z[g][gate] = convert<acc_t>(gates[z_place + gate * S]);
+            for (int gate = 0; gate < GATES; ++gate) z[g][gate] = convert<acc_t>(gates[z_place + gate * STATE]);
         }
         for (long long t = T - 1; t >= 0; --t) {
             ++exchange.turn;
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
-                const long long place = at + g * ROWS * S, z_place = place * GATES - mine.unit * 2ll;
+                const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
                 const bool there = mine.there && first_row + g * ROWS + mine.row < B;
                 const Unit unit(z[g][0], z[g][1], z[g][2]);
                 acc_t dz[GATES];
                 if (there && grad_cells) dc[g] += convert<acc_t>(grad_cells[place]);
                 unit.back(cell[g], dh[g] + more[g], dc[g], dz);
                 if (there && grad_gates)
-                    for (int gate = 0; gate < GATES; ++gate) dz[gate] += convert<acc_t>(grad_gates[z_place + gate * S]);
+                    for (int gate = 0; gate < GATES; ++gate) dz[gate] += convert<acc_t>(grad_gates[z_place + gate * STATE]);
                 if (there && t > 0) {  // under way while this step is made
-                    const long long before = B * S;
+                    const long long before = B * STATE;
                     if (grad_h) more[g] = convert<acc_t>(grad_h[place - before]);
                     cell[g] = convert<acc_t>(cells[place - before]);
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate)
-                        z[g][gate] = convert<acc_t>(gates[z_place - before * GATES + gate * S]);
+                        z[g][gate] = convert<acc_t>(gates[z_place - before * GATES + gate * STATE]);
                 }
 #pragma unroll
                 for (int gate = 0; gate < GATES; ++gate) {
                     const scalar_t rounded = convert<scalar_t>(dz[gate]);
                     if (there) bias_sum[gate] += dz[gate];
-                    if (there && mine.writes) grad_z[z_place + gate * S] = rounded;
+                    if (there && mine.writes) grad_z[z_place + gate * STATE] = rounded;
                     if (TEAM == 1 && mine.writes)
                         exchange.row(g * ROWS + mine.row, gate)[mine.unit] = there ? convert<acc_t>(rounded) : acc_t(0);
                 }
             }
-            at -= B * S;
-            exchange.meet(grad_z + (t * B + first_row) * GATES * S, B - first_row, counters + tile, T - t);
+            at -= B * STATE;
+            exchange.meet(grad_z + (t * B + first_row) * GATES * STATE, B - first_row, counters + tile, T - t);
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
-                acc_t sums[ROWS];
+                acc_t by_gate[ROWS][GATES], sums[ROWS];
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    sums[r] = 0;
+                for (int r = 0; r < ROWS; ++r) by_gate[r][0] = by_gate[r][1] = by_gate[r][2] = 0;
 #pragma unroll
-                    for (int gate = 0; gate < GATES; ++gate)
+                for (int i = 0; i < STEPS; ++i)
 #pragma unroll
-                        for (int i = 0; i < STEPS; ++i) {
+                    for (int gate = 0; gate < GATES; ++gate) {
+                        const Four weight = w.of(gate, i);
+#pragma unroll
+                        for (int r = 0; r < ROWS; ++r) {
                             const Four four =
                                 *reinterpret_cast<const Four*>(exchange.row(g * ROWS + r, gate) + mine.element(i));
 #pragma unroll
-                            for (int q = 0; q < 4; ++q) sums[r] = fma(w[gate][4 * i + q], four.of[q], sums[r]);
+                            for (int q = 0; q < 4; ++q) by_gate[r][gate] = fma(weight.of[q], four.of[q], by_gate[r][gate]);
                         }
-                }
+                    }
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) sums[r] = by_gate[r][0] + by_gate[r][1] + by_gate[r][2];
                 sum_over_lanes<ROWS, PARTS, 1>(sums);
                 dh[g] = sums[0];
             }
@@ -311,12 +330,12 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
         for (int g = 0; g < GROUPS; ++g) {
             const long long b = first_row + g * ROWS + mine.row;
             if (mine.writes && b < B) {
-                grad_first_h[b * S + mine.unit] = convert<scalar_t>(dh[g]);
-                grad_first_c[b * S + mine.unit] = convert<scalar_t>(dc[g]);
+                grad_first_h[b * STATE + mine.unit] = convert<scalar_t>(dh[g]);
+                grad_first_c[b * STATE + mine.unit] = convert<scalar_t>(dc[g]);
             }
         }
         if (mine.writes)
             for (int gate = 0; gate < GATES; ++gate)
-                bias_sums[((tile * ROWS + mine.row) * GATES + gate) * S + mine.unit] = bias_sum[gate];
+                bias_sums[((tile * ROWS + mine.row) * GATES + gate) * STATE + mine.unit] = bias_sum[gate];
     }
 }

@@ -11,13 +11,15 @@ from ..gelu import check as check_gelu
 from ..layer_norm import check as check_layer_norm
 from ..layer_norm import check_backward, check_residual
 from ..lltm import check as check_lltm_cell
-from ..lltm import check_backward as check_lltm_backward
+from ..lltm import check_backward as check_lltm_cell_backward
+from ..lltm_sequence import check as check_lltm
+from ..lltm_sequence import check_backward as check_lltm_backward
 from ..arrays import LIBRARIES
 from .arrays import DTYPE_NAMES
 
 __all__ = [
     *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
-    *("lltm_cell", "lltm_cell_backward"),
+    *("lltm", "lltm_backward", "lltm_cell", "lltm_cell_backward"),
 ]
 
 
@@ -127,7 +129,7 @@ def lltm_cell_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype, state = input.dtype, old_h.shape[1]
     library = LIBRARIES[type(input)]
-    check_lltm_backward(
+    check_lltm_cell_backward(
         library, DTYPE_NAMES[dtype], grad_h, grad_cell, grad_gates, new_cell, gates, (input.shape[0], state)
     )
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
@@ -157,3 +159,67 @@ def lltm_step_backward(
     slope = torch.where(g > 0, torch.ones_like(g), g + 1)
     grad_z = torch.cat((dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * i * slope), 1)
     return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
+
+
+def lltm(
+    input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_lltm(input, weights, bias, h0, c0)
+    steps, batch, _ = input.shape
+    state = h0.shape[1]
+    # The part of every step's gates that the input makes, at once.
+    given = F.linear(input, weights[:, state:], bias)
+    h, cells, gates = [], [], []
+    new_h, new_cell = h0, c0
+    for t in range(steps):
+        gates.append(torch.addmm(given[t], new_h, weights[:, :state].t()))
+        z_i, z_o, z_g = gates[-1].chunk(3, 1)
+        new_cell = new_cell + F.elu(z_g) * z_i.sigmoid()
+        new_h = new_cell.tanh() * z_o.sigmoid()
+        h.append(new_h)
+        cells.append(new_cell)
+    last = torch.stack((new_h, new_cell))
+    if not steps:
+        nothing, none_of_gates = input.new_empty(0, batch, state), input.new_empty(0, batch, 3 * state)
+        return nothing, last, nothing.clone(), none_of_gates
+    return torch.stack(h), last, torch.stack(cells), torch.stack(gates)
+
+
+def lltm_backward(
+    grad_h: Tensor | None,
+    grad_last: Tensor | None,
+    grad_cells: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    h0: Tensor,
+    h: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    check_lltm_backward(grad_h, grad_last, grad_cells, grad_gates, input, h0, h, cells, gates)
+    dtype, wide, state, steps = input.dtype, _wide_dtype(input.dtype), h0.shape[1], input.shape[0]
+    recurrent = weights[:, :state].to(wide)
+    dh, dc = torch.zeros_like(torch.stack((h0, h0)), dtype=wide) if grad_last is None else grad_last.to(wide)
+    found = []
+    for t in range(steps - 1, -1, -1):
+        dh = dh if grad_h is None else dh + grad_h[t].to(wide)
+        dc = dc if grad_cells is None else dc + grad_cells[t].to(wide)
+        grad_z, dc = lltm_step_backward(dh, dc, None if grad_gates is None else grad_gates[t], cells[t], gates[t])
+        found.append(grad_z)
+        dh = grad_z @ recurrent
+    z = torch.stack(found[::-1]) if steps else gates.new_zeros(gates.shape, dtype=wide)
+    before = torch.cat((h0.unsqueeze(0), h[:-1])) if steps else h
+    inputs = torch.cat((before, input), 2).to(wide)
+    return (
+        (z @ weights[:, state:].to(wide)).to(dtype) if want_input else input.new_empty(0),
+        (z.flatten(0, 1).t() @ inputs.flatten(0, 1)).to(dtype) if want_weights else input.new_empty(0),
+        z.sum((0, 1)).to(dtype) if want_bias else input.new_empty(0),
+        dh.to(dtype).clone() if want_h else input.new_empty(0),
+        dc.to(dtype).clone() if want_cell else input.new_empty(0),
+    )
