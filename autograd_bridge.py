@@ -524,9 +524,7 @@ _lltm_cell_backward = Operator(
 )
 
 
-def lltm_cell(
-    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
-) -> tuple[Tensor, Tensor]:
+def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
     """One step of the long-long-term memory, a recurrent cell that has no gate to forget.
 
     With (z_i, z_o, z_g) = [old_h, input]·weightsᵀ + bias: new_cell = old_cell + elu(z_g)·σ(z_i), and

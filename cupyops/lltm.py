@@ -197,9 +197,7 @@ def backward(
     partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, x) if want_bias else None
     old = grad_old if want_cell else None
     sizes = (batch, state, parts, columns, parts * ROWS_AT_ONCE)
-    kernel.launch_fresh(
-        grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, partial, h_view, cell_view, *sizes
-    )
+    kernel.launch_fresh(grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, partial, h_view, cell_view, *sizes)
     if want_bias:
         SUMS.launch_fresh(partial, grad_bias, parts, 3 * state)
     if want_h:

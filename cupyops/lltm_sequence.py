@@ -79,7 +79,9 @@ def way(state: int, batch: int, dtype: str, device: int) -> Plan | None:
     return plan
 
 
-def _launch(kernel: Kernel, plan: Plan, batch: int, dtype: str, device: int, library: Any, like: Any) -> tuple[Any, ...]:
+def _launch(
+    kernel: Kernel, plan: Plan, batch: int, dtype: str, device: int, library: Any, like: Any
+) -> tuple[Any, ...]:
     """(counters, tiles, teams, blocks): tiles of rows, the teams that take turns at them, and those teams' blocks."""
     tiles = -(-batch // plan.tile)
     if plan.team == 1:
@@ -199,18 +201,14 @@ def backward(
         )
         grads = (grad_h, grad_last, grad_cells, grad_gates)
         sizes = (steps, batch, state, inputs, parts, tiles, *counts)
-        kernel.launch_fresh(
-            *grads, library.contiguous(weights), gates, cells, grad_z, *first, sums, counters, *sizes
-        )
+        kernel.launch_fresh(*grads, library.contiguous(weights), gates, cells, grad_z, *first, sums, counters, *sizes)
         if want_bias:
             SUMS.launch_fresh(sums, grad_bias, parts, 3 * state)
     _products(library, grad_z, x, weights, h0, h, grad_x if want_x else None, grad_weights if want_weights else None)
     return found
 
 
-def _products(
-    library: Any, grad_z: Any, x: Any, weights: Any, h0: Any, h: Any, grad_x: Any, grad_weights: Any
-) -> None:
+def _products(library: Any, grad_z: Any, x: Any, weights: Any, h0: Any, h: Any, grad_x: Any, grad_weights: Any) -> None:
     """What is made of dz after all steps: the gradients of x and of the weights."""
     (steps, batch, features), state = x.shape, h0.shape[1]
     rows = steps * batch

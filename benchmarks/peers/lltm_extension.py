@@ -22,9 +22,7 @@ __all__ = ["cpp_cell", "cuda_cell", "python_cell"]
 Cell = Callable[..., tuple[Tensor, Tensor]]
 
 
-def python_cell(
-    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
-) -> tuple[Tensor, Tensor]:
+def python_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
     """PyTorch's operators, and autograd."""
     z_i, z_o, z_g = F.linear(torch.cat((old_h, input), 1), weights, bias).chunk(3, 1)
     new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()

@@ -161,9 +161,7 @@ def lltm_step_backward(
     return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
 
 
-def lltm(
-    input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def lltm(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check_lltm(input, weights, bias, h0, c0)
     steps, batch, _ = input.shape
     state = h0.shape[1]
