@@ -635,7 +635,7 @@ def lltm(
     (tensor([0.2311, 0.3808, 0.4526]), tensor([[1.5000]]))
     """
 
-    def steps(x: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, State]:
+    def steps(x: Tensor, h0: Tensor, c0: Tensor) -> Any:
         h, last, cells, _ = _lltm.call(x, weights, bias, h0, c0)
         h_n, c_n = last.unbind(0)
         return h, cells, (h_n, c_n)

@@ -4,17 +4,14 @@
 A row's way, and so its bits, do not depend on how many rows there are; how many of them a block takes does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 __all__ = ["CLUSTERS_SINCE", "Plan", "sequence_plan"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks
-GRIDS_SINCE = 70  # that runs a whole grid at once
-MOST_WEIGHTS = 96  # of a thread, in registers: of the 128 that it has where a block has 512 threads
-MOST_THREADS = 512
 LARGEST_CLUSTER = 8  # blocks of one; 16 are not on every GPU
-
+GRID_UNITS, GRID_PARTS = 16, 16  # of a block of a team all over the GPU
 
 @dataclass(frozen=True)
 class Plan:
@@ -82,10 +79,10 @@ class Plan:
         return CLUSTERS_SINCE if self.cluster > 1 else 0
 
 
-def _lanes(units: int) -> int:
+def _lanes(units: int, threads: int) -> int:
     """As many lanes a unit as a block has threads for."""
     lanes = 1
-    while lanes < 32 and 2 * lanes * units <= MOST_THREADS:
+    while lanes < 32 and 2 * lanes * units <= threads:
         lanes *= 2
     return lanes
 
@@ -94,27 +91,45 @@ def _even(n: int) -> int:
     return n + n % 2
 
 
+# The bounds below are those at which the compiler still keeps everything in registers.
+
+
+def _in_a_block(state: int, forward: bool) -> Plan | None:
+    """The weights in the registers of one block: three quarters of all there are for 128 units. A forward does better with
+    512 threads, of which each keeps those of 7 steps; a backward, whose sums have more to read, with 256."""
+    units = _even(state)
+    plan = Plan(state, units, _lanes(units, 512 if forward else 256))
+    if units > 128:
+        return None
+    return replace(plan, spare=max(0, plan.steps - 7)) if forward else plan
+
+
+def _in_a_cluster(state: int) -> Plan | None:
+    for cluster in (2, 4, LARGEST_CLUSTER):
+        units = _even(-(-state // cluster))
+        plan = Plan(state, units, _lanes(units, 256), cluster)
+        if plan.block <= 256 and plan.weights <= 144:
+            return plan
+    return None
+
+
+def _in_a_grid(state: int) -> Plan | None:
+    if state % 4 or state > 1024:
+        return None
+    return Plan(state, GRID_UNITS, GRID_PARTS, team=-(-state // GRID_UNITS))
+
+
 @cache
-def sequence_plan(state: int, capability: int) -> Plan | None:
+def sequence_plan(state: int, forward: bool, capability: int) -> Plan | None:
     """The way of float32 and 16-bit rows, one row a team; None if every step is a launch of its own.
 
     Args:
         state: units.
+        forward: the direction.
         capability: of the GPU, 90 for sm_90.
     """
-    clusters = (1, 2, 4, LARGEST_CLUSTER) if capability >= CLUSTERS_SINCE else (1,)
-    for cluster in clusters:
-        units = _even(-(-state // cluster))
-        plan = Plan(state, units, _lanes(units), cluster)
-        if plan.block <= MOST_THREADS and plan.weights <= MOST_WEIGHTS:
-            return plan
-    if capability < GRIDS_SINCE or state % 4:
-        return None
-    for units in (32, 16):
-        plan = Plan(state, units, _lanes(units), team=-(-state // units))
-        if plan.weights <= MOST_WEIGHTS:
-            return plan
-    return None
+    cluster = _in_a_cluster(state) if capability >= CLUSTERS_SINCE else None
+    return _in_a_block(state, forward) or cluster or _in_a_grid(state)
 
 
 @cache
@@ -126,7 +141,8 @@ def rows_of_team(plan: Plan, batch: int, at_once: int) -> Plan:
         at_once: blocks of it that run at once.
     """
     teams = max(1, at_once // (plan.cluster * plan.team))
+    most = min(4 if plan.weights <= 144 else 1, plan.parts)
     rows = 1
-    while rows < min(4, plan.parts) and -(-batch // rows) > teams:
+    while rows < most and -(-batch // rows) > teams:
         rows *= 2
-    return Plan(plan.state, plan.units, plan.parts, plan.cluster, plan.team, rows)
+    return replace(plan, rows=rows)

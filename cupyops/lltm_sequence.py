@@ -12,7 +12,7 @@ from .errors import LaunchError, expected
 from .geometry import Rows
 from .kernel import Kernel
 from .lltm import STRIDED, SUMS, check_parameters, check_sizes, step, step_backward_kernel
-from .lltm_plan import Plan, rows_of_team, sequence_plan
+from .lltm_plan import CLUSTERS_SINCE, Plan, rows_of_team, sequence_plan
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
@@ -50,33 +50,29 @@ def _kernel(name: str, plan: Plan, dtype: str, bands: int) -> Kernel:
 for _dtype in ("float16", "bfloat16", "float32"):
     # One of each kind, so that warmup() and the compile command find them.
     for _state in (128, 256, 1024):
-        _plan = sequence_plan(_state, 90)
-        assert _plan is not None
-        forward_kernel(_plan, _dtype)
-        backward_kernel(_plan, _dtype)
+        for _make, _forward in ((forward_kernel, True), (backward_kernel, False)):
+            _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE)
+            assert _plan is not None
+            _make(_plan, _dtype)
 
 
 @cache
-def way(state: int, batch: int, dtype: str, device: int) -> Plan | None:
-    """How a GPU makes all steps in one launch, forward and backward; None if it does not."""
-    if dtype == "float64":
+def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> Plan | None:
+    """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, or rows of more
+    elements than the texts count."""
+    if dtype == "float64" or 3 * state * batch >= 2**31:
         return None
-    plan = sequence_plan(state, driver.capability(device))
+    plan = sequence_plan(state, forward, driver.capability(device))
     if plan is None:
         return None
+    make = forward_kernel if forward else backward_kernel
     try:
-        for _ in range(3):  # more rows a team may leave fewer teams at once
-            kernels = forward_kernel(plan, dtype), backward_kernel(plan, dtype)
-            at_once = min(k.resident_blocks({"scalar_t": dtype}, device) for k in kernels)
-            if at_once < plan.cluster * plan.team:
-                return None
-            chosen = rows_of_team(plan, batch, at_once)
-            if chosen == plan:
-                break
-            plan = chosen
+        at_once = make(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
+        plan = rows_of_team(plan, batch, at_once)
+        at_once = make(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
     except LaunchError:  # not one block or cluster fits
         return None
-    return plan
+    return plan if at_once >= plan.cluster * plan.team else None
 
 
 def _launch(
@@ -112,7 +108,7 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
     transposed = weights.T
     library.addmm(bias, library.contiguous(x).reshape(rows, features), transposed[state:], flat)
     device = library.device_index(x)
-    plan = way(state, batch, dtype, device) if steps <= MOST_STEPS else None
+    plan = way(state, batch, dtype, True, device) if steps <= MOST_STEPS else None
     if plan is None:
         _forward_by_steps(library, transposed[:state], h0, c0, gates, h, cells, dtype)
         last[0], last[1] = h[steps - 1], cells[steps - 1]
@@ -181,7 +177,7 @@ def backward(
     h0, h, cells, gates = (library.contiguous(a) for a in (h0, h, cells, gates))
     grad_z = library.empty((steps, batch, 3 * state), dtype, x)
     device = library.device_index(x)
-    plan = way(state, batch, dtype, device) if steps <= MOST_STEPS else None
+    plan = way(state, batch, dtype, False, device) if steps <= MOST_STEPS else None
     if plan is None:
         grads = (grad_h, grad_last, grad_cells, grad_gates)
         first = _backward_by_steps(library, *grads, weights[:, :state], cells, gates, grad_z, dtype, want_h)

@@ -162,29 +162,32 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
             if (first_row + n / STATE < B)
                 exchange.row(n / STATE, 0)[n % STATE] = convert<acc_t>(first_h[first_row * STATE + n]);
         acc_t c[GROUPS], z[GROUPS][GATES];
-        // Elements of this lane's unit of a group's row in this step's (B, S).
-        long long at = (first_row + mine.row) * STATE + mine.unit;
+        // Of the rows of a step, of which there are fewer than 2^31 elements; where a step begins is the same for all threads.
+        const int row = static_cast<int>(first_row) + mine.row, rows = static_cast<int>(B);
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            const long long place = at + g * ROWS * STATE;
-            const bool there = mine.there && first_row + g * ROWS + mine.row < B;
+            const int place = (row + g * ROWS) * STATE + mine.unit, z_place = (row + g * ROWS) * GATES * STATE + mine.unit;
+            const bool there = mine.there && row + g * ROWS < rows;
             c[g] = there ? convert<acc_t>(first_c[place]) : acc_t(0);
 #pragma unroll
             for (int gate = 0; gate < GATES; ++gate)
-                z[g][gate] = there ? convert<acc_t>(gates[place * GATES - mine.unit * 2ll + gate * STATE]) : acc_t(0);
+                z[g][gate] = there ? convert<acc_t>(gates[z_place + gate * STATE]) : acc_t(0);
         }
         sync_team_memory();
         for (long long t = 0; t < T; ++t) {
+            scalar_t* const h_t = h + t * B * STATE;
+            scalar_t* const cells_t = cells + t * B * STATE;
+            scalar_t* const gates_t = gates + t * B * GATES * STATE;
+            const scalar_t* const gates_next = gates_t + B * GATES * STATE;
             acc_t made[GROUPS];
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
-                const bool there = mine.there && first_row + g * ROWS + mine.row < B;
-                const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
+                const int place = (row + g * ROWS) * STATE + mine.unit, z_place = (row + g * ROWS) * GATES * STATE + mine.unit;
+                const bool there = mine.there && row + g * ROWS < rows;
                 const acc_t given[GATES] = {z[g][0], z[g][1], z[g][2]};
                 if (there && t + 1 < T)  // under way while this step is made
 #pragma unroll
-                    for (int gate = 0; gate < GATES; ++gate)
-                        z[g][gate] = convert<acc_t>(gates[z_place + B * GATES * STATE + gate * STATE]);
+                    for (int gate = 0; gate < GATES; ++gate) z[g][gate] = convert<acc_t>(gates_next[z_place + gate * STATE]);
                 acc_t sums[ROWS * GATES];
 #pragma unroll
                 for (int n = 0; n < ROWS * GATES; ++n) sums[n] = 0;
@@ -211,23 +214,22 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 made[g] = there ? convert<acc_t>(new_h) : acc_t(0);
                 if (there && mine.writes) {
 #pragma unroll
-                    for (int gate = 0; gate < GATES; ++gate) gates[z_place + gate * STATE] = rounded[gate];
-                    h[place] = new_h;
-                    cells[place] = convert<scalar_t>(c[g]);
+                    for (int gate = 0; gate < GATES; ++gate) gates_t[z_place + gate * STATE] = rounded[gate];
+                    h_t[place] = new_h;
+                    cells_t[place] = convert<scalar_t>(c[g]);
                     if (t + 1 == T) {
-                        last[place - t * B * STATE] = new_h;
-                        last[place - (t - 1) * B * STATE] = convert<scalar_t>(c[g]);
+                        last[place] = new_h;
+                        (last + B * STATE)[place] = convert<scalar_t>(c[g]);
                     }
                 }
             }
-            at += B * STATE;
             if (t + 1 == T) break;
             ++exchange.turn;
             if (TEAM == 1)
 #pragma unroll
                 for (int g = 0; g < GROUPS; ++g)
                     if (mine.writes) exchange.row(g * ROWS + mine.row, 0)[mine.unit] = made[g];
-            exchange.meet(h + (t * B + first_row) * STATE, B - first_row, counters + tile, t + 1);
+            exchange.meet(h_t + first_row * STATE, B - first_row, counters + tile, t + 1);
         }
     }
 }
@@ -253,55 +255,56 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
     for (long long tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams) {
         exchange.clear();
         const long long first_row = tile * TILE;
-        long long at = ((T - 1) * B + first_row + mine.row) * STATE + mine.unit;
+        const int row = static_cast<int>(first_row) + mine.row, rows = static_cast<int>(B);
         acc_t dh[GROUPS], dc[GROUPS], bias_sum[GATES] = {0, 0, 0};
         acc_t z[GROUPS][GATES], cell[GROUPS], more[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
-            const bool there = mine.there && first_row + g * ROWS + mine.row < B;
+            const int place = (row + g * ROWS) * STATE + mine.unit, z_place = (row + g * ROWS) * GATES * STATE + mine.unit;
             dh[g] = dc[g] = more[g] = cell[g] = z[g][0] = z[g][1] = z[g][2] = 0;
-            if (!there) continue;
+            if (!mine.there || row + g * ROWS >= rows) continue;
             if (grad_last) {
-                dh[g] = convert<acc_t>(grad_last[place - (T - 1) * B * STATE]);
-                dc[g] = convert<acc_t>(grad_last[place - (T - 2) * B * STATE]);
+                dh[g] = convert<acc_t>(grad_last[place]);
+                dc[g] = convert<acc_t>((grad_last + B * STATE)[place]);
             }
-            if (grad_h) more[g] = convert<acc_t>(grad_h[place]);
-            cell[g] = convert<acc_t>(cells[place]);
+            if (grad_h) more[g] = convert<acc_t>((grad_h + (T - 1) * B * STATE)[place]);
+            cell[g] = convert<acc_t>((cells + (T - 1) * B * STATE)[place]);
 #pragma unroll
-            for (int gate = 0; gate < GATES; ++gate) z[g][gate] = convert<acc_t>(gates[z_place + gate * STATE]);
+            for (int gate = 0; gate < GATES; ++gate)
+                z[g][gate] = convert<acc_t>((gates + (T - 1) * B * GATES * STATE)[z_place + gate * STATE]);
         }
         for (long long t = T - 1; t >= 0; --t) {
+            const long long step = t * B * STATE, before = step - B * STATE;
+            scalar_t* const grad_z_t = grad_z + step * GATES;
             ++exchange.turn;
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
-                const long long place = at + g * ROWS * STATE, z_place = place * GATES - mine.unit * 2ll;
-                const bool there = mine.there && first_row + g * ROWS + mine.row < B;
+                const int place = (row + g * ROWS) * STATE + mine.unit, z_place = (row + g * ROWS) * GATES * STATE + mine.unit;
+                const bool there = mine.there && row + g * ROWS < rows;
                 const Unit unit(z[g][0], z[g][1], z[g][2]);
                 acc_t dz[GATES];
-                if (there && grad_cells) dc[g] += convert<acc_t>(grad_cells[place]);
+                if (there && grad_cells) dc[g] += convert<acc_t>((grad_cells + step)[place]);
                 unit.back(cell[g], dh[g] + more[g], dc[g], dz);
                 if (there && grad_gates)
-                    for (int gate = 0; gate < GATES; ++gate) dz[gate] += convert<acc_t>(grad_gates[z_place + gate * STATE]);
+                    for (int gate = 0; gate < GATES; ++gate)
+                        dz[gate] += convert<acc_t>((grad_gates + step * GATES)[z_place + gate * STATE]);
                 if (there && t > 0) {  // under way while this step is made
-                    const long long before = B * STATE;
-                    if (grad_h) more[g] = convert<acc_t>(grad_h[place - before]);
-                    cell[g] = convert<acc_t>(cells[place - before]);
+                    if (grad_h) more[g] = convert<acc_t>((grad_h + before)[place]);
+                    cell[g] = convert<acc_t>((cells + before)[place]);
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate)
-                        z[g][gate] = convert<acc_t>(gates[z_place - before * GATES + gate * STATE]);
+                        z[g][gate] = convert<acc_t>((gates + before * GATES)[z_place + gate * STATE]);
                 }
 #pragma unroll
                 for (int gate = 0; gate < GATES; ++gate) {
                     const scalar_t rounded = convert<scalar_t>(dz[gate]);
                     if (there) bias_sum[gate] += dz[gate];
-                    if (there && mine.writes) grad_z[z_place + gate * STATE] = rounded;
+                    if (there && mine.writes) grad_z_t[z_place + gate * STATE] = rounded;
                     if (TEAM == 1 && mine.writes)
                         exchange.row(g * ROWS + mine.row, gate)[mine.unit] = there ? convert<acc_t>(rounded) : acc_t(0);
                 }
             }
-            at -= B * STATE;
-            exchange.meet(grad_z + (t * B + first_row) * GATES * STATE, B - first_row, counters + tile, T - t);
+            exchange.meet(grad_z_t + first_row * GATES * STATE, B - first_row, counters + tile, T - t);
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 acc_t by_gate[ROWS][GATES], sums[ROWS];
