@@ -1,17 +1,19 @@
-"""Which way a sequence goes through an LLTM, by the number of units, dtype and GPU: the tables behind
+"""Which way a sequence goes through an LLTM, by the number of units and the GPU: the tables behind
 :mod:`cupyops.lltm_sequence`.
 
-A row's way, and so its bits, do not depend on how many rows there are; how many of them a block takes does.
+How a row's units are shared out, and so its bits, do not depend on how many rows there are; how many of them a block
+takes does. The bounds are those at which the compiler keeps everything in registers; they have not been tuned by
+measurements.
 """
 
 from dataclasses import dataclass, replace
 from functools import cache
 
-__all__ = ["CLUSTERS_SINCE", "Plan", "sequence_plan"]
+__all__ = ["CLUSTERS_SINCE", "MOST_TURNS", "Plan", "most_rows", "rows_of_team", "sequence_plan", "turns"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks
 LARGEST_CLUSTER = 8  # blocks of one; 16 are not on every GPU
-GRID_UNITS, GRID_PARTS = 16, 16  # of a block of a team all over the GPU
+MOST_TURNS = 4  # that a team all over the GPU takes at the rows, before launches of single steps are the quicker way
 
 @dataclass(frozen=True)
 class Plan:
@@ -91,9 +93,6 @@ def _even(n: int) -> int:
     return n + n % 2
 
 
-# The bounds below are those at which the compiler still keeps everything in registers.
-
-
 def _in_a_block(state: int, forward: bool) -> Plan | None:
     """The weights in the registers of one block: three quarters of all there are for 128 units. A forward does better with
     512 threads, of which each keeps those of 7 steps; a backward, whose sums have more to read, with 256."""
@@ -113,10 +112,11 @@ def _in_a_cluster(state: int) -> Plan | None:
     return None
 
 
-def _in_a_grid(state: int) -> Plan | None:
+def _in_a_grid(state: int, forward: bool) -> Plan | None:
     if state % 4 or state > 1024:
         return None
-    return Plan(state, GRID_UNITS, GRID_PARTS, team=-(-state // GRID_UNITS))
+    units = 16 if forward or state <= 768 else 8
+    return Plan(state, units, 256 // units, team=-(-state // units))
 
 
 @cache
@@ -129,20 +129,34 @@ def sequence_plan(state: int, forward: bool, capability: int) -> Plan | None:
         capability: of the GPU, 90 for sm_90.
     """
     cluster = _in_a_cluster(state) if capability >= CLUSTERS_SINCE else None
-    return _in_a_block(state, forward) or cluster or _in_a_grid(state)
+    return _in_a_block(state, forward) or cluster or _in_a_grid(state, forward)
+
+
+def most_rows(plan: Plan, forward: bool) -> int:
+    """As many rows, up to 4, as the registers hold the sums of beside the weights."""
+    kept = plan.weights - 12 * plan.spare
+    registers = min(255, 65536 // plan.block)
+    if forward and plan.block <= 256:
+        return min(4, plan.parts)
+    rows = 4 if kept + 100 <= registers else 2 if kept + 92 <= registers else 1
+    return min(rows, plan.parts)
 
 
 @cache
-def rows_of_team(plan: Plan, batch: int, at_once: int) -> Plan:
-    """The plan with as many rows a team as it takes for all teams to run at once, up to what the registers hold.
+def rows_of_team(plan: Plan, forward: bool, batch: int, at_once: int) -> Plan:
+    """The plan with as many rows a team as it takes for all teams to run at once, or as many as there is room for.
 
     Args:
         batch: rows in all.
         at_once: blocks of it that run at once.
     """
     teams = max(1, at_once // (plan.cluster * plan.team))
-    most = min(4 if plan.weights <= 144 else 1, plan.parts)
-    rows = 1
+    rows, most = 1, most_rows(plan, forward)
     while rows < most and -(-batch // rows) > teams:
         rows *= 2
     return replace(plan, rows=rows)
+
+
+def turns(plan: Plan, batch: int, at_once: int) -> int:
+    """How often a team all over the GPU has to go through all steps."""
+    return -(-batch // (plan.tile * max(1, at_once // plan.team)))

@@ -12,7 +12,7 @@ from .errors import LaunchError, expected
 from .geometry import Rows
 from .kernel import Kernel
 from .lltm import STRIDED, SUMS, check_parameters, check_sizes, step, step_backward_kernel
-from .lltm_plan import CLUSTERS_SINCE, Plan, rows_of_team, sequence_plan
+from .lltm_plan import CLUSTERS_SINCE, MOST_TURNS, Plan, rows_of_team, sequence_plan, turns
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
@@ -58,8 +58,8 @@ for _dtype in ("float16", "bfloat16", "float32"):
 
 @cache
 def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> Plan | None:
-    """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, or rows of more
-    elements than the texts count."""
+    """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, teams all over it
+    would have to take too many turns, or rows have more elements than the texts count."""
     if dtype == "float64" or 3 * state * batch >= 2**31:
         return None
     plan = sequence_plan(state, forward, driver.capability(device))
@@ -68,11 +68,13 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> Plan 
     make = forward_kernel if forward else backward_kernel
     try:
         at_once = make(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
-        plan = rows_of_team(plan, batch, at_once)
+        plan = rows_of_team(plan, forward, batch, at_once)
         at_once = make(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
     except LaunchError:  # not one block or cluster fits
         return None
-    return plan if at_once >= plan.cluster * plan.team else None
+    if at_once < plan.cluster * plan.team or (plan.team > 1 and turns(plan, batch, at_once) > MOST_TURNS):
+        return None
+    return plan
 
 
 def _launch(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cupyops.lltm_plan import Plan, rows_of_team, sequence_plan
+from cupyops.lltm_plan import MOST_TURNS, Plan, most_rows, rows_of_team, sequence_plan, turns
 
 STATES = [*range(1, 300), *range(300, 1100, 7), 512, 768, 1024, 4096]
 EACH_WAY = pytest.mark.parametrize("forward", [True, False])
@@ -37,8 +37,8 @@ def test_a_plan_fits_a_multiprocessor(forward: bool, capability: int) -> None:
         plan = sequence_plan(state, forward, capability)
         if plan is None:
             continue
-        for rows in (1, 4):
-            plan = replace(plan, rows=min(rows, plan.parts))
+        for rows in (1, most_rows(plan, forward)):
+            plan = replace(plan, rows=rows)
             assert plan.block <= 512
             registers = min(255, 65536 // plan.block // 8 * 8)
             assert plan.weights - 12 * plan.spare + 40 <= registers
@@ -65,10 +65,23 @@ def test_the_number_of_rows_changes_what_a_team_takes_and_nothing_else(forward: 
         plan = sequence_plan(state, forward, 90)
         assert plan is not None
         for batch in (1, 16, 64, 1000, 100_000):
-            chosen = rows_of_team(plan, batch, 132)
+            chosen = rows_of_team(plan, forward, batch, 132)
             assert replace(chosen, rows=1) == plan
             teams = 132 // (plan.cluster * plan.team)
             assert chosen.rows == 1 or -(-batch // (chosen.rows // 2)) > teams
+            assert chosen.rows == most_rows(plan, forward) or -(-batch // chosen.rows) <= teams
+
+
+def test_turns_of_teams_all_over_the_gpu() -> None:
+    plan = Plan(512, 16, 16, team=32, rows=4)
+    assert [turns(plan, batch, 132) for batch in (1, 16, 17, 64, 65)] == [1, 1, 2, 4, 5]
+    assert turns(plan, 8, 32) == 2
+    # The sizes of the benchmark that are to go in one launch.
+    for state, batch in ((512, 16), (768, 16), (1024, 16)):
+        for forward in (True, False):
+            chosen = sequence_plan(state, forward, 90)
+            assert chosen is not None
+            assert turns(rows_of_team(chosen, forward, batch, 132), batch, 132) <= MOST_TURNS
 
 
 def test_bytes_of_shared_memory() -> None:
