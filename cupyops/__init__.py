@@ -14,6 +14,8 @@ from .kernel import Kernel
 from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
 from .linear import linear, linear_backward
 from .linear_gelu import linear_gelu, linear_gelu_backward
+from .lltm import lltm_cell, lltm_cell_backward
+from .lltm_sequence import lltm_sequence, lltm_sequence_backward
 from .simulator import simulate
 from .tuned import Tuned
 from .warmup import warmup
@@ -41,6 +43,10 @@ __all__ = [
     "linear_backward",
     "linear_gelu",
     "linear_gelu_backward",
+    "lltm_cell",
+    "lltm_cell_backward",
+    "lltm_sequence",
+    "lltm_sequence_backward",
     "load_bundle",
     "set_debug",
     "simulate",

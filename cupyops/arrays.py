@@ -70,6 +70,8 @@ class ArrayLibrary(Protocol):
     def info(self, x: Array, /) -> Info: ...
     def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
     def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
+    def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
+    def addmm(self, c: Array, a: Array, b: Array, out: Array, /) -> None: ...  # out = c + a·b; c may be out
 
 
 class CupyLibrary:
@@ -145,6 +147,14 @@ class CupyLibrary:
     def device(self, device: int) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = toolchain.cupy().cuda.Device(device)
         return context
+
+    def matmul_into(self, a: Array, b: Array, out: Array) -> None:
+        with out.device:
+            out[...] = toolchain.cupy().matmul(a, b)
+
+    def addmm(self, c: Array, a: Array, b: Array, out: Array) -> None:
+        with out.device:
+            out[...] = c + toolchain.cupy().matmul(a, b)
 
 
 class _Libraries(dict[type, ArrayLibrary]):

@@ -100,7 +100,8 @@ def launch(
 
 
 def _submit(variant: "Variant", values: Sequence[Any], grid: Sequence[int], stream: int) -> None:
-    driver.submit(variant.function, grid, variant.threads, variant.shared, stream, variant.packed(values))
+    buffer, whole = variant.packed(values), variant.cooperative
+    driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=whole)
 
 
 class _Guarded:

@@ -62,17 +62,40 @@ def launch_kernel() -> Callable[..., None]:
     return call
 
 
+@cache
+def launch_cooperative_kernel() -> Callable[..., None]:
+    """The same of cuLaunchCooperativeKernel: all blocks of the grid run at once, or the driver refuses. Two such grids
+    on two streams, each of which would fit alone, run one after the other and do not wait for each other for ever."""
+    toolchain.cupy()
+    from cupy.cuda import driver
+
+    call: Callable[..., None] = driver.launchCooperativeKernel
+
+    def launch(*arguments: int) -> None:
+        call(*arguments[:-1])  # it has no `extra`
+
+    return launch
+
+
 def submit(
-    function: int, grid: Sequence[int], block: Sequence[int], shared: int, stream: int, buffer: ArgumentBuffer
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared: int,
+    stream: int,
+    buffer: ArgumentBuffer,
+    *,
+    cooperative: bool = False,
 ) -> None:
     """Launches on the current device. A thread that has never used the GPU gets its context first."""
+    launch = launch_cooperative_kernel() if cooperative else launch_kernel()
     try:
-        launch_kernel()(function, *grid, *block, shared, stream, buffer.addresses, 0)
+        launch(function, *grid, *block, shared, stream, buffer.addresses, 0)
     except Exception as error:
         if "INVALID_CONTEXT" not in str(error):
             raise
         ensure_context()
-        launch_kernel()(function, *grid, *block, shared, stream, buffer.addresses, 0)
+        launch(function, *grid, *block, shared, stream, buffer.addresses, 0)
 
 
 # What the driver says, from then on, to whoever asks, once a kernel has failed while it ran.

@@ -184,6 +184,8 @@ def write_fast_lane(
     constants: Mapping[str, int],
     lane: TensorLane,
     checked: Callable[..., None],
+    *,
+    cooperative: bool = False,
 ) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
     """The function, the one for fresh outputs, and the dictionary from (device, dtypes) to loaded kernels that both
     look in, still empty."""
@@ -196,7 +198,7 @@ def write_fast_lane(
             "current_device": lane.current_device,
             "stream": lane.stream,
             "checked": checked,
-            "launch_kernel": driver.launch_kernel(),
+            "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
             # What a wrong argument raises on the way: the checked lane says it better.
             "errors": (AttributeError, TypeError, ValueError, OverflowError, driver.struct.error, RuntimeError),
         }

@@ -47,12 +47,13 @@ class Variant:
         threads: of a block.
         shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster.
+        cooperative: all blocks must run at once.
         pack_into: writes all argument values into a buffer, exactly as wide as the kernel declares them.
         buffers: free argument buffers; a launch takes one and gives it back, so that threads never share one.
     """
 
     __slots__ = (
-        *("_packing", "_resident", "buffers", "cluster", "function"),
+        *("_packing", "_resident", "buffers", "cluster", "cooperative", "function"),
         *("grid", "pack_into", "raw", "shared", "threads", "unit", "what"),
     )
 
@@ -64,6 +65,7 @@ class Variant:
         geometry: Geometry,
         target: Target,
         shared: int,
+        cooperative: bool = False,
     ) -> None:
         self.what = what
         self.raw = raw
@@ -73,6 +75,7 @@ class Variant:
         self.threads = geometry.threads
         self.shared = shared
         self.cluster = geometry.cluster
+        self.cooperative = cooperative
         self._resident: int | None = None
         self._packing = packing
         self.pack_into = packing[0].pack_into
@@ -114,6 +117,8 @@ class Kernel:
         headers: texts for ``#include "name"`` beside the shared ones.
         options: for NVRTC, beside :data:`cupyops.compiler.OPTIONS`.
         since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
+        cooperative: blocks wait for one another, so all must run at once: the driver refuses a grid of more than
+            :meth:`resident_blocks`.
         choices: what the undeclared types are in the compilations that :func:`cupyops.warmup` and the compile command
             make; by default each of ``dtypes`` for all of them.
 
@@ -149,6 +154,7 @@ class Kernel:
         headers: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         since: int = 0,
+        cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         beside: dict[str, str] = {}
@@ -158,6 +164,7 @@ class Kernel:
         self.name = name = the_kernel(text) if name is None else name
         geometry = Threads() if geometry is None else geometry
         self.since = since
+        self.cooperative = cooperative
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
@@ -282,7 +289,7 @@ class Kernel:
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
-            return Variant(what, raw, packing, self.geometry, target, self.shared)
+            return Variant(what, raw, packing, self.geometry, target, self.shared, self.cooperative)
 
     def _located(self, error: CompileError) -> CompileError:
         return CompileError(located(str(error), self.filename, self.text, self._declared_in))
@@ -362,7 +369,8 @@ class Kernel:
     def _submit(self, variant: Variant, call: Call, grid: Grid, stream: int) -> None:
         buffer = variant.packed(call.addresses)
         try:
-            driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer)
+            whole = variant.cooperative
+            driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=whole)
         except Exception as error:  # CuPy's driver errors
             arrays = ", ".join(f"{n}: {i}" for n, i in call.infos.items())
             raise LaunchError(
@@ -378,7 +386,12 @@ class Kernel:
         with _BUILDING:
             if self.launch == self.checked_launch:
                 self.launch, self.launch_fresh, self._fast_variants = write_fast_lane(
-                    self.signature, self.geometry, self.constants, tensors, self.checked_launch
+                    self.signature,
+                    self.geometry,
+                    self.constants,
+                    tensors,
+                    self.checked_launch,
+                    cooperative=self.cooperative,
                 )
             self._fast_variants[key] = variant
 

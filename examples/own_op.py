@@ -34,7 +34,7 @@ def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    from cupyops.torch import bench_op, check_op  # type: ignore[attr-defined]
+    from cupyops.torch import bench_op, check_op
 
     inputs = tuple(torch.randn(2, 1000, device="cuda" if torch.cuda.is_available() else "cpu"))
     print(check_op(swiglu, inputs), bench_op(swiglu, inputs), sep="\n")

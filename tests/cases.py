@@ -84,6 +84,43 @@ def _with_weight(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
     return of_x
 
 
+def _narrow(x: Any) -> Any:
+    """Rows short enough for a square of weights; of what is no tensor, itself."""
+    n = _last(x)[0] if isinstance(x, Tensor) else 1
+    return x if n <= 64 else x.reshape(-1, max(d for d in range(1, 33) if n % d == 0))
+
+
+def _lltm_parameters(like: Any) -> tuple[Tensor, Tensor]:
+    """Weights and bias for as many features as units, the same ones every time."""
+    n = _last(like)[0]
+    device, dtype = getattr(like, "device", None), getattr(like, "dtype", torch.float32)
+    weights = torch.arange(6 * n * n, device=device, dtype=torch.float32).reshape(3 * n, 2 * n)
+    bias = torch.arange(3 * n, device=device, dtype=torch.float32)
+    return (weights.sin() / max(n, 1) ** 0.5).to(dtype), bias.cos().to(dtype)
+
+
+def _lltm_cell(x: Tensor, state: Tensor) -> Tensor:
+    rows, states = _narrow(x), _narrow(state)
+    h, c = bridge.lltm_cell(rows, *_lltm_parameters(rows), states, states)
+    return (h + c).reshape(getattr(x, "shape", ()))
+
+
+def _lltm_cell_theirs(x: Tensor, state: Tensor) -> Tensor:
+    shape = x.shape
+    x, state = _narrow(x), _narrow(state)
+    weights, bias = _lltm_parameters(x)
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        lower = torch.get_autocast_dtype(x.device.type)
+        x, state, weights, bias = (t.to(lower) for t in (x, state, weights, bias))
+    z_i, z_o, z_g = F.linear(torch.cat((state, x), -1), weights, bias).chunk(3, -1)
+    c = state + F.elu(z_g) * z_i.sigmoid()
+    return (c.tanh() * z_o.sigmoid() + c).reshape(shape)
+
+
+def _lltm_arguments(x: Tensor, state: Tensor) -> tuple[Any, ...]:
+    return (x, *_lltm_parameters(x), state, state)
+
+
 CASES = [
     Case("add2", bridge.add2, torch.add, torch.ops.cupyops.add2.default, _and(1), 2),
     Case(
@@ -152,5 +189,15 @@ CASES = [
         elementwise=False,
         atol=1e-4,
         library=True,
+    ),
+    Case(
+        "lltm_cell",
+        _lltm_cell,
+        _lltm_cell_theirs,
+        torch.ops.cupyops.lltm_cell.default,
+        _lltm_arguments,
+        2,
+        elementwise=False,
+        atol=1e-5,
     ),
 ]

@@ -9,6 +9,15 @@ from .operator import Operator, operator
 from .row_reduce import row_reduce
 
 __all__ = [
-    *("CHECKS", "CheckFailed", "ExportReport", "Operator", "bench_op", "check_op", "checks_for"),
-    *("elementwise", "export_onnx", "operator", "row_reduce"),
+    "CHECKS",
+    "CheckFailed",
+    "ExportReport",
+    "Operator",
+    "bench_op",
+    "check_op",
+    "checks_for",
+    "elementwise",
+    "export_onnx",
+    "operator",
+    "row_reduce",
 ]

@@ -75,5 +75,11 @@ class TorchLibrary:
     def device(self, device: int) -> AbstractContextManager[Any]:
         return torch.cuda.device(device)
 
+    def matmul_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        torch.mm(a, b, out=out)
+
+    def addmm(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        torch.addmm(c, a, b, out=out)
+
 
 register(torch.Tensor, TorchLibrary())

@@ -8,17 +8,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..add2 import check_alpha
+from ..arrays import LIBRARIES
 from ..gelu import check as check_gelu
 from ..layer_norm_checks import check as check_layer_norm
 from ..layer_norm_checks import check_backward, check_residual
 from ..linear import check as check_linear
 from ..linear import check_backward as check_linear_backward
 from ..linear_gelu import check_backward as check_linear_gelu_backward
+from ..lltm import check as check_lltm_cell
+from ..lltm import check_backward as check_lltm_cell_backward
+from ..lltm_sequence import check as check_lltm
+from ..lltm_sequence import check_backward as check_lltm_backward
 from .arrays import DTYPE_NAMES
 
 __all__ = [
     *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
     *("linear", "linear_backward", "linear_gelu", "linear_gelu_backward"),
+    *("lltm", "lltm_backward", "lltm_cell", "lltm_cell_backward"),
 ]
 
 
@@ -38,7 +44,7 @@ def gelu_backward(grad_y: Tensor, x: Tensor, approximate: str) -> Tensor:
     return grad_x
 
 
-def _stats_dtype(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -47,7 +53,7 @@ def layer_norm(
 ) -> tuple[Tensor, Tensor]:
     check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape)
     y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    wide = _stats_dtype(x.dtype)
+    wide = _wide_dtype(x.dtype)
     return y, torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
@@ -128,3 +134,124 @@ def linear_gelu_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_linear_gelu_backward(grad_y, z, x, weight, approximate)
     return linear_backward(gelu_backward(grad_y, z, approximate), x, weight, want_bias)
+
+
+def lltm_cell(
+    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_lltm_cell(input, weights, bias, old_h, old_cell)
+    gates = F.linear(torch.cat((old_h, input), 1), weights, bias)
+    z_i, z_o, z_g = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell, gates
+
+
+def lltm_cell_backward(
+    grad_h: Tensor | None,
+    grad_cell: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    old_h: Tensor,
+    new_cell: Tensor,
+    gates: Tensor,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dtype, state = input.dtype, old_h.shape[1]
+    library = LIBRARIES[type(input)]
+    check_lltm_cell_backward(
+        library, DTYPE_NAMES[dtype], grad_h, grad_cell, grad_gates, new_cell, gates, (input.shape[0], state)
+    )
+    grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
+    narrow = grad_z.to(dtype)
+    return (
+        narrow @ weights[:, state:] if want_input else input.new_empty(0),
+        narrow.t() @ torch.cat((old_h, input), 1) if want_weights else input.new_empty(0),
+        grad_z.sum(0).to(dtype) if want_bias else input.new_empty(0),
+        narrow @ weights[:, :state] if want_h else input.new_empty(0),
+        grad_old.to(dtype) if want_cell else input.new_empty(0),
+    )
+
+
+def lltm_step_backward(
+    grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None, new_cell: Tensor, gates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From the gradients of a step's results, those of z = [h, x]·Wᵀ + b and of the old cell, in the arithmetic's
+    dtype."""
+    wide = _wide_dtype(gates.dtype)
+    zero = torch.zeros_like(new_cell, dtype=wide)
+    dh, dc = (zero if g is None else g.to(wide) for g in (grad_h, grad_cell))
+    z_i, z_o, z_g = gates.to(wide).chunk(3, 1)
+    i, o, g = z_i.sigmoid(), z_o.sigmoid(), F.elu(z_g)
+    t = new_cell.to(wide).tanh()
+    dc = dc + dh * o * (1 - t * t)
+    # The derivative of elu from its value: right at 0, and NaN where z is.
+    slope = torch.where(g > 0, torch.ones_like(g), g + 1)
+    grad_z = torch.cat((dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * i * slope), 1)
+    return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
+
+
+def lltm(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_lltm(input, weights, bias, h0, c0)
+    steps, batch, _ = input.shape
+    state = h0.shape[1]
+    # The part of every step's gates that the input makes, at once.
+    given = F.linear(input, weights[:, state:], bias)
+    h, cells, gates = [], [], []
+    new_h, new_cell = h0, c0
+    for t in range(steps):
+        gates.append(torch.addmm(given[t], new_h, weights[:, :state].t()))
+        z_i, z_o, z_g = gates[-1].chunk(3, 1)
+        new_cell = new_cell + F.elu(z_g) * z_i.sigmoid()
+        new_h = new_cell.tanh() * z_o.sigmoid()
+        h.append(new_h)
+        cells.append(new_cell)
+    last = torch.stack((new_h, new_cell))
+    if not steps:
+        nothing, none_of_gates = input.new_empty(0, batch, state), input.new_empty(0, batch, 3 * state)
+        return nothing, last, nothing.clone(), none_of_gates
+    return torch.stack(h), last, torch.stack(cells), torch.stack(gates)
+
+
+def lltm_backward(
+    grad_h: Tensor | None,
+    grad_last: Tensor | None,
+    grad_cells: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    h0: Tensor,
+    h: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    check_lltm_backward(grad_h, grad_last, grad_cells, grad_gates, input, h0, h, cells, gates)
+    dtype, wide, state, steps = input.dtype, _wide_dtype(input.dtype), h0.shape[1], input.shape[0]
+    recurrent = weights[:, :state].to(wide)
+    dh, dc = torch.zeros_like(torch.stack((h0, h0)), dtype=wide) if grad_last is None else grad_last.to(wide)
+    found = []
+    for t in range(steps - 1, -1, -1):
+        dh = dh if grad_h is None else dh + grad_h[t].to(wide)
+        dc = dc if grad_cells is None else dc + grad_cells[t].to(wide)
+        grad_z, dc = lltm_step_backward(dh, dc, None if grad_gates is None else grad_gates[t], cells[t], gates[t])
+        found.append(grad_z)
+        dh = grad_z @ recurrent
+    z = torch.stack(found[::-1]) if steps else gates.new_zeros(gates.shape, dtype=wide)
+    before = torch.cat((h0.unsqueeze(0), h[:-1])) if steps else h
+    inputs = torch.cat((before, input), 2).to(wide)
+    return (
+        (z @ weights[:, state:].to(wide)).to(dtype) if want_input else input.new_empty(0),
+        (z.flatten(0, 1).t() @ inputs.flatten(0, 1)).to(dtype) if want_weights else input.new_empty(0),
+        z.sum((0, 1)).to(dtype) if want_bias else input.new_empty(0),
+        dh.to(dtype).clone() if want_h else input.new_empty(0),
+        dc.to(dtype).clone() if want_cell else input.new_empty(0),
+    )

@@ -1,0 +1,432 @@
+"""The LLTM over a sequence: each way through the steps, gradients, lengths, packed sequences, layers, errors."""
+
+import copy
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import FLOATS
+from support import alike
+from test_lltm import assert_as_accurate
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import cupyops
+from autograd_bridge import LLTM, LLTMLayers, lltm, lltm_cell
+from cupyops.lltm_plan import Plan
+
+body = sys.modules["cupyops.lltm_sequence"]  # the package gives the function by this name
+op = torch.ops.cupyops.lltm
+
+# Steps, rows, features, units, and the way of a GPU that is given; each with several tiles or a tile that is not full.
+WAYS = {
+    "by steps": (4, 5, 3, 8, None),
+    "a block": (5, 3, 4, 7, Plan(7, 8, 2)),
+    "a block of several rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=4)),
+    "a block of groups of rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=2, groups=2)),
+    "weights in shared memory": (4, 2, 1, 20, Plan(20, 20, 8, spare=1)),
+    "a cluster": (6, 3, 5, 24, Plan(24, 6, 8, cluster=4, rows=2)),
+    "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4, spare=1)),
+    "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
+    "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
+}
+EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
+
+
+@pytest.fixture
+def sized(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int, int]:
+    """The sizes of a way, which the kernels are made to take."""
+    *sizes, plan = WAYS[way]
+    monkeypatch.setattr(body, "way", lambda *_: plan)
+    return tuple(sizes)  # type: ignore[return-value]
+
+
+def operands(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
+    """input, weights, bias, h0, c0 that want gradients."""
+    t, b, f, s = sizes
+    generator = torch.Generator().manual_seed(t + b + f + s)
+    scale = (f + s) ** -0.5
+    shapes = (((t, b, f), 1.0), ((3 * s, f + s), scale), ((3 * s,), scale), ((b, s), 1.0), ((b, s), 1.0))
+    drawn = (torch.randn(shape, generator=generator) * k for shape, k in shapes)
+    return [x.to(device, dtype).requires_grad_() for x in drawn]
+
+
+def plainly(
+    input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One cell after the other, by PyTorch's operators: what the operator gives."""
+    steps = []
+    for x in input:
+        gates = torch.addmm(bias, torch.cat((h, x), 1), weights.t())
+        z_i, z_o, z_g = gates.chunk(3, 1)
+        c = c + torch.nn.functional.elu(z_g) * z_i.sigmoid()
+        h = c.tanh() * z_o.sigmoid()
+        steps.append((h, c, gates))
+    hs, cs, zs = (torch.stack(part) for part in zip(*steps, strict=True))
+    return hs, torch.stack((h, c)), cs, zs
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@EACH_WAY
+def test_values_and_gradients_against_float64(
+    way: str, sized: tuple[int, int, int, int], device: str, dtype: torch.dtype
+) -> None:
+    if dtype == torch.float64 and WAYS[way][-1] is not None:
+        return  # it goes by steps
+    ours = operands(sized, dtype, device)
+    theirs = [x.detach().requires_grad_() for x in ours]
+    exact = [x.detach().double().requires_grad_() for x in ours]
+    found = [f(*x) for f, x in ((op, ours), (plainly, theirs), (plainly, exact))]
+    for name, a, b, c in zip(("h", "last", "cells", "gates"), *found, strict=True):
+        assert_as_accurate(a, b, c, name)
+    grads = [torch.randn_like(y) for y in found[0]]
+    gradients = [
+        torch.autograd.grad(y, x, [g.to(y[0].dtype) for g in grads])
+        for y, x in zip(found, (ours, theirs, exact), strict=True)
+    ]
+    for name, a, b, c in zip(("input", "weights", "bias", "h0", "c0"), *gradients, strict=True):
+        assert_as_accurate(a, b, c, f"gradient of {name}")
+
+
+@EACH_WAY
+def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, int], device: str) -> None:
+    """What no gradient comes back to is a null pointer to the kernel, not zeros."""
+    ours = operands(sized, torch.float32, device)
+    theirs = [x.detach().double().requires_grad_() for x in ours]
+    for i in range(4):
+        grads = [
+            torch.autograd.grad(f(*x)[i].square().sum(), x, allow_unused=True)
+            for f, x in ((op, ours), (plainly, theirs))
+        ]
+        for a, b in zip(*grads, strict=True):
+            if b is None:
+                assert not a.any()
+            else:
+                torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@EACH_WAY
+def test_the_same_bits_over_100_runs(way: str, sized: tuple[int, int, int, int], device: str, lane: str) -> None:
+    inputs = operands(sized, torch.float32, device)
+    first = None
+    for _ in range(100 if lane == "cuda" else 5):
+        y = op(*inputs)
+        found = (*y, *torch.autograd.grad((y[0].sum(), y[1].sum()), inputs))
+        first = first or found
+        assert all(alike(a, b) for a, b in zip(found, first, strict=True))
+
+
+@EACH_WAY
+def test_bits_of_a_row_do_not_depend_on_the_batch(
+    way: str, sized: tuple[int, int, int, int], device: str, kernels: bool
+) -> None:
+    if not kernels or WAYS[way][-1] is None:
+        return  # the products of PyTorch's depend on it
+
+    def results(x: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> list[Tensor]:
+        # A part of z that PyTorch's product makes, whose bits depend on the number of rows, is left out.
+        h, last, cells, gates = op(x * 0, weights, bias, h0, c0)
+        return [h, last, cells, gates, *torch.autograd.grad((h.sum(), last.sum()), (h0, c0))]
+
+    inputs = operands(sized, torch.float32, device)
+    whole = results(*inputs)
+    for rows in (slice(0, 1), slice(sized[1] - 2, sized[1])):
+        x, weights, bias, h0, c0 = inputs
+        for a, b in zip(results(x[:, rows], weights, bias, h0[rows], c0[rows]), whole, strict=True):
+            assert alike(a, b[:, rows] if b.dim() == 3 else b[rows])
+
+
+def test_rows_shared_in_another_way_give_the_same_bits(
+    device: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        return
+    inputs = [x.detach() for x in operands((4, 6, 3, 20), torch.float32, device)]
+    found = []
+    for rows, groups, spare in ((1, 1, 0), (2, 1, 0), (4, 2, 0), (2, 2, 1)):
+        plan = Plan(20, 20, 8, rows=rows, groups=groups, spare=spare)
+        monkeypatch.setattr(body, "way", lambda *_, plan=plan: plan)
+        h, _, cells, gates = op(*inputs)
+        back = torch.ops.cupyops.lltm_backward(
+            h, None, None, None, *inputs[:2], inputs[3], h, cells, gates, *(True,) * 5
+        )
+        found.append((h, cells, gates, back[3], back[4]))
+    for other in found[1:]:
+        assert all(alike(a, b) for a, b in zip(other, found[0], strict=True))
+
+
+def test_gradients_and_gradients_of_gradients(device: str) -> None:
+    inputs = operands((3, 2, 1, 3), torch.float64, device)
+    assert torch.autograd.gradcheck(op, inputs)
+    assert torch.autograd.gradgradcheck(op, inputs)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 4, 8, 16, 6, 25])
+def test_subsets_of_inputs_that_require_grad(device: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(6, 6, 8)
+    for chosen in (plan, None):
+        monkeypatch.setattr(body, "way", lambda *_, chosen=chosen: chosen)
+        drawn = operands((3, 4, 2, 6), torch.float32, device)
+        ours = [x.detach().requires_grad_(bool(wanted >> i & 1)) for i, x in enumerate(drawn)]
+        theirs = [x.detach().requires_grad_(x.requires_grad) for x in ours]
+        for f, inputs in ((op, ours), (plainly, theirs)):
+            h, last, *_ = f(*inputs)
+            (h.square().sum() + last.sum()).backward()
+        for a, b in zip(ours, theirs, strict=True):
+            if a.grad is None or b.grad is None:
+                assert a.grad is b.grad
+            else:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 2, 4), (2, 0, 2, 4), (1, 1, 0, 1), (3, 2, 0, 4), (1, 5, 3, 2)], ids=str)
+def test_sizes_of_nothing_and_one(device: str, sizes: tuple[int, int, int, int]) -> None:
+    inputs = operands(sizes, torch.float32, device)
+    t, b, _, s = sizes
+    h, last, cells, gates = op(*inputs)
+    assert (h.shape, last.shape, cells.shape, gates.shape) == ((t, b, s), (2, b, s), (t, b, s), (t, b, 3 * s))
+    grads = torch.autograd.grad(h.sum() + (2 * last).sum(), inputs)
+    for g, x in zip(grads, inputs, strict=True):
+        assert g.shape == x.shape
+    if t == 0:
+        assert alike(last[0].detach(), inputs[3].detach())
+        assert (grads[3] == 2).all()
+        assert not grads[1].any()
+    elif b:
+        for y, wanted in zip((h, last), plainly(*inputs), strict=False):
+            torch.testing.assert_close(y, wanted)
+
+
+def test_layouts(device: str) -> None:
+    x, weights, bias, h0, c0 = (t.detach() for t in operands((4, 6, 6, 8), torch.float32, device))
+    wanted = op(x, weights, bias, h0, c0)
+    views: list[Callable[[Tensor], Tensor]] = [
+        lambda t: t.transpose(0, 1).contiguous().transpose(0, 1) if t.dim() > 1 else t,
+        lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    ]
+    for view in views:
+        for y, w in zip(op(*(view(t) for t in (x, weights, bias, h0, c0))), wanted, strict=True):
+            torch.testing.assert_close(y, w, rtol=1e-5, atol=1e-5)
+
+
+# PyTorch's machinery
+
+
+def test_opcheck(device: str) -> None:
+    for dtype in (torch.float32, torch.float64):
+        torch.library.opcheck(op.default, operands((3, 2, 2, 4), dtype, device))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_fullgraph(device: str, dynamic: bool) -> None:
+    torch.compiler.reset()
+    model = LLTM(3, 4).to(device)
+
+    def loss(x: Tensor) -> Tensor:
+        output, (h, c) = model.forward_sequence(2 * x)
+        return output.square().sum() + h.sum() + c.sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for steps in (3, 5):
+        x = torch.randn(steps, 2, 3, device=device, requires_grad=True)
+        twin = x.detach().requires_grad_()
+        got, wanted = compiled(x), loss(twin)
+        torch.testing.assert_close(got, wanted)
+        got.backward()
+        wanted.backward()
+        torch.testing.assert_close(x.grad, twin.grad)
+
+
+def test_torch_func_and_vmap(device: str) -> None:
+    inputs = [x.detach() for x in operands((3, 2, 2, 3), torch.float64, device)]
+
+    def loss(f: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+        return lambda *x: f(*x)[0].square().sum()
+
+    for got, wanted in zip(
+        torch.func.grad(loss(op), (0, 1, 4))(*inputs), torch.func.grad(loss(plainly), (0, 1, 4))(*inputs), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+    batch = torch.randn(4, *inputs[0].shape, dtype=torch.float64, device=device)
+    got = torch.func.vmap(op, in_dims=(0, None, None, None, None))(batch, *inputs[1:])[0]
+    torch.testing.assert_close(got, torch.stack([plainly(x, *inputs[1:])[0] for x in batch]))
+
+
+def test_autocast_takes_the_lower_type(device: str) -> None:
+    model = LLTM(3, 4).to(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        output, (h, _) = model.forward_sequence(torch.randn(2, 5, 3, device=device))
+    assert output.dtype == h.dtype == torch.bfloat16
+    output.float().sum().backward()
+    assert model.weights.grad is not None
+    assert model.weights.grad.dtype == torch.float32
+
+
+@pytest.mark.simulator
+def test_arrays_without_pytorch() -> None:
+    inputs = [x.detach() for x in operands((3, 4, 2, 6), torch.float32, "cpu")]
+    wanted = op(*inputs)
+    grads = torch.randn_like(wanted[0]), torch.randn_like(wanted[1])
+    x, weights, _, h0, _ = inputs
+    back = torch.ops.cupyops.lltm_backward(*grads, None, None, x, weights, h0, wanted[0], *wanted[2:], *(True,) * 5)
+    with cupyops.simulate(sanitize=True):
+        found = cupyops.lltm_sequence(*(t.numpy() for t in inputs))
+        arrays = [t.numpy() for t in (*grads, x, weights, h0)]
+        gradients = cupyops.lltm_sequence_backward(*arrays, found[0], *found[2:])
+    for a, b in zip((*found, *gradients), (*wanted, *back), strict=True):
+        torch.testing.assert_close(torch.from_numpy(a), b, rtol=1e-5, atol=1e-5)
+
+
+# What users of nn.LSTM expect
+
+
+def test_a_sequence_is_its_steps(device: str) -> None:
+    x, weights, bias, h, c = (t.detach() for t in operands((5, 3, 4, 6), torch.float32, device))
+    output, last = lltm(x, (h, c), weights, bias)
+    for t in range(5):
+        h, c = lltm_cell(x[t], weights, bias, h, c)
+        torch.testing.assert_close(output[t], h, rtol=1e-5, atol=1e-6)
+    for a, b in zip(last, (h, c), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    across, _ = lltm(x.transpose(0, 1), None, weights, bias, batch_first=True)
+    torch.testing.assert_close(across.transpose(0, 1), lltm(x, None, weights, bias)[0])
+
+
+def test_lengths_cut_rows(device: str) -> None:
+    x, weights, bias, h, c = operands((5, 4, 3, 6), torch.float64, device)
+    lengths = [5, 1, 3, 4]
+    output, last = lltm(x, (h, c), weights, bias, lengths=lengths)
+    loss = output.square().sum() + last[0].sum() + last[1].square().sum()
+    found = torch.autograd.grad(loss, (x, weights, bias, h, c))
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for row, length in enumerate(lengths):
+        alone, (h_n, c_n) = lltm(x[:length, row : row + 1], (h[row : row + 1], c[row : row + 1]), weights, bias)
+        torch.testing.assert_close(output[:length, row], alone[:, 0])
+        assert not output[length:, row].any()
+        torch.testing.assert_close(last[0][row], h_n[0])
+        torch.testing.assert_close(last[1][row], c_n[0])
+        total = total + alone.square().sum() + h_n.sum() + c_n.square().sum()
+    for a, b in zip(found, torch.autograd.grad(total, (x, weights, bias, h, c)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_packed_sequences_as_nn_lstm(device: str, enforce_sorted: bool) -> None:
+    """Order, batch sizes and indices are those of the input, as torch.nn.LSTM keeps them."""
+    model = LLTMLayers(3, 4, 2, dtype=torch.float64).to(device)
+    x = torch.randn(6, 4, 3, dtype=torch.float64, device=device)
+    lengths = torch.tensor([6, 5, 2, 1] if enforce_sorted else [2, 6, 1, 5])
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=enforce_sorted)
+    state = tuple(torch.randn(2, 4, 4, dtype=torch.float64, device=device) for _ in range(2))
+    output, (h, c) = model(packed, state)
+    theirs, _ = torch.nn.LSTM(3, 4, dtype=torch.float64).to(device)(packed)
+    assert torch.equal(output.batch_sizes, theirs.batch_sizes)
+    for a, b in ((output.sorted_indices, theirs.sorted_indices), (output.unsorted_indices, theirs.unsorted_indices)):
+        assert (a is None and b is None) or torch.equal(a, b)
+    padded, found = pad_packed_sequence(output)
+    assert torch.equal(found, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone, (h_n, c_n) = model(x[:length, row], tuple(s[:, row] for s in state))
+        torch.testing.assert_close(padded[:length, row], alone)
+        torch.testing.assert_close(h[:, row], h_n)
+        torch.testing.assert_close(c[:, row], c_n)
+
+
+def test_layers_are_called_as_nn_lstm(device: str) -> None:
+    ours, theirs = LLTMLayers(3, 4, 2).to(device), torch.nn.LSTM(3, 4, 2).to(device)
+    first = LLTMLayers(3, 4, 2, batch_first=True).to(device)
+    first.load_state_dict(ours.state_dict())
+    x = torch.randn(5, 2, 3, device=device)
+    for y, wanted in ((ours(x), theirs(x)), (ours(x[:, 0]), theirs(x[:, 0]))):
+        assert y[0].shape == wanted[0].shape
+        assert [t.shape for t in y[1]] == [t.shape for t in wanted[1]]
+    output, (h, c) = ours(x)
+    torch.testing.assert_close(first(x.transpose(0, 1))[0].transpose(0, 1), output)
+    middle, (h1, c1) = ours.layers[0].forward_sequence(x)
+    last, (h2, c2) = ours.layers[1].forward_sequence(middle)
+    torch.testing.assert_close(output, last)
+    torch.testing.assert_close(h, torch.stack((h1, h2)))
+    torch.testing.assert_close(c, torch.stack((c1, c2)))
+    torch.testing.assert_close(ours(x[:, 1])[0], output[:, 1], rtol=1e-5, atol=1e-6)
+    twin = copy.deepcopy(ours)
+    twin.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(twin(x, (h, c))[0], ours(x, (h, c))[0])
+
+
+# Errors
+
+
+def test_operands_that_do_not_belong_together_are_refused(device: str) -> None:
+    x, weights, bias, h, c = (t.detach() for t in operands((3, 2, 3, 4), torch.float32, device))
+    refused: list[tuple[type[Exception], Callable[[], object], str]] = [
+        (TypeError, lambda: lltm([1.0], None, weights, bias), "lltm: `input` must be a Tensor, got list"),  # type: ignore[arg-type]
+        (
+            ValueError,
+            lambda: lltm(x[0], None, weights, bias),
+            "lltm: `input` must have shape (T, B, F) or (B, T, F), got (2, 3)",
+        ),
+        (
+            TypeError,
+            lambda: lltm(x, h, weights, bias),
+            "lltm: `state` must be a pair (h, c) of Tensors or None, got Tensor",
+        ),  # type: ignore[arg-type]
+        (ValueError, lambda: lltm(x, (h, c[:1]), weights, bias), "lltm: `state: c` must have shape (2, 4), got (1, 4)"),
+        (
+            ValueError,
+            lambda: lltm(x, None, weights[:, 1:], bias),
+            "lltm: `weights` must have shape (3·S, F + S) = (12, 7), got (12, 6)",
+        ),
+        (
+            TypeError,
+            lambda: lltm(x.half(), None, weights, bias),
+            "lltm: `weights` must have dtype float16, as `input`, got float32",
+        ),
+        (
+            TypeError,
+            lambda: op(x.int(), weights, bias, h, c),
+            "lltm: `input` must have dtype float16 or bfloat16 or float32",
+        ),
+        (
+            ValueError,
+            lambda: op(x, weights, bias, h[:1], c),
+            "lltm: `h0` must have shape (2, S), as `input` has 2 rows a step, got (1, 4)",
+        ),
+        (
+            ValueError,
+            lambda: lltm(x, None, weights, bias, lengths=[1, 4]),
+            "lltm: `lengths` must be from 1 to 3, got [1, 4]",
+        ),
+        (
+            ValueError,
+            lambda: lltm(x, None, weights, bias, lengths=[0, 3]),
+            "lltm: `lengths` must be from 1 to 3, got [0, 3]",
+        ),
+        (
+            ValueError,
+            lambda: lltm(x, None, weights, bias, lengths=[3]),
+            "lltm: `lengths` must be 2 integers, one a row, got torch.int64 of shape (1,)",
+        ),
+        (ValueError, lambda: LLTMLayers(3, 4, 0), "LLTMLayers: expected num_layers of at least 1, got 0"),
+        (TypeError, lambda: LLTMLayers(3, 4)([1.0]), "LLTM: `input` must be a Tensor or a PackedSequence, got list"),
+        (
+            ValueError,
+            lambda: LLTMLayers(3, 4)(torch.ones(3)),
+            "LLTM: `input` must have shape (T, B, F), (B, T, F) with batch_first, or (T, F), got (3,)",
+        ),
+    ]
+    for kind, call, words in refused:
+        with pytest.raises(kind, match=re.escape(words)):
+            call()
+    lltm(x, (h, c), weights, bias)  # and life goes on
+
+
+def test_backward_refuses_gradients_that_do_not_belong(device: str) -> None:
+    x, weights, bias, h0, c0 = (t.detach() for t in operands((3, 2, 3, 4), torch.float32, device))
+    h, last, cells, gates = op(x, weights, bias, h0, c0)
+    backward = torch.ops.cupyops.lltm_backward
+    with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (3, 2, 4), got (2, 4)")):
+        backward(h0, None, None, None, x, weights, h0, h, cells, gates, *(True,) * 5)
+    with pytest.raises(TypeError, match=r"`grad_last` must have dtype float32, got float64"):
+        backward(None, last.double(), None, None, x, weights, h0, h, cells, gates, *(True,) * 5)
