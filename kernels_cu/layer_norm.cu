@@ -175,8 +175,6 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     long long M, long long N, long long groups, acc_t eps) {
     __shared__ Arrivals arrivals[STAGES];
     __shared__ Meeting<Moments> meeting;
-    const Columns columns = columns_of_block(N);
-    const long long first = group_of_grid();
 #if RESIDUAL
     typedef Stages<x_t, residual_t> Inputs;
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y) && Inputs::can_copy(N, x, residual);
@@ -184,6 +182,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     typedef Stages<x_t> Inputs;
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
 #endif
+    const Columns columns = columns_of_block(N);
+    const long long first = group_of_grid();
     Inputs stages(arrivals, columns);
     if (threadIdx.x == 0) {
         stages.open();
