@@ -34,6 +34,7 @@ __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {
     __threadfence();
 }
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
+    assert(bytes % 16 == 0);
     for (unsigned i = 0; i < bytes / 16; ++i) static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
     arrival_change(a, 0, -static_cast<int>(bytes));
 }

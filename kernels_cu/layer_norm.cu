@@ -178,15 +178,16 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     long long M, long long N, long long groups, acc_t eps) {
     __shared__ Arrivals arrivals[STAGES];
     __shared__ Meeting<Moments> meeting;
+#if RESIDUAL
+    typedef Stages<x_t, residual_t> Inputs;
+    const bool vectors = all_aligned(x, residual, weight, bias, sum, y) && Inputs::can_copy(N, x, residual);
+#else
+    typedef Stages<x_t> Inputs;
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+#endif
     const Columns columns = columns_of_block(N);
     const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid();
-#if RESIDUAL
-    typedef Stages<x_t, residual_t> Inputs;
-#else
-    typedef Stages<x_t> Inputs;
-#endif
     Inputs stages(arrivals, columns);
     if (threadIdx.x == 0) {
         stages.open();

@@ -21,6 +21,12 @@ template <typename... In> struct Stages {
         elements = FULL ? SLICE : left < 0 ? 0 : left < SLICE ? left : SLICE;
     }
 
+    // Whether slices of rows of N elements, the first rows at these addresses, begin and end at multiples of 16 bytes: what
+    // bulk copies go by. An access of LANES elements may be narrower where its type is narrower than that of the others.
+    static __device__ __forceinline__ bool can_copy(long long N, const In*... rows) {
+        return (... && ((reinterpret_cast<unsigned long long>(rows) | N * sizeof(In)) % 16 == 0));
+    }
+
     // One thread.
     __device__ __forceinline__ void open() {
         for (int i = 0; i < STAGES; ++i) arrival_init(arrivals + i, 1);

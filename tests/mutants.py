@@ -2,6 +2,13 @@
 
 from dataclasses import dataclass
 
+try:
+    from mutants_layer_norm import LAYER_NORM
+    from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+except ImportError:
+    from tests.mutants_layer_norm import LAYER_NORM
+    from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -25,8 +32,8 @@ class Mutant:
     stem: str = ""
 
 
-def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str]) -> list[Mutant]:
-    return [Mutant(kernel, what, file, old, new, tests) for what, file, old, new in faults]
+def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str = "") -> list[Mutant]:
+    return [Mutant(kernel, what, file, old, new, tests, stem) for what, file, old, new in faults]
 
 
 ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
@@ -259,8 +266,14 @@ MUTANTS = [
         (
             "16-bit density once instead of squared",
             GELU,
-            "return fmaf(x * h, h, x > 0.0f",
-            "return fmaf(x, h, x > 0.0f",
+            "const float d = p * root * root;",
+            "const float d = p * root;",
+        ),
+        (
+            "a coefficient of the 16-bit derivative in its third digit",
+            GELU,
+            "p = fmaf(p, a, 4.621462092e-02f);",
+            "p = fmaf(p, a, 4.631462092e-02f);",
         ),
         ("slope without its three", GELU, "acc_t(6.0 * SQRT_2_OVER_PI * KAPPA)", "acc_t(2.0 * SQRT_2_OVER_PI * KAPPA)"),
         (
@@ -276,6 +289,11 @@ MUTANTS = [
             "    if constexpr (TANH) {\n        const Gate gate",
             "    if constexpr (!TANH) {\n        const Gate gate",
         ),
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
+        for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
 ]
 

@@ -101,11 +101,11 @@ def hard_rows(n: int) -> dict[str, Tensor]:
     }
 
 
-def exact_rows(x: Tensor) -> Tensor:
+def exact_rows(x: Tensor, eps: float = 1e-5) -> Tensor:
     """The norm with more digits than float64 has, where the machine's C++ has such a type."""
     rows = x.double().cpu().numpy().astype(numpy.longdouble)
     centered = rows - rows.mean(axis=1, keepdims=True)
-    normalized = centered / numpy.sqrt((centered**2).mean(axis=1, keepdims=True) + numpy.longdouble(1e-5))
+    normalized = centered / numpy.sqrt((centered**2).mean(axis=1, keepdims=True) + numpy.longdouble(eps))
     return torch.from_numpy(normalized.astype(numpy.float64)).to(x.device)
 
 

@@ -157,6 +157,36 @@ def test_threads_that_have_ended_count_as_a_gpu_counts_them_without_checks() -> 
     assert run(found, sanitize=False).sum() == 40
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "while (atomicAdd(&y[0], 0.f) == 0.f) {}",
+        "while (atomicCAS((int*)&y[0], 0, 0) == 0) __nanosleep(100);",
+        "while (*(volatile float*)y == 0.f) __threadfence();",
+    ],
+)
+def test_a_wait_for_what_nobody_does_any_more(wait: str) -> None:
+    """Also where others wait for the thread at a barrier, and in a grid of several blocks."""
+    for more in ("", "\n__syncthreads();"):
+        message = fault(kernel(f"x += 0;\nif (threadIdx.x == 5) {wait}{more}"))
+        told = "waits for ever: all threads that are left only look at memory that none of them changes any more"
+        assert f"k: {told} {place(11, 5)}" == message
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "for (int i = 0; i < 20000; ++i) s += __ldcg(x);",  # it gets on, which only its registers tell
+        "for (int i = 0; i < 5000; ++i) if (atomicAdd(&y[0], 1.f) < 0) return;",
+        "for (long long start = clock64(); clock64() - start < 20000000;) __nanosleep(100);",
+        "volatile int n = 0; while (n < 3000) { n = n + 1; __nanosleep(100); }",
+    ],
+)
+def test_a_wait_that_ends_is_waited_for(wait: str) -> None:
+    y = run(kernel(f"float s = 0;\nif (threadIdx.x == 0) {{ {wait} }}\n__syncthreads();\ny[threadIdx.x] = 1 + 0 * s;"))
+    assert (y == 1).all()
+
+
 # Races and uninitialised reads
 
 

@@ -43,6 +43,7 @@ template <typename T> struct CupyopsSame { typedef T type; };
         cupyops_atomic(p, sizeof(T));                                                             \
         const T old = *p;                                                                         \
         *p = NEXT;                                                                                \
+        if (__builtin_memcmp(&old, p, sizeof(T))) cupyops_changed();                              \
         (void)sizeof(word);                                                                       \
         return old;                                                                               \
     }                                                                                             \
@@ -63,6 +64,7 @@ template <typename T> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T
     cupyops_atomic(p, sizeof(T));
     const T old = *p;
     if (cupyops_bits<T>(old) == compare) *p = value;
+    if (__builtin_memcmp(&old, p, sizeof(T))) cupyops_changed();
     return old;
 }
 template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }

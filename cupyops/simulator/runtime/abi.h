@@ -124,6 +124,7 @@ unsigned cupyops_cluster_rank_of(const void* p);
 unsigned cupyops_cluster_rank();
 void cupyops_touch(const void* p, size_t bytes, int write);         // a plain access, where checked
 void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
+void cupyops_changed();                                             // behind one that changed something
 void cupyops_spin();                                                // a thread may be waiting for another
 void cupyops_fence();
 void cupyops_yield();

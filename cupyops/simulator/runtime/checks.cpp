@@ -140,6 +140,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
     const bool write = writes(kind);
     const char* const at = static_cast<const char*>(p);
     if (size_t(at - fibre->stack.low) < STACK_BYTES) return;
+    if (write && kind != Access::ATOMIC) ++machine.changes;
     const uintptr_t address = reinterpret_cast<uintptr_t>(p);
     const CupyopsLaunch& launch = *machine.launch;
     if (last_range < launch.range_count) {
@@ -250,6 +251,8 @@ void cupyops_atomic(const void* p, size_t bytes) {
     access(p, bytes, Access::ATOMIC, FRAME, PC);
     signal(p, Access::ATOMIC);
 }
+
+void cupyops_changed() { ++machine.changes; }
 
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment) {
     constexpr size_t GAP = 64;

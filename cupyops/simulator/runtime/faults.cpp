@@ -44,6 +44,13 @@ void note_frames(Fibre& fibre, void* frame, void*) {
 
 void raise_fault(CupyopsFault&) { abandon(1); }
 
+void frozen(void* frame) {
+    CupyopsFault& fault = begin_fault(CUPYOPS_BARRIER);
+    fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(frame), fault.frames);
+    append(fault, "waits for ever: all threads that are left only look at memory that none of them changes any more");
+    raise_fault(fault);
+}
+
 void append(CupyopsFault& fault, const char* format, ...) {
     const size_t used = strlen(fault.text);
     va_list arguments;

@@ -100,6 +100,10 @@ struct Machine {
     unsigned long long next_group = 0, groups = 0, finished_blocks = 0;
     unsigned threads = 0;
     int outcome = 0;
+    // How often something happened that may end a wait: memory changed, or somebody looked at a clock. Where launches are
+    // checked, for plain writes cannot be seen elsewhere.
+    unsigned long long changes = 0;
+    bool frozen = false;  // nothing will happen any more; the next thread that waits says so
     char* arena = nullptr;
 };
 
@@ -124,6 +128,7 @@ CupyopsFault& begin_fault(int kind);
 void place(CupyopsFault& fault, const Fibre& fibre);
 unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out);
 [[noreturn]] void raise_fault(CupyopsFault& fault);  // by the thread that runs
+[[noreturn]] void frozen(void* frame);           // by a thread that would wait for ever
 void note_frames(Fibre& fibre, void* frame, void* pc);  // where it waits
 void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -130,4 +130,5 @@ extern "C" void cupyops_yield() {
     machine.current->spins = 0;
     machine.current->spun = true;
     give_way();
+    if (machine.frozen) frozen(__builtin_frame_address(0));
 }

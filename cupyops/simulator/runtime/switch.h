@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #if defined(__x86_64__) || defined(__aarch64__)
+#define CUPYOPS_ALL_ON_STACK 1  // what a fibre will do next follows from its stack and from memory
 
 extern "C" void cupyops_switch(void** from, void* to);
 

@@ -1,0 +1,192 @@
+"""The mutants of layer normalisation's forward: by kernel, the tests held against it and its faults (``mutants.py``).
+
+Shared headers' faults are dealt out among the kernels that include them, to those that would show them first.
+"""
+
+FORWARD = "layer_norm.cu"
+ROWS, PACKED, STAGES, LANES, BOTH = "rows.cuh", "packed.cuh", "stages.cuh", "lanes.cuh", "layer_norm.cuh"
+
+_EACH = "#pragma unroll\n        for (int v = 0; v < VECTORS; ++v)\n"
+_SLICES = "for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n;"
+
+Fault = tuple[str, str, str, str]  # what, file, old, new
+
+LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
+    "layer_norm_forward": (
+        "(forward and registers or values_and_gradients and registers)",
+        [
+            ("rows beyond the last", FORWARD, "M - first < ROWS_EACH ? static_cast<int>(M - first)", "false ? 0"),
+            (
+                "off by one in the number of rows",
+                FORWARD,
+                "static_cast<int>(M - first) :",
+                "static_cast<int>(M - first) - 1 :",
+            ),
+            ("off by one in a row's bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
+            ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + LANES"),
+            ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
+            ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    meeting", "    meeting"),
+            ("wrong stride between rows", FORWARD, "y + r * N + columns.of(v)", "y + r * SLICE + columns.of(v)"),
+            ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
+            ("deviation for its inverse", FORWARD, "rstd = rsqrt(", "rstd = sqrt("),
+            ("the mean's rest left out", FORWARD, "shift = -row.rest * rstd;", "shift = 0;"),
+            ("the mean's rest of the wrong sign", FORWARD, "shift = -row.rest", "shift = row.rest"),
+            (
+                "address cut to 32 bits",
+                FORWARD,
+                "(first + r) * N + columns.of(v)",
+                "int((first + r) * N) + columns.of(v)",
+            ),
+            ("address of y cut to 32 bits", FORWARD, "y + first * N", "y + int(first * N)"),
+            ("statistics interleaved", FORWARD, "stats[M + row] = rstd;", "stats[2 * row + 1] = rstd;"),
+            ("stored mean without its rest", FORWARD, "= moments.mean + moments.rest;", "= moments.mean;"),
+            ("one table for all groups", FORWARD, "parts[r][group_of_block()][", "parts[r][0]["),
+            ("absent weights are 0", BOTH, "Packed<weight_t>::of(absent)", "Packed<weight_t>::of(acc_t(0))"),
+            ("one aligned array is enough", BOTH, "(aligned<LANES>(p) && ...)", "(aligned<LANES>(p) || ...)"),
+            ("alignment not asked for", LANES, "% (N * sizeof(T)) == 0", "% sizeof(T) == 0"),
+            ("a word twice", PACKED, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
+            ("upper half shifted too little", PACKED, "(k % 2 * 16)", "(k % 2 * 8)"),
+            ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % LANES]", "halves[2 * i]"),
+            ("lower half taken for both", PACKED, "widen(word[k / 2], k % 2)", "widen(word[k / 2], 0)"),
+            ("sum over the neighbours' rows", ROWS, "(ROW_THREADS < 32 ? ROW_THREADS : 32) / 2;", "16;"),
+            ("elements counted by accesses", ROWS, "mine += LANES;", "mine += 1;"),
+            ("sums that overflow", ROWS, "SCALE = acc_t(1) / acc_t(4096)", "SCALE = acc_t(1)"),
+            ("mean not corrected", ROWS, "warp.rest = sum[1] * one_by_count;", "warp.rest = 0;"),
+            (
+                "no elements divided by",
+                ROWS,
+                "warp.count > 0 ? acc_t(1) / warp.count : acc_t(0)",
+                "acc_t(1) / warp.count",
+            ),
+            ("warps without weight", ROWS, "fma(mine[i].count * d, d, mine[i].squares)", "fma(d, d, mine[i].squares)"),
+            ("deviation of the first warp's mean", ROWS, "d = mine[i].mean - row.rest;", "d = mine[i].mean;"),
+            ("parts read beyond the last", ROWS, "if (part_read(i) < PARTS)", "if (part_read(i) <= PARTS)"),
+            ("parts left out", ROWS, "(PARTS + READERS - 1) / READERS", "PARTS / READERS"),
+        ],
+    ),
+    "layer_norm_forward_wide": (
+        "(forward and wide or values_and_gradients and wide)",
+        [
+            ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
+            ("inverted phase of a stage", STAGES, "turn / STAGES % 2", "(turn / STAGES + 1) % 2"),
+            ("stage not waited for", FORWARD, "        if (vectors) stages.wait(turn);\n", ""),
+            ("wrong phase of a meeting", ROWS, "turn / 4 % 2", "turn / 2 % 2"),
+            ("inverted phase of a meeting", ROWS, "turn / 4 % 2", "(turn / 4 + 1) % 2"),
+            ("another turn's table", ROWS, "return table[turn % 4];", "return table[turn % 2];"),
+            ("too few tables", ROWS, "Known table[4][PARTS]", "Known table[2][PARTS]"),
+            ("a counter not opened", ROWS, "i < 4; ++i) arrival_init(arrivals", "i < 3; ++i) arrival_init(arrivals"),
+            ("blocks tell in one place", ROWS, "[block_of_row() * ROW_WARPS +", "[0 * ROW_WARPS +"),
+            ("own block's sums are enough", ROWS, "PARTS * sizeof(Known)", "ROW_WARPS * sizeof(Known)"),
+            ("told to one block less", ROWS, "if (lane < CLUSTER) send", "if (lane < CLUSTER - 1) send"),
+            (
+                "blocks do not wait for each other's counters",
+                FORWARD,
+                "affine.keep(columns);\n    sync_row_blocks();",
+                "affine.keep(columns);",
+            ),
+            (
+                "each block the first slice",
+                FORWARD,
+                "stages.request(turn, x + row * N + columns.start);",
+                "stages.request(turn, x + row * N);",
+            ),
+            (
+                "address cut to 32 bits",
+                FORWARD,
+                "stages.request(turn, x + row * N + columns.start);",
+                "stages.request(turn, x + int(row * N) + columns.start);",
+            ),
+            (
+                "stage asked for again too early",
+                FORWARD,
+                "        begin(turn + 1);\n",
+                "        request(turn + STAGES);\n        begin(turn + 1);\n",
+            ),
+            (
+                "wrong stride over the rows",
+                FORWARD,
+                "row < M; row += groups, ++turn",
+                "row < M; row += groups + 1, ++turn",
+            ),
+            ("last row left out", FORWARD, "row < M; row += groups, ++turn", "row < M - 1; row += groups, ++turn"),
+            (
+                "bias kept in weight's place",
+                FORWARD,
+                "kept + SLICE + place_of(v), load_or",
+                "kept + place_of(v), load_or",
+            ),
+            ("x taken for the residual", FORWARD, "take<residual_t, sizeof(x_t)>", "take<residual_t, 0>"),
+            ("copies beyond the row", STAGES, "left < SLICE ? left : SLICE", "SLICE"),
+            ("blocks beyond the row copy, too", STAGES, "left < 0 ? 0 : left < SLICE", "left < SLICE"),
+            ("second array where the first ends", STAGES, "to += SLICE * sizeof(In)", "to += elements * sizeof(In)"),
+            ("too few bytes announced", STAGES, "elements * ELEMENT_BYTES", "elements * sizeof(float)"),
+            ("copies of any address", STAGES, "| N * sizeof(In)) % 16 == 0", "| N * sizeof(In)) % 4 == 0"),
+            (
+                "copies of any length",
+                STAGES,
+                "(reinterpret_cast<unsigned long long>(rows) | N * sizeof(In))",
+                "reinterpret_cast<unsigned long long>(rows)",
+            ),
+        ],
+    ),
+    "layer_norm_forward_streaming": (
+        "(forward and streaming or values_and_gradients and streaming)",
+        [
+            ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
+            ("dropped barrier", FORWARD, "\n    __syncthreads();\n", "\n"),
+            (
+                "first pass without its tail",
+                FORWARD,
+                f"    {_SLICES} columns.start += SLICE) {{\n{_EACH}            if (columns.has(v)) held",
+                f"    {_SLICES[:-1]} - SLICE; columns.start += SLICE) {{\n{_EACH}            if (columns.has(v)) held",
+            ),
+            (
+                "second pass without its tail",
+                FORWARD,
+                f"vectors, nullptr}};\n    {_SLICES}",
+                f"vectors, nullptr}};\n    {_SLICES[:-1]} - SLICE;",
+            ),
+            (
+                "wrong stride between slices",
+                FORWARD,
+                f"vectors, nullptr}};\n    {_SLICES} columns.start += SLICE",
+                f"vectors, nullptr}};\n    {_SLICES} columns.start += SLICE + LANES",
+            ),
+            ("x for the sum", FORWARD, "load_packed(sum + at, vectors);", "load_packed(x + at, vectors);"),
+            (
+                "only one warp's moments",
+                FORWARD,
+                "if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32]",
+                "if (threadIdx.x == 0) parts[threadIdx.x / 32]",
+            ),
+            (
+                "address cut to 32 bits",
+                FORWARD,
+                "sum, row * N + columns.of(v), vectors)",
+                "sum, int(row * N) + columns.of(v), vectors)",
+            ),
+            (
+                "statistics of the next row",
+                FORWARD,
+                "if (threadIdx.x == 0) store_stats(stats, row,",
+                "if (threadIdx.x == 0) store_stats(stats, row + 1,",
+            ),
+            ("share of the wrong part", ROWS, "share = b.count / count", "share = a.count / count"),
+            (
+                "square of the distance without weight",
+                ROWS,
+                "fma(d * share * a.count, d, b.squares)",
+                "fma(d * share, d, b.squares)",
+            ),
+            ("earlier squares left out", ROWS, "a.squares + fma(d * share", "fma(d * share"),
+            ("rest of the wrong sign", ROWS, "- a.rest) + b.rest", "- a.rest) - b.rest"),
+            ("nothing so far taken for something", ROWS, "    if (!(a.count > 0)) return b;\n", ""),
+            (
+                "words of a double swapped",
+                PACKED,
+                "packed.word[0] = two.x, packed.word[1] = two.y;",
+                "packed.word[0] = two.y, packed.word[1] = two.x;",
+            ),
+        ],
+    ),
+}
