@@ -110,6 +110,13 @@ def test_a_small_difference_is_an_error_too(path: Path) -> None:
         export_onnx(Model(near), torch.ones(3), path)
 
 
+def test_how_much_is_allowed_is_the_coarsest_dtypes_in_the_model(tmp_path: Path) -> None:
+    near = _operator("near_16_bits", lambda op, x: op.Mul(op.Sin(x), 1.001))
+    model = Model(lambda w, x: near(x) + w.float(), w=torch.zeros(3, dtype=torch.float16))
+    report = export_onnx(model, torch.ones(3), tmp_path / "m.onnx", output_names=["y"])
+    assert report.errors["y"] > 5e-4
+
+
 def test_a_nan_and_an_infinity_where_pytorch_has_none(path: Path) -> None:
     for i, translation in enumerate(
         (lambda op, x: op.Div(op.Sub(x, x), op.Sub(x, x)), lambda op, x: op.Reciprocal(op.Sub(x, x)))
