@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+try:
+    from mutants_linear import LINEAR
+except ImportError:
+    from tests.mutants_linear import LINEAR
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -277,6 +282,7 @@ MUTANTS = [
             "    if constexpr (!TANH) {\n        const Gate gate",
         ),
     ),
+    *(mutant for kernel, (tests, faults) in LINEAR.items() for mutant in _of(kernel, tests, *faults)),
 ]
 
 # Mutants that no test without a GPU can notice, or none at all, and why.
