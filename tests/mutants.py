@@ -5,9 +5,11 @@ from dataclasses import dataclass
 try:
     from mutants_layer_norm import LAYER_NORM
     from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+    from mutants_linear import LINEAR
 except ImportError:
     from tests.mutants_layer_norm import LAYER_NORM
     from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+    from tests.mutants_linear import LINEAR
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,7 @@ MUTANTS = [
         for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
+    *(mutant for kernel, (tests, faults) in LINEAR.items() for mutant in _of(kernel, tests, *faults)),
 ]
 
 # Mutants that no test without a GPU can notice, or none at all, and why.

@@ -36,7 +36,13 @@ PAIRS = {
 }
 BOTH = pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS)
 # M, N, K: odd, whole vectors, one of each, one block of rows and more, many columns, many rows of few.
-SHAPES = [(37, 19, 8), (64, 64, 64), (1, 1, 2), (5, 1, 3), (700, 256, 4), (9, 1100, 7), (5000, 3, 2), (1, 40, 33)]
+SHAPES = [(37, 19, 8), (700, 256, 4), (1, 1, 2), (5, 1, 3), (9, 1100, 7), (5000, 3, 2)]
+# Of GELU's other form, which shares all but the derivative, two.
+WITH_SHAPES = [
+    pytest.param(shape, *PAIRS[name], id=f"{name}-{'x'.join(map(str, shape))}")
+    for name in PAIRS
+    for shape in (SHAPES[:2] if name == "linear_gelu_tanh" else SHAPES)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +82,8 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
     assert error <= 2 * (allowed + rounding), f"{what}: off by {float(error):.2e}, PyTorch by {float(allowed):.2e}"
 
 
-@BOTH
 @DTYPES
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize(("shape", "ours", "theirs"), WITH_SHAPES)
 def test_values_and_gradients_against_float64(
     device: str,
     dtype: torch.dtype,

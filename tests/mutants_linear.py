@@ -1,0 +1,102 @@
+"""The mutants of linear layers: by kernel, the tests held against it and its faults (``mutants.py``).
+
+The faults of ``columns.cuh`` are dealt out between the two kernels that include it.
+"""
+
+COLUMNS, LINEAR_TEXT, GELU_TEXT = "columns.cuh", "linear.cu", "linear_gelu.cu"
+
+Fault = tuple[str, str, str, str]  # what, file, old, new
+
+LINEAR: dict[str, tuple[str, list[Fault]]] = {
+    "linear_bias_gradient": (
+        "(sums_of_columns or alignment or leaves_alone)",
+        [
+            (
+                "the rest of the rows begins too late",
+                COLUMNS,
+                "(ROWS_EACH - 1) * step < M;",
+                "(ROWS_EACH - 1) * step <= M;",
+            ),
+            ("the last row left out", COLUMNS, "for (; row < M; row += step)", "for (; row < M - 1; row += step)"),
+            (
+                "blocks of a cluster take the same rows",
+                COLUMNS,
+                "step = groups * CLUSTER * HEIGHT",
+                "step = groups * HEIGHT",
+            ),
+            (
+                "rows dealt out by columns",
+                COLUMNS,
+                "block_of_cluster()) * HEIGHT + down",
+                "block_of_cluster()) * HEIGHT + across",
+            ),
+            ("dropped barrier", COLUMNS, "    __syncthreads();\n    for (int j", "    for (int j"),
+            ("the last of a block's rows left out", COLUMNS, "i < HEIGHT; ++i) sum", "i < HEIGHT - 1; ++i) sum"),
+            (
+                "the cluster's barrier is the block's",
+                COLUMNS,
+                "    sync_cluster();\n    // Each block writes",
+                "    __syncthreads();\n    // Each block writes",
+            ),
+            ("only the first block's sums", COLUMNS, "block < CLUSTER; ++block) sum", "block < 1; ++block) sum"),
+            ("columns beyond the last written", COLUMNS, "if (first_column + j < N) out", "out"),
+            ("one row for all groups", COLUMNS, "out[group * N + first_column + j]", "out[first_column + j]"),
+            ("alignment not asked for", LINEAR_TEXT, "vectors = aligned<LANES>(grad_y);", "vectors = true;"),
+            ("one lane for all", LINEAR_TEXT, "sums[k] += g[k]", "sums[k] += g[0]"),
+        ],
+    ),
+    "linear_narrow": (
+        "few",
+        [
+            ("alignment of the long matrix not asked for", LINEAR_TEXT, "aligned<LANES>(many) && ", ""),
+            ("every warp takes every part", LINEAR_TEXT, "k < K; k += SPLIT * 32 * LANES", "k < K; k += 32 * LANES"),
+            ("the bias of the other matrix", LINEAR_TEXT, "bias[FEW_IS_X ? r : f]", "bias[FEW_IS_X ? f : r]"),
+            ("the result transposed", LINEAR_TEXT, "y[FEW_IS_X ? f * R + r : r * FEW + f]", "y[r * FEW + f]"),
+            (
+                "only the first warp's part",
+                LINEAR_TEXT,
+                "for (int p = 0; p < SPLIT; ++p)",
+                "for (int p = 0; p < 1; ++p)",
+            ),
+            ("rows beyond the last written", LINEAR_TEXT, "        if (r >= R) continue;\n", ""),
+            ("an absent bias read", LINEAR_TEXT, "        if (bias) sum", "        sum"),
+            ("half a warp's sums left out", LINEAR_TEXT, "int step = 16; step > 0", "int step = 8; step > 0"),
+            ("rows beyond the last read", LINEAR_TEXT, "first + i < R ? first + i : R - 1", "first + i"),
+            (
+                "one of the few rows for all",
+                LINEAR_TEXT,
+                "load_packed(few + f * K + k, vectors)",
+                "load_packed(few + k, vectors)",
+            ),
+        ],
+    ),
+    "linear_gelu_backward": (
+        "(gradient_of_gelu or alignment)",
+        [
+            (
+                "gradient and input swapped",
+                GELU_TEXT,
+                "in.grad_y[k] * gelu_derivative(in.z[k])",
+                "in.z[k] * gelu_derivative(in.grad_y[k])",
+            ),
+            ("sums of what comes in", GELU_TEXT, "sums[k] += out[k]", "sums[k] += in.grad_y[k]"),
+            ("the value for the derivative", GELU_TEXT, "gelu_derivative(in.z[k])", "gelu(in.z[k])"),
+            ("alignment of z not asked for", GELU_TEXT, " && aligned<LANES>(z)", ""),
+            ("alignment of the gradient not asked for", GELU_TEXT, "aligned<LANES>(grad_y) && ", ""),
+            (
+                "rows on their way too close",
+                COLUMNS,
+                "fetch((row + i * step) * N + column)",
+                "fetch((row + i) * N + column)",
+            ),
+            (
+                "rows stored too close",
+                COLUMNS,
+                "use((row + i * step) * N + column, held[i]",
+                "use((row + i) * N + column, held[i]",
+            ),
+            ("strips that overlap", COLUMNS, "tile % strips * STRIP", "tile % strips * (STRIP - 1)"),
+            ("columns beyond the last read", COLUMNS, "if (column < N) {", "{"),
+        ],
+    ),
+}
