@@ -8,7 +8,7 @@ from typing import Any
 import kernels_cu
 
 from . import driver
-from .arrays import LIBRARIES, as_cupy
+from .arrays import LIBRARIES, as_cupy, check_devices
 from .dtypes import DTYPES, FLOATS
 from .errors import expected
 from .geometry import Geometry, Threads
@@ -88,7 +88,7 @@ def _forward(
     s = None if residual is None else library.empty(x.shape, dtype, x)
     batch = x.shape[: len(x.shape) - len(normalized_shape)]
     stats = library.empty((2, *batch, *(1,) * len(normalized_shape)), DTYPES[dtype].acc, x)
-    _check_devices(library, "layer_norm", x, residual=residual, weight=weight, bias=bias)
+    check_devices("layer_norm", x=x, residual=residual, weight=weight, bias=bias)
     if library.is_fake(y):
         return y, s, stats
     n = math.prod(normalized_shape)
@@ -150,7 +150,7 @@ def backward(
     grad_weight = library.empty(normalized_shape if want_weight else (0,), weight_dtype, x)
     grad_bias = library.empty(normalized_shape if want_bias else (0,), weight_dtype, x)
     found = grad_x, grad_weight, grad_bias
-    _check_devices(library, "layer_norm_backward", x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
+    check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
     if library.is_fake(grad_x):
         return found
     n = math.prod(normalized_shape)
@@ -187,16 +187,6 @@ def backward(
             partial, grad_weight if want_weight else None, grad_bias if want_bias else None, parts, n
         )
     return found
-
-
-def _check_devices(library: Any, where: str, x: Any, **others: Any) -> None:
-    lead = library.info(x)
-    for name, other in others.items():
-        if other is None:
-            continue
-        info = library.info(other)
-        if (info.place, info.device) != (lead.place, lead.device):
-            raise ValueError(expected(where, name, f"be on the device of `x` ({lead})", info))
 
 
 def check_shape(x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None) -> None:
