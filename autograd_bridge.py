@@ -551,6 +551,7 @@ _linear = Operator(
     LinearFunction,
     reference=references.linear,
     autocast="lower",
+    onnx=onnx_translations.linear,
     record=_record_linear,
 )
 _linear_backward = Operator(
@@ -563,6 +564,7 @@ _linear_gelu = Operator(
     LinearGeluFunction,
     reference=references.linear_gelu,
     autocast="lower",
+    onnx=onnx_translations.linear_gelu,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
@@ -743,6 +745,7 @@ _lltm_cell = Operator(
     LltmCellFunction,
     reference=references.lltm_cell,
     autocast="lower",
+    onnx=onnx_translations.lltm_cell,
 )
 _lltm_cell_backward = Operator(
     "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
@@ -817,6 +820,7 @@ _lltm = Operator(
     LltmFunction,
     reference=references.lltm,
     autocast="lower",
+    onnx=onnx_translations.lltm,
 )
 _lltm_backward = Operator(
     "cupyops::lltm_backward(Tensor? grad_h, Tensor? grad_last, Tensor? grad_cells, Tensor? grad_gates, Tensor input,"

@@ -5,7 +5,7 @@ from typing import Any
 
 import kernels_cu
 
-from .arrays import LIBRARIES, as_cupy, is_dense
+from .arrays import LIBRARIES, as_cupy, check_devices, is_dense
 from .broadcasting import broadcast_shape, plan, spread
 from .dtypes import DTYPES, FLOATS, INTEGERS
 from .errors import expected
@@ -67,7 +67,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
     out = library.empty(shape, dtype, a)
     if library.is_fake(out):
         # Sizes may be symbols here; planning a loop by them would tie a compiled graph to their values.
-        check_devices(library, a, b)
+        check_devices("add2", a=a, b=b)
         return out
     if alike and library.is_contiguous(a) and library.is_contiguous(b):
         ALIKE.launch_fresh(a, b, out, alpha, library.size(out))
@@ -76,17 +76,6 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
     lanes, wide, *loop = plan(shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest)
     strided(len(loop[0]), lanes, wide).launch_fresh(a, b, out, alpha, library.size(out) // lanes, *loop)
     return out
-
-
-def check_devices(library: Any, a: Any, b: Any) -> None:
-    """What a launch would say.
-
-    Raises:
-        ValueError: the operands are on different devices.
-    """
-    first, second = library.info(a), library.info(b)
-    if (first.place, first.device) != (second.place, second.device):
-        raise ValueError(expected("add2", "b", f"be on the device of `a` ({first})", second))
 
 
 def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, value_first: bool) -> Any:

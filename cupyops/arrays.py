@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from . import simulator, toolchain
 from .errors import MissingDependencyError, expected
 
-__all__ = ["ArrayLibrary", "Info", "as_cupy", "is_contiguous", "is_dense", "library_of", "register"]
+__all__ = ["ArrayLibrary", "Info", "as_cupy", "check_devices", "is_contiguous", "is_dense", "library_of", "register"]
 
 Array = Any
 
@@ -236,6 +236,18 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
     if int(kind) not in (2, 13):
         raise ValueError(expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory"))
     return cupy.from_dlpack(x)
+
+
+def check_devices(where: str, **arrays: Array) -> None:
+    """Refuses arrays that are not on the device of the first, in the words of a launch; None is left out.
+
+    Raises:
+        ValueError: so it is.
+    """
+    (first, lead), *others = ((name, library_of(x).info(x)) for name, x in arrays.items() if x is not None)
+    for name, info in others:
+        if (info.place, info.device) != (lead.place, lead.device):
+            raise ValueError(expected(where, name, f"be on the device of `{first}` ({lead})", info))
 
 
 def is_contiguous(info: Info) -> bool:

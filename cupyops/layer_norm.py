@@ -9,11 +9,11 @@ from typing import Any
 import kernels_cu
 
 from . import driver
-from .arrays import LIBRARIES, as_cupy
+from .arrays import LIBRARIES, as_cupy, check_devices
 from .dtypes import DTYPES, FLOATS
 from .geometry import Geometry, Threads
 from .kernel import Kernel
-from .layer_norm_checks import check, check_backward, check_devices, check_residual
+from .layer_norm_checks import check, check_backward, check_residual
 from .layer_norm_plan import CLUSTERS_SINCE, Plan, backward_columns, backward_plan, forward_plan
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
@@ -136,7 +136,7 @@ def _forward_call(library: Any, normalized_shape: Sequence[int], x: Any, residua
         check_residual(x, residual)
     dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
     check(x, dtype, weight, bias, normalized_shape)
-    check_devices(library, "layer_norm", x, residual=residual, weight=weight, bias=bias)
+    check_devices("layer_norm", x=x, residual=residual, weight=weight, bias=bias)
     batch = x.shape[: len(x.shape) - len(normalized_shape)]
     n, rows = math.prod(normalized_shape), math.prod(batch)
     stats = (2, *batch, *(1,) * len(normalized_shape))
@@ -226,7 +226,7 @@ def _backward_call(
 ) -> Call:
     dtype = library.dtype_name(x)
     check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
-    check_devices(library, "layer_norm_backward", x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
+    check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
     n, rows = math.prod(normalized_shape), math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
     if library.is_fake(x) or rows == 0 or n == 0:
         return Call((), dtype, (), rows, n)

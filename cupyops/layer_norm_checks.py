@@ -8,24 +8,9 @@ from .arrays import LIBRARIES
 from .dtypes import DTYPES, FLOATS
 from .errors import expected
 
-__all__ = ["check", "check_backward", "check_devices", "check_residual", "check_shape"]
+__all__ = ["check", "check_backward", "check_residual", "check_shape"]
 
 MOST_COLUMNS = 2**31 - 2**16  # what the texts count columns in, less a slice
-
-
-def check_devices(library: Any, where: str, x: Any, **others: Any) -> None:
-    """What a launch would say.
-
-    Raises:
-        ValueError: an array is on another device than x.
-    """
-    lead = library.info(x)
-    for name, other in others.items():
-        if other is None:
-            continue
-        info = library.info(other)
-        if (info.place, info.device) != (lead.place, lead.device):
-            raise ValueError(expected(where, name, f"be on the device of `x` ({lead})", info))
 
 
 def check_shape(x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None) -> None:

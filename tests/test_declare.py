@@ -223,6 +223,11 @@ def test_writing_to_what_requires_grad_is_refused(doubling: Operator) -> None:
         Operator("declare_test::view(Tensor(a) x) -> Tensor(a)", lambda x: x)
 
 
+def test_keyword_only_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="`schema` must have no keyword-only arguments"):
+        Operator("declare_test::keywords(Tensor x, *, float factor) -> Tensor", times)
+
+
 # Declaring again
 
 

@@ -173,6 +173,28 @@ def test_swiglu_broadcasts_and_sums_the_gradients(device: str, op: Operator) -> 
         op(torch.ones(2, 3, device=device), torch.ones(4, device=device))
 
 
+def test_broadcasting_compiles_for_any_size(device: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda a, b: swiglu(a, b + 1), fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 5, 8):
+        a, b = (torch.randn(s, device=device, dtype=torch.double, requires_grad=True) for s in ((rows, 6), (6,)))
+        y, wanted = compiled(a, b), F.silu(a) * (b + 1)
+        torch.testing.assert_close(y, wanted)
+        found, exact = torch.autograd.grad(y.sum(), (a, b)), torch.autograd.grad(wanted.sum(), (a, b))
+        torch.testing.assert_close(found, exact)
+    mixed = torch.randn(3, 6, device=device, dtype=torch.bfloat16, requires_grad=True), torch.randn(6, device=device)
+    (grad,) = torch.autograd.grad(compiled(*mixed).sum(), mixed[0])
+    assert grad.dtype == torch.bfloat16
+
+
+def test_opcheck_of_a_backward_that_broadcasts(device: str) -> None:
+    assert swiglu.backward is not None
+    shapes, dtypes = ((2, 3), (2, 3), (3,)), (torch.float32, torch.bfloat16, torch.float32)
+    tensors = [torch.randn(s, device=device).to(d) for s, d in zip(shapes, dtypes, strict=True)]
+    for wants in ((True, True), (False, True), (False, False)):
+        torch.library.opcheck(swiglu.backward.op, (*tensors, *wants))
+
+
 def test_programs_promote_as_pytorch_does(device: str, kernels: bool) -> None:
     a, b = torch.randn(4, 8, device=device, dtype=torch.bfloat16), torch.randn(8, device=device)
     y = swiglu(a, b)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arrays import is_dense
+from ..arrays import check_devices, is_dense
 from ..broadcasting import plan, spread
 from ..elementwise_text import Program, alike_kernel, check_names, strided_kernel, text_of
-from ..errors import expected, nearest
+from ..errors import nearest
 from ..expressions import Statement, inputs_of, parse, results_of
 from .arrays import TorchLibrary
-from .gradients import Schema, gradient_of
+from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
 
 __all__ = ["Written", "elementwise"]
@@ -91,12 +91,15 @@ def elementwise(
         )
         check_names(where, [s.name for s in steps])
         texts.append(text_of(program_back))
-        text = schema_of(f"{name}_backward", reads, scalars, program_back.results, wants=wrt)
+        text = named_for_its_arguments(
+            f"{name}_backward", schema_of("", reads, scalars, program_back.results, wants=wrt)
+        )
+        takes = list(Schema.parse(text).types)
         gradient = Operator(
             text,
             body_of(program_back, texts[1], wants=len(wrt) > 1),
             elementwise=True,
-            reference=gradient_of(options.get("reference"), Schema.parse(schema), list(Schema.parse(text).types), wrt),
+            reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads)),
         )
     made = Written(
         schema,
@@ -160,6 +163,20 @@ def of_backward(
     return wrt, tuple(x for x in known if x in found)
 
 
+def _whole(gradient: Callable[..., Any] | None, count: int) -> Callable[..., Any] | None:
+    """A gradient's reference as its kernel has it: of the shape and dtype that the tensors are broadcast and promoted to.
+    Autograd sums what was broadcast."""
+    if gradient is None:
+        return None
+
+    def whole(*args: Any) -> Any:
+        tensors = args[:count]
+        dtype = promoted(tensors)
+        return gradient(*(x.to(dtype) for x in torch.broadcast_tensors(*tensors)), *args[count:])
+
+    return whole
+
+
 _library = TorchLibrary()
 
 
@@ -174,8 +191,8 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             return [torch.empty_like(like, dtype=dtype) if w else None for w in wanted]
         return [like.new_empty(shape, dtype=dtype) if w else None for w in wanted]
 
-    def results_of_call(outs: Sequence[Any], like: Tensor) -> Any:
-        filled = tuple(like.new_empty(0) if out is None else out for out in outs)
+    def results_of_call(outs: Sequence[Any], like: Tensor, dtype: torch.dtype) -> Any:
+        filled = tuple(like.new_empty(0, dtype=dtype) if out is None else out for out in outs)
         return filled if made > 1 else filled[0]
 
     def body(*args: Any) -> Any:
@@ -188,14 +205,8 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             outs = allocate(first, dtype, None, wanted)
             if any(wanted):
                 alike.launch_fresh(*tensors, *outs, *scalars, first.numel())
-            return results_of_call(outs, first)
-        for x, called in zip(tensors, program.inputs, strict=True):
-            if x.device != first.device:
-                raise ValueError(
-                    expected(
-                        program.name, called, f"be on the device of `{program.inputs[0]}` ({first.device})", x.device
-                    )
-                )
+            return results_of_call(outs, first, dtype)
+        check_devices(program.name, **dict(zip(program.inputs, tensors, strict=True)))
         shape = torch.broadcast_shapes(*(x.shape for x in tensors))
         dtype = promoted(tensors)
         strides = [x.stride() for x in tensors]
@@ -207,7 +218,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             outs = allocate(first, dtype, None, wanted)
             if any(wanted):
                 alike.launch_fresh(*tensors, *outs, *scalars, first.numel())
-            return results_of_call(outs, first)
+            return results_of_call(outs, first, dtype)
         outs = allocate(first, dtype, shape, wanted)
         total = next((out.numel() for out in outs if out is not None), 0)
         # Sizes of fakes may be symbols; planning a loop by them would tie a compiled graph to their values.
@@ -218,7 +229,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             strided(len(sizes), lanes, wide).launch_fresh(
                 *tensors, *outs, *scalars, total // lanes, sizes, dividers, *loop
             )
-        return results_of_call(outs, first)
+        return results_of_call(outs, first, dtype)
 
     return body
 

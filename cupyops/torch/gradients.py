@@ -17,7 +17,16 @@ from torch import Tensor
 
 from ..errors import expected, nearest
 
-__all__ = ["Backward", "Gradient", "Schema", "declared", "gradient_of", "of_reference", "refused"]
+__all__ = [
+    "Backward",
+    "Gradient",
+    "Schema",
+    "declared",
+    "gradient_of",
+    "named_for_its_arguments",
+    "of_reference",
+    "refused",
+]
 
 _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
 
@@ -64,11 +73,13 @@ class Schema:
         parsed = torch._C.parse_schema(text)
         written = text[text.index("(") + 1 : text.rindex("->")].rpartition(")")[0]
         pieces = [piece.partition("=")[0].strip() for piece in re.split(r",(?![^(\[]*[)\]])", written)]
-        types = {name: kind for kind, _, name in (piece.rpartition(" ") for piece in pieces if piece != "*")}
+        types = {name: kind for kind, _, name in (piece.rpartition(" ") for piece in pieces)}
         arguments = parsed.arguments
         kinds = [a.type.isSubtypeOf(_MAYBE_TENSOR) for a in arguments]
         if not any(kinds) or not all(kinds[: sum(kinds)]):
             raise ValueError(expected("Operator", "schema", "name its tensors first", repr(text)))
+        if any(a.kwarg_only for a in arguments):
+            raise ValueError(expected("Operator", "schema", "have no keyword-only arguments", repr(text)))
         if any(r.alias_info is not None for r in parsed.returns):
             raise ValueError(
                 expected("Operator", "schema", "have results of their own, not views of arguments", repr(text))
@@ -110,12 +121,18 @@ class Backward:
         types = [_type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
         arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
-        # Compilers keep graphs on disk under the names of operators; a backward that takes other things is another one.
-        content = hashlib.sha256(f"{arguments} -> {results}".encode()).hexdigest()[:8]
-        self.schema = f"{schema.namespace}::{schema.name}_backward_{content}({arguments}) -> ({results})"
+        self.schema = named_for_its_arguments(
+            f"{schema.namespace}::{schema.name}_backward", f"({arguments}) -> ({results})"
+        )
         may_be_none = any(name.startswith("want_") for name in names) or any(schema.tensors[name] for name in wrt)
         self.body = _without_none(function, len(wrt)) if may_be_none else function
         self.reference = gradient_of(reference, schema, names, wrt)
+
+
+def named_for_its_arguments(name: str, signature: str) -> str:
+    """A backward's schema. Compilers keep graphs on disk under the names of operators, so one that takes other things (y
+    in place of x, say) must have another name."""
+    return f"{name}_{hashlib.sha256(signature.encode()).hexdigest()[:8]}{signature}"
 
 
 def _type_of(schema: Schema, name: str) -> str:
@@ -152,11 +169,7 @@ def gradient_of(
 ) -> Callable[..., Any] | None:
     """A backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward; None where
     it is not given all that the reference needs.
-
-    By ``torch.func``, since it also runs within an operator's implementation and within transforms, where autograd does
-    not record.
     """
-
     if reference is None or not schema.types.keys() - schema.defaults.keys() <= set(names):
         return None
 
@@ -171,14 +184,34 @@ def gradient_of(
             found = (found,) if isinstance(found, Tensor) else found
             return tuple(found[i] for i in taken)
 
-        with torch.enable_grad():
-            pull = torch.func.vjp(forward, *(given[x] for x in wanted))[1]
-            found = pull(tuple(given[f"grad_{schema.results[i]}"] for i in taken))
+        transforms = torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled()
+        pull = _by_transform if transforms else _by_autograd
+        grads_in = [given[f"grad_{schema.results[i]}"] for i in taken]
+        found = pull(forward, [given[x] for x in wanted], grads_in) if wanted else ()
         grads = dict(zip(wanted, found, strict=True))
-        results = tuple(grads[x] if x in grads else args[0].new_empty(0) for x in wrt)
+        # A gradient may be the very one that came in, which an operator must not give back.
+        results = tuple(grads[x].clone() if x in grads else args[0].new_empty(0) for x in wrt)
         return results if len(results) > 1 else results[0]
 
     return gradient
+
+
+def _by_transform(function: Callable[..., Any], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Gradients where tensors cannot be made to require them."""
+    with torch.enable_grad():
+        found: Sequence[Tensor] = torch.func.vjp(function, *inputs)[1](tuple(grads))
+    return found
+
+
+def _by_autograd(function: Callable[..., Any], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Gradients as autograd makes them, also within an operator's implementation, where it is left out; themselves
+    differentiable where gradients are recorded."""
+    again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
+    leaves = [x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
+    autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with autograd, torch.enable_grad():
+        found = torch.autograd.grad(function(*leaves), leaves, list(grads), create_graph=again, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
 def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:

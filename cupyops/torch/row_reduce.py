@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arrays import check_devices
 from ..elementwise_text import check_names
 from ..errors import expected
 from ..expressions import inputs_of, parse
 from ..row_text import RowProgram, kernel_of, plan_of, text_of
 from .arrays import DTYPE_NAMES, TorchLibrary
 from .elementwise import Written, content_name, named_results, of_backward, schema_of
-from .gradients import Schema, gradient_of
+from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
 
 __all__ = ["row_reduce"]
@@ -93,7 +94,9 @@ def row_reduce(
         back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt])
         _check_gradients(where, back, kinds, wrt)
         texts.append(text_of(back))
-        schema_back = schema_of(f"{name}_backward", ordered(back), scalars, back.results, wants=wrt)
+        schema_back = named_for_its_arguments(
+            f"{name}_backward", schema_of("", ordered(back), scalars, back.results, wants=wrt)
+        )
         takes = list(Schema.parse(schema_back).types)
         gradient = Operator(
             schema_back,
@@ -219,5 +222,4 @@ def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
         words, shape = wanted[name]
         if tensor.shape != shape:
             raise ValueError(expected(program.name, name, f"{words} of `{lead}`, {tuple(shape)}", tuple(tensor.shape)))
-        if tensor.device != x.device:
-            raise ValueError(expected(program.name, name, f"be on the device of `{lead}` ({x.device})", tensor.device))
+    check_devices(program.name, **dict(zip(ordered(program), tensors, strict=True)))
