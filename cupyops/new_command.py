@@ -16,13 +16,10 @@ STARTER = r'''"""NAME: y = x * sigmoid(x) and its gradient, as a PyTorch operato
 fast they are on a GPU.
 """
 
-from contextlib import ExitStack
-
-import cupyops
 import pytest
 import torch
 from cupyops import Elementwise, Kernel
-from cupyops.torch import Operator
+from cupyops.torch import Operator, bench_op, check_op, checks_for
 
 # scalar_t is the dtype of the tensors, acc_t what arithmetic is done in (float for 16 bits). The comment behind a pointer
 # is its shape, which every call is held to. `map` is an elementwise kernel at the speed of memory; without it, write
@@ -112,62 +109,26 @@ NAME_backward = Operator(
 )
 
 
-# Tests
+# Tests and benchmark
 
 
-@pytest.fixture(params=["reference", "simulator", "cuda"])
-def device(request):
-    """Where a test's tensors are: on a CPU, with the reference and with the kernels under sanitizers, and on a GPU."""
-    if request.param == "cuda" and not torch.cuda.is_available():
+def samples(device):
+    """Arguments: one tuple for each way that the operator goes. Those that require gradients are differentiated."""
+    return [(torch.randn(37, 29, device=device, requires_grad=True),)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("check", checks_for(NAME))
+def test_NAME(check, device):
+    if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(cupyops.simulate(request.param == "simulator", sanitize=True))
-        except cupyops.MissingDependencyError as error:
-            pytest.skip(str(error))
-        yield "cuda" if request.param == "cuda" else "cpu"
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_values(device, dtype):
-    x = (4 * torch.randn(37, 29)).to(device, dtype)
-    torch.testing.assert_close(NAME(x), reference(x.double()).to(dtype))
-
-
-def test_gradients(device):
-    x = torch.randn(37, dtype=torch.float64, device=device, requires_grad=True)
-    assert torch.autograd.gradcheck(NAME, x)
-    assert torch.autograd.gradgradcheck(NAME, x)
-
-
-def test_layouts(device):
-    x = torch.randn(6, 8, device=device)
-    for view in (x.t(), x[:, ::2], x[1:], x[:0], x[0, 0], x[:1].expand(6, 8)):
-        before = view.clone()
-        torch.testing.assert_close(NAME(view), reference(view))
-        assert torch.equal(view, before)
-
-
-def test_compile(device):
-    x = torch.randn(1000, device=device)
-    compiled = torch.compile(lambda x: NAME(2 * x), fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), reference(2 * x))
-
-
-# Benchmark
+    check_op(NAME, samples(device), checks=check, skip=pytest.skip)
 
 
 def benchmark(n=1 << 26, dtype=torch.bfloat16):
-    """Prints what a call takes and moves, beside PyTorch's own operations, its compiler and a copy."""
-    from torch.utils.benchmark import Timer
-
     if not torch.cuda.is_available():
         raise SystemExit("the benchmark needs a GPU")
-    x = torch.randn(n, device="cuda", dtype=dtype)
-    peers = {"NAME": NAME, "PyTorch": reference, "torch.compile": torch.compile(reference), "a copy": torch.clone}
-    for name, call in peers.items():
-        seconds = Timer("call(x)", globals={"call": call, "x": x}).blocked_autorange(min_run_time=0.5).median
-        print(f"{name:16} {seconds * 1e6:9.1f} us {2 * x.nbytes / seconds / 1e9:9.1f} GB/s")
+    bench_op(NAME, (torch.randn(n, device="cuda", dtype=dtype),), peers={"torch.compile": torch.compile(reference)})
 
 
 if __name__ == "__main__":

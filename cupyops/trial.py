@@ -88,7 +88,9 @@ def _launch(kernel: "Kernel", call: Call, values: Sequence[Any], stream: int) ->
 
     def launch() -> None:
         try:
-            driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer)
+            driver.submit(
+                variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=variant.cooperative
+            )
         except Exception as error:  # CuPy's driver errors
             what = f"{variant.what} with grid {grid}, block {variant.threads}"
             raise LaunchError(f"{what} {driver.refusal(error)}") from error

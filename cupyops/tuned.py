@@ -170,7 +170,7 @@ class Tuned:
         def content(kernel: Kernel) -> list[Any]:
             geometry = kernel.geometry
             planned = [geometry.sizes, geometry.threads, geometry.blocks, geometry.unit(Target(1, 1)), geometry.cluster]
-            return [kernel.final_text(types), kernel.options, kernel.shared, planned]
+            return [kernel.final_text(types), kernel.options, kernel.shared, kernel.cooperative, planned]
 
         about = [tuning.FORMAT, gpu, capability, [content(k) for k in self.kernels], list(classes), sorted(self.exact)]
         return hashlib.sha256(json.dumps([*about, self.rtol, self.atol]).encode()).hexdigest()[:40]
