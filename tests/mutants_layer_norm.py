@@ -13,7 +13,7 @@ Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_forward": (
-        "(forward and registers or values_and_gradients and registers)",
+        "forward and registers",
         [
             ("rows beyond the last", FORWARD, "M - first < ROWS_EACH ? static_cast<int>(M - first)", "false ? 0"),
             (
@@ -65,7 +65,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
         ],
     ),
     "layer_norm_forward_wide": (
-        "(forward and wide or values_and_gradients and wide)",
+        "forward and wide",
         [
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
             ("inverted phase of a stage", STAGES, "turn / STAGES % 2", "(turn / STAGES + 1) % 2"),
@@ -130,7 +130,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
         ],
     ),
     "layer_norm_forward_streaming": (
-        "(forward and streaming or values_and_gradients and streaming)",
+        "forward and streaming",
         [
             ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
             ("dropped barrier", FORWARD, "\n    __syncthreads();\n", "\n"),

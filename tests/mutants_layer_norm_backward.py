@@ -10,7 +10,7 @@ Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_backward": (
-        "(backward and registers or values_and_gradients and registers)",
+        "backward and registers",
         [
             (
                 "wrong derivative: deviation left out",
@@ -33,7 +33,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             ("wrong derivative: sign of the slope", BACKWARD, "slope = -rstd * means[1]", "slope = rstd * means[1]"),
             ("wrong derivative: slope without deviation", BACKWARD, "slope = -rstd * means[1]", "slope = -means[1]"),
             ("gradient of the sum subtracted", BACKWARD, "out[k] += more[k];", "out[k] -= more[k];"),
-            ("weight and its gradient swapped", BACKWARD, "grad_bias[k] += g[k];", "grad_bias[k] += s[k];"),
+            ("x for its gradient in the sum of bias", BACKWARD, "grad_bias[k] += g[k];", "grad_bias[k] += s[k];"),
             ("one table for two turns", BACKWARD, "table[turn % 2][group_of_block()]", "table[0][group_of_block()]"),
             ("one table for all groups", BACKWARD, "table[turn % 2][group_of_block()]", "table[turn % 2][0]"),
             (
@@ -55,6 +55,12 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 BACKWARD,
                 "partial[(parts + part) * columns.n",
                 "partial[part * columns.n",
+            ),
+            (
+                "place of a part cut to 32 bits",
+                BACKWARD,
+                "partial[(parts + part) * columns.n + columns.of(v)",
+                "partial[int((parts + part) * columns.n) + columns.of(v)",
             ),
             (
                 "each block the first slice",
@@ -113,7 +119,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
         ],
     ),
     "layer_norm_backward_wide": (
-        "(backward and wide or values_and_gradients and wide)",
+        "backward and wide",
         [
             (
                 "stage filled again before it is read",
@@ -196,7 +202,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
         ],
     ),
     "layer_norm_backward_streaming": (
-        "(backward and streaming or values_and_gradients and streaming)",
+        "backward and streaming",
         [
             ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
             ("dropped barrier", BACKWARD, "    __syncthreads();\n    sum_parts(table", "    sum_parts(table"),
@@ -258,7 +264,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
         ],
     ),
     "column_sums": (
-        "(column_sums or values_and_gradients)",
+        "column_sums",
         [
             ("off by one in the bound", SUMS, "if (column < N)", "if (column <= N)"),
             ("no bound of the result", SUMS, "|| out == nullptr || column >= N)", "|| out == nullptr)"),

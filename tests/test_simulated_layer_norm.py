@@ -1,4 +1,5 @@
-"""Layer normalisation's kernels on the CPU, sanitized: one length for each way that a row can go."""
+"""Layer normalisation on the CPU, sanitized: one length for each way that the tables of
+:mod:`cupyops.layer_norm_plan` choose. ``test_simulated_layer_norm_kernels.py`` takes each kernel for itself."""
 
 import sys
 from collections.abc import Iterator
@@ -16,16 +17,16 @@ from cupyops.layer_norm_plan import backward_plan, forward_plan
 pytestmark = pytest.mark.simulator
 
 # rows, elements of a row, dtype, and the ways: of the forward, and of the backward. Four clusters share the rows of a
-# kernel whose blocks stay; 21 rows make each of them use its stages and its tables again.
+# kernel whose blocks stay, so that of 5 rows one takes two.
 WAYS = [
     (9, 96, torch.float16, "registers", "registers"),
     (5, 1000, torch.bfloat16, "registers", "registers"),
     (3, 1023, torch.float32, "registers", "registers"),
-    (9, 4096, torch.float64, "registers", "registers in clusters"),
-    (21, 8192, torch.float32, "registers", "wide"),
+    (5, 4096, torch.float64, "registers", "registers in clusters"),
+    (5, 8192, torch.float32, "registers", "wide"),
     (5, 2048, torch.bfloat16, "registers", "registers"),
-    (9, 20_480, torch.bfloat16, "wide", "registers in clusters"),
-    (9, 20_480, torch.float32, "wide", "wide"),
+    (5, 20_480, torch.bfloat16, "wide", "registers in clusters"),
+    (5, 20_480, torch.float32, "wide", "wide"),
     (2, 70_001, torch.float32, "streaming", "streaming"),
 ]
 

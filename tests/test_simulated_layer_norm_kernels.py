@@ -353,27 +353,34 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["registers", "wide", "streaming"])
 def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
+    """Of rows, and of parts of the gradients of weight and bias."""
     x, grad_x = (sparse(ROWS * COLUMNS, "float16").reshape(ROWS, COLUMNS) for _ in range(2))
     stats = sparse(2 * ROWS, "float32").reshape(2, ROWS)
     stats[1, -8:] = 1
     x[-8:] = np.linspace(-3, 3, 8 * COLUMNS).reshape(8, COLUMNS)
     plan = {
-        "registers": Plan("registers", 128, 32, 4, 4, full=True),
+        "registers": Plan("registers", 64, 64, 4, 2, full=True),
         "wide": BACKWARD["wide and full"].plan,
         "streaming": Plan("streaming", 64, 64, 4, 2),
     }[way]
-    kernel = backward_kernel(plan, "float16", True, False, False)
+    affine = way != "streaming"
+    kernel = backward_kernel(plan, "float16", True, affine, False)
     # Of blocks that stay, the last take their last rows in their second turn.
-    parts = ROWS // plan.groups // 2
-    counts = {"registers": (parts, parts), "wide": (parts,), "streaming": ()}[way]
-    partial = () if way == "streaming" else (None,)
+    parts = ROWS // 2
+    partial = sparse(2 * parts * COLUMNS, "float32").reshape(2, parts, COLUMNS)
+    counts = {"registers": (partial, ROWS, COLUMNS, parts, parts), "wide": (partial, ROWS, COLUMNS, parts)}
     with cupyops.simulate(sanitize=True, blocks=slice(-2, None)):
-        kernel(x, x, stats, None, None, grad_x, *partial, ROWS, COLUMNS, *counts)
-    taken = {"registers": 8, "wide": 1, "streaming": 2}[way]
+        kernel(x, x, stats, None, None, grad_x, *counts.get(way, (ROWS, COLUMNS)))
+    taken = 1 if way == "wide" else 2
     last = torch.tensor(x[-taken:]).double()
     wanted = last - last.mean(1, keepdim=True) - last * (last * last).mean(1, keepdim=True)
     torch.testing.assert_close(torch.tensor(grad_x[-taken:]).double(), wanted, rtol=1e-3, atol=1e-3)
     assert not grad_x[:1024].any(), "the last blocks wrote to the front"
+    if affine:
+        # Of the two rows of the last part, the first is nothing but zeros.
+        torch.testing.assert_close(torch.tensor(partial[0, -1]).double(), last[-1] ** 2, rtol=1e-6, atol=0)
+        torch.testing.assert_close(torch.tensor(partial[1, -1]).double(), last[-1], rtol=1e-6, atol=0)
+        assert not partial[:, :1024].any(), "the last blocks wrote to the front"
 
 
 def test_column_sums_of_more_than_two_to_the_31_elements() -> None:
