@@ -201,6 +201,9 @@ def test_programs_promote_as_pytorch_does(device: str, kernels: bool) -> None:
     assert y.dtype == torch.float32
     rounded = None if kernels else 1e-2  # PyTorch's own rounds between its two operations
     torch.testing.assert_close(y, F.silu(a.float()) * b, rtol=rounded, atol=rounded)
+    alike = swiglu(a, b.expand(4, 8).contiguous())
+    assert alike.dtype == torch.float32
+    torch.testing.assert_close(alike, y)
     assert swiglu(a, torch.tensor(2.0, device=device)).dtype == torch.bfloat16
 
 

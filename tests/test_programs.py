@@ -210,7 +210,7 @@ def test_several_results_and_numbers(place: str) -> None:
         scalars=["limit"],
         name="programs_test::several",
     )
-    for shape in ((5,), (37, 19), (513,)):
+    for shape in ((5,), (37, 19), (511,), (512,), (513,)):
         a, b = (torch.randn(shape, device=place, requires_grad=True) for _ in range(2))
         y, z = op(a, b, 0.5)
         torch.testing.assert_close(y, a * b + 0.5)
@@ -228,10 +228,11 @@ def test_several_results_and_numbers(place: str) -> None:
 def test_only_wanted_gradients_are_written(place: str) -> None:
     op = elementwise("y = a * b", "grad_a = grad_y * b; grad_b = grad_y * a", name="programs_test::wanted")
     assert op.backward is not None
-    g, a, b = torch.randn(3, 40, device=place)
-    grad_a, grad_b = op.backward(g, a, b, False, True)
-    assert grad_a.numel() == 0
-    torch.testing.assert_close(grad_b, g * a)
+    for n in (40, 1024):
+        g, a, b = torch.randn(3, n, device=place)
+        grad_a, grad_b = op.backward(g, a, b, False, True)
+        assert grad_a.numel() == 0
+        torch.testing.assert_close(grad_b, g * a)
 
 
 def test_layouts_and_alignments_of_a_program(place: str) -> None:
