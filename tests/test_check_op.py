@@ -504,6 +504,15 @@ def test_other_callables_and_lanes_are_refused() -> None:
         check_op(Mix().operator(), samples(), lanes=["gpu"])
 
 
+def test_arguments_with_a_default_may_be_left_out() -> None:
+    op = Mix(schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
+    x, w, _ = samples()[0]
+    assert check.samples_of(op, (x, w))[0][2] == 0.5
+    assert check_op(op, (x, w), checks="gradcheck", lanes=["reference"]).passed
+    with pytest.raises(ValueError, match=r"hold the 2 to 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"):
+        check_op(op, (x,))
+
+
 def test_a_function_stands_for_its_operator() -> None:
     def mix(x: Tensor, w: Tensor, factor: float = 1.0) -> Tensor:
         return mix.op(x, w, factor)  # type: ignore[attr-defined]

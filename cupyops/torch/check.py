@@ -163,14 +163,17 @@ def samples_of(
     if not isinstance(samples, Sequence) or not all(isinstance(args, tuple) for args in samples):
         wanted = "be a tuple of arguments, or a list of such tuples"
         raise TypeError(expected(where, argument, wanted, type(sample_inputs).__name__))
-    names = [a.name for a in op.op._schema.arguments]
+    arguments = op.op._schema.arguments
+    least = sum(not a.has_default_value() for a in arguments)
     for args in samples:
-        if len(args) != len(names):
-            wanted = f"hold the {len(names)} arguments of {op.qualified_name} ({', '.join(names)})"
+        if not least <= len(args) <= len(arguments):
+            count = len(arguments) if least == len(arguments) else f"{least} to {len(arguments)}"
+            wanted = f"hold the {count} arguments of {op.qualified_name} ({', '.join(a.name for a in arguments)})"
             raise ValueError(expected(where, argument, wanted, f"{len(args)}"))
+    samples = [(*args, *(a.default_value for a in arguments[len(args) :])) for args in samples]
     if not samples or not all(any(isinstance(x, Tensor) for x in args) for args in samples):
         raise ValueError(expected(where, argument, "hold at least one sample, each with a tensor", len(samples)))
-    return list(samples)
+    return samples
 
 
 def check_op(
