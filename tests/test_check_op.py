@@ -505,7 +505,10 @@ def test_other_callables_and_lanes_are_refused() -> None:
 
 
 def test_arguments_with_a_default_may_be_left_out() -> None:
-    op = Mix(schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
+    def body(x: Tensor, w: Tensor, factor: float = 0.5) -> Tensor:
+        return faulty.body(x, w, factor)
+
+    op = Mix(body=body, schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
     x, w, _ = samples()[0]
     assert check.samples_of(op, (x, w))[0][2] == 0.5
     assert check_op(op, (x, w), checks="gradcheck", lanes=["reference"]).passed
