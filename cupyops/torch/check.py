@@ -113,10 +113,12 @@ class Report:
         for name in names:
             cells = [_cell(found.get((name, lane))).ljust(18) for lane in lanes]
             lines.append((name.ljust(wide) + "".join(cells)).rstrip())
-        for row in [*self.failed, *self.skipped]:
-            lines.append(f"{row.check} ({row.lane}) {row.outcome}: {row.words}")
-            if row.change:
-                lines.append(f"    What to change: {row.change}")
+        for row in self.failed:
+            lines += [f"{row.check} ({row.lane}) failed: {row.words}", f"    What to change: {row.change}"]
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in self.skipped:
+            reasons.setdefault((row.lane, row.words), []).append(row.check)
+        lines += [f"{', '.join(checks)} ({lane}) skipped: {words}" for (lane, words), checks in reasons.items()]
         counts = [f"{len(self.of(outcome))} {outcome}" for outcome in ("passed", "failed", "skipped")]
         return "\n".join([*lines, f"{', '.join(counts)} in {self.seconds:.1f} s"])
 
