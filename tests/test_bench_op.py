@@ -128,18 +128,32 @@ def test_a_fault_of_the_operator_itself_is_raised(clocks: list[Clock]) -> None:
         )
 
 
-def test_without_a_gpu_nothing_is_timed() -> None:
+def test_without_a_gpu_nothing_is_timed_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     op = Mix().operator()
-    with pytest.raises(
-        ValueError, match=r"bench_op: `inputs` must be on one CUDA device, got cpu.* in the simulator, or a"
-    ):
-        bench_op(op, (torch.ones(3), torch.ones(3), 1.0))
+    found = bench_op(op, (torch.ones(3), torch.ones(3), 1.0))
+    assert found.rows == ()
+    assert capsys.readouterr().out == (
+        f"{op.op._schema}\nnot timed: anything: PyTorch sees no GPU here, and the time that a kernel takes in the simulator "
+        "says nothing of a GPU's\n"
+    )
+    with pytest.raises(ValueError, match="roofline: not timed: anything: PyTorch sees no GPU"):
+        found.roofline(tmp_path / "a.svg")
+
+
+def test_wrong_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Mix().operator()
     with pytest.raises(
         ValueError, match=r"bench_op: `inputs` must hold the 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"
     ):
         bench_op(op, (torch.ones(3),))
     with pytest.raises(TypeError, match="bench_op: `op` must be a cupyops.torch.Operator"):
         bench_op(torch.add, (torch.ones(3),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match="bench_op: `inputs` must be on one CUDA device, got cpu"):
+        bench_op(op, (torch.ones(3), torch.ones(3), 1.0))
 
 
 def test_registers_spills_and_occupancy_are_of_the_kernel_that_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:

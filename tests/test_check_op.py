@@ -1,6 +1,7 @@
 """check_op finds each fault that is planted in an operator, by the check that is for it and by no other."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -345,7 +346,9 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     assert {row.outcome for row in report.rows} == {"skipped"}
     assert {row.words for row in report.rows if row.lane == "simulator"} == {"there is no C++ compiler"}
     assert {row.words for row in report.rows if row.lane == "reference"} == {"the operator has no reference"}
-    assert "sanitizer (simulator) skipped: there is no C++ compiler" in str(report)
+    assert re.search(
+        r"\nsanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n", str(report)
+    )
 
 
 def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +423,29 @@ def test_gradients_are_taken_by_what_requires_them() -> None:
     check_op(op, (x.requires_grad_(), w, factor), checks=["gradients", "gradcheck"], lanes=["simulator"])
     assert x.grad is None
     assert "gradients" in failing(op, "simulator", "gradients")
+
+
+def refused(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    raise RuntimeError("mix has no gradient: declare it with backward=")
+
+
+def refused_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    if torch.is_grad_enabled():
+        raise RuntimeError("mix_backward has no gradient: declare it with backward=")
+    return gradient(grad_y, *ctx.saved_tensors, ctx.factor)
+
+
+@pytest.mark.simulator
+def test_an_operator_that_says_that_it_has_no_gradient_is_not_at_fault() -> None:
+    checks = ["inputs_kept", "values", "gradients", "gradcheck", "gradgradcheck", "autocast", "threads"]
+    report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, lanes=["simulator"])
+    assert [row.check for row in report.skipped] == ["gradients", "gradcheck", "gradgradcheck"]
+    words = "the operator says that it has no gradient: RuntimeError: mix has no gradient: declare it with backward="
+    assert {row.words for row in report.skipped} == {words}
+    assert f"gradients, gradcheck, gradgradcheck (simulator) skipped: {words}" in str(report)
+    report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, lanes=["simulator"])
+    assert [row.check for row in report.skipped] == ["gradgradcheck"]
+    assert "the gradient says that it has none: RuntimeError: mix_backward has no gradient" in report.skipped[0].words
 
 
 @pytest.mark.simulator
@@ -502,6 +528,18 @@ def test_other_callables_and_lanes_are_refused() -> None:
         check_op(torch.randn, samples())
     with pytest.raises(ValueError, match=r"`lanes` must be names of reference, simulator, cuda, got \['gpu'\]"):
         check_op(Mix().operator(), samples(), lanes=["gpu"])
+
+
+def test_arguments_with_a_default_may_be_left_out() -> None:
+    def body(x: Tensor, w: Tensor, factor: float = 0.5) -> Tensor:
+        return faulty.body(x, w, factor)
+
+    op = Mix(body=body, schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
+    x, w, _ = samples()[0]
+    assert check.samples_of(op, (x, w))[0][2] == 0.5
+    assert check_op(op, (x, w), checks="gradcheck", lanes=["reference"]).passed
+    with pytest.raises(ValueError, match=r"hold the 2 to 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"):
+        check_op(op, (x,))
 
 
 def test_a_function_stands_for_its_operator() -> None:

@@ -34,6 +34,7 @@ __all__ = ["OtherResults", "bench_op"]
 
 ROUNDS = 15
 OURS = "this operator"
+NO_GPU = "PyTorch sees no GPU here, and the time that a kernel takes in the simulator says nothing of a GPU's"
 # So many times what any right arithmetic may be off: a peer that differs by more computes something else.
 _OTHER_RESULTS = 64.0
 # Sets of inputs take at most this part of the free memory, since results and gradients stand beside them.
@@ -58,7 +59,7 @@ def bench_op(
     Forward calls are captured in a CUDA graph and replayed between two events, after a warm-up, on sets of inputs that
     outgrow the cache together, all implementations in turn; the median and the spread of ``rounds`` samples are given.
     What cannot be captured, and the backward, is called eagerly between two events. A peer that gives other results is
-    not timed, and named.
+    not timed, and named. On a machine without a GPU nothing is timed, and the report says so.
 
     Args:
         op: a :class:`cupyops.torch.Operator`, or a function whose attribute ``op`` is one.
@@ -68,11 +69,16 @@ def bench_op(
         rounds: samples of each.
 
     Raises:
-        ValueError: the inputs are not on a GPU; they do not fit the schema.
+        ValueError: the inputs are not on one GPU, though there is one; they do not fit the schema.
         TypeError: ``op`` is no operator, ``inputs`` are no tuples, a peer cannot be called.
     """
     operator = operator_of(op, "bench_op")
     samples = samples_of(operator, inputs, "bench_op", "inputs")
+    if not torch.cuda.is_available():
+        # A script with this line in it should run anywhere, and a time that is not a GPU's would be a wrong number.
+        nothing = BenchReport(str(operator.op._schema), "no GPU", math.nan, math.nan, (), (), (("anything", NO_GPU),))
+        print(nothing)
+        return nothing
     device = _device(samples)
     if peers is None:
         peers = {} if operator.reference is None else {"reference": operator.reference}
@@ -113,12 +119,7 @@ def _device(samples: Sequence[Arguments]) -> torch.device:
     if len(found) == 1 and (device := next(iter(found))).type == "cuda":
         return device
     where = " and ".join(sorted(map(str, found)))
-    why = "" if torch.cuda.is_available() else "; PyTorch sees no GPU on this machine"
-    raise ValueError(
-        expected("bench_op", "inputs", "be on one CUDA device", where)
-        + why
-        + ". The time that a kernel takes in the simulator, or a reference on a CPU, says nothing of a GPU's."
-    )
+    raise ValueError(expected("bench_op", "inputs", "be on one CUDA device", where))
 
 
 def _launch_time(device: torch.device) -> float:

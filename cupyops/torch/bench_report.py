@@ -81,6 +81,8 @@ class BenchReport:
     skipped: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
+        if not self.rows:
+            return "\n".join([self.op, *self._missing()])
         head = ("inputs", "direction", "implementation", "µs (10 to 90 %)", "MB", "GB/s", "of copy", "of roof", "timer")
         table = [head, *map(self._cells, self.rows)]
         widths = [max(len(line[i]) for line in table) for i in range(len(head))]
@@ -101,8 +103,10 @@ class BenchReport:
                 f"{k.what}: {k.launches} × grid {k.grid}, block {k.block}: {registers}, {spilled}, "
                 f"occupancy {k.occupancy:.0%}"
             )
-        lines += [f"not timed: {name}: {reason}" for name, reason in self.skipped]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._missing()])
+
+    def _missing(self) -> list[str]:
+        return [f"not timed: {name}: {reason}" for name, reason in self.skipped]
 
     def _cells(self, row: BenchRow) -> tuple[str, ...]:
         us = row.microseconds
@@ -123,8 +127,11 @@ class BenchReport:
         """Draws GB/s over bytes under the bounds of this machine, as SVG, and returns where it is.
 
         Raises:
+            ValueError: nothing was timed.
             MissingDependencyError: matplotlib is not installed.
         """
+        if not self.rows:
+            raise ValueError(f"roofline: {'; '.join(self._missing()) or 'nothing was timed'}")
         path = Path(path)
         points = [Point(r.implementation, r.direction, r.nbytes, r.gb_per_s) for r in self.rows]
         title = f"{self.op.partition('(')[0]}, {self.machine}"

@@ -113,10 +113,12 @@ class Report:
         for name in names:
             cells = [_cell(found.get((name, lane))).ljust(18) for lane in lanes]
             lines.append((name.ljust(wide) + "".join(cells)).rstrip())
-        for row in [*self.failed, *self.skipped]:
-            lines.append(f"{row.check} ({row.lane}) {row.outcome}: {row.words}")
-            if row.change:
-                lines.append(f"    What to change: {row.change}")
+        for row in self.failed:
+            lines += [f"{row.check} ({row.lane}) failed: {row.words}", f"    What to change: {row.change}"]
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in self.skipped:
+            reasons.setdefault((row.lane, row.words), []).append(row.check)
+        lines += [f"{', '.join(checks)} ({lane}) skipped: {words}" for (lane, words), checks in reasons.items()]
         counts = [f"{len(self.of(outcome))} {outcome}" for outcome in ("passed", "failed", "skipped")]
         return "\n".join([*lines, f"{', '.join(counts)} in {self.seconds:.1f} s"])
 
@@ -163,14 +165,17 @@ def samples_of(
     if not isinstance(samples, Sequence) or not all(isinstance(args, tuple) for args in samples):
         wanted = "be a tuple of arguments, or a list of such tuples"
         raise TypeError(expected(where, argument, wanted, type(sample_inputs).__name__))
-    names = [a.name for a in op.op._schema.arguments]
+    arguments = op.op._schema.arguments
+    least = sum(not a.has_default_value() for a in arguments)
     for args in samples:
-        if len(args) != len(names):
-            wanted = f"hold the {len(names)} arguments of {op.qualified_name} ({', '.join(names)})"
+        if not least <= len(args) <= len(arguments):
+            count = len(arguments) if least == len(arguments) else f"{least} to {len(arguments)}"
+            wanted = f"hold the {count} arguments of {op.qualified_name} ({', '.join(a.name for a in arguments)})"
             raise ValueError(expected(where, argument, wanted, f"{len(args)}"))
+    samples = [(*args, *(a.default_value for a in arguments[len(args) :])) for args in samples]
     if not samples or not all(any(isinstance(x, Tensor) for x in args) for args in samples):
         raise ValueError(expected(where, argument, "hold at least one sample, each with a tensor", len(samples)))
-    return list(samples)
+    return samples
 
 
 def check_op(

@@ -143,7 +143,9 @@ def inputs_kept(subject: Subject) -> str:
         wanted = subject.wanted(mine)
         before = [x.detach().clone() if isinstance(x, Tensor) else x for x in mine]
         leaves = [
-            x.detach().requires_grad_(i in wanted and not subject.mutated) if isinstance(x, Tensor) else x
+            x.detach().requires_grad_(i in wanted and not (subject.mutated or subject.refusal))
+            if isinstance(x, Tensor)
+            else x
             for i, x in enumerate(mine)
         ]
         with torch.enable_grad():

@@ -15,7 +15,7 @@ from .check_inputs import Arguments, converted, fresh, lead_of, tensors_in, to_d
 from .check_registry import Skip
 from .operator import Operator
 
-__all__ = ["Subject", "Variant", "first_line", "quiet"]
+__all__ = ["Subject", "Variant", "first_line", "quiet", "refuses_gradient"]
 
 # A dtype and arguments in it.
 Variant = tuple[str, Arguments]
@@ -163,6 +163,26 @@ class Subject:
             raise Skip(f"the first dimension cannot have another size: {first_line(error)}") from None
         return with_rows(args, count)
 
+    @cached_property
+    def refusal(self) -> str:
+        """Why the operator has no gradient, in its own words, or nothing: one that says so is not at fault."""
+        args = fresh(self.samples[0])
+        wanted = self.wanted(args)
+        if self.mutated or not wanted:
+            return ""
+        leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
+        try:
+            with torch.enable_grad():
+                ready = [y for y in self.call(leaves) if y.requires_grad]
+            torch.autograd.grad(
+                ready, [leaves[i] for i in wanted], [torch.zeros_like(y) for y in ready], allow_unused=True
+            )
+        except RuntimeError as error:
+            return first_line(error) if refuses_gradient(error) else ""
+        except Exception:
+            pass  # a check will say it
+        return ""
+
     # What comes out
 
     def call(self, args: Sequence[Any], function: Callable[..., Any] | None = None) -> list[Tensor]:
@@ -195,7 +215,7 @@ class Subject:
             forward: what the forward runs in.
         """
         wanted = self.wanted(args) if wanted is None else wanted
-        if self.mutated or not wanted:
+        if self.mutated or not wanted or self.refusal:
             with forward or contextlib.nullcontext():
                 return self.outputs(args, function)
         leaves = [
@@ -218,7 +238,7 @@ class Subject:
     def differentiable(self, args: Arguments) -> dict[str, Tensor]:
         """The outputs that take gradients."""
         wanted = self.wanted(args)
-        if self.mutated or not wanted:
+        if self.mutated or not wanted or self.refusal:
             return {}
         leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
         with torch.enable_grad():
@@ -233,6 +253,8 @@ class Subject:
         """
         if self.mutated:
             raise Skip("the operator writes into its arguments, and has no gradient")
+        if self.refusal:
+            raise Skip(f"the operator says that it has no gradient: {self.refusal}")
         found = self.differentiable(fresh(args))
         if not found:
             raise Skip("no output takes a gradient")
@@ -249,6 +271,11 @@ class Subject:
 
 def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:
     return {"output": outputs[0]} if len(outputs) == 1 else {f"output {i}": y for i, y in enumerate(outputs)}
+
+
+def refuses_gradient(error: BaseException) -> bool:
+    """Whether an operator, or PyTorch for it, says that it cannot be differentiated (again), rather than fails to be."""
+    return any(words in str(error) for words in ("has no gradient", "once_differentiable"))
 
 
 def first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .check_compare import assert_close, error_in_eps, least_allowed
 from .check_inputs import Arguments, fresh, lead_of
 from .check_registry import KERNEL_LANES, Fault, Skip, check
-from .check_subject import Subject, first_line, quiet
+from .check_subject import Subject, first_line, quiet, refuses_gradient
 
 __all__ = [
     *("Target", "gradcheck", "gradgradcheck", "gradients", "special_values", "subsets", "target", "values", "written"),
@@ -260,6 +260,8 @@ def _gradcheck(subject: Subject, of: Any) -> str:
             with quiet():
                 of(function, leaves, fast_mode=elements > FEW, nondet_tol=0.0)
         except RuntimeError as error:  # GradcheckError is one; so is what backward raises
+            if of is torch.autograd.gradgradcheck and refuses_gradient(error):
+                raise Skip(f"the gradient says that it has none: {first_line(error)}") from None
             raise Fault(" ".join(str(error).split())) from error
         counted += elements
     return f"{len(samples)} samples, {counted} elements"
