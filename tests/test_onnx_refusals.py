@@ -1,5 +1,6 @@
 """What cannot be exported is refused by its name, and leaves no file; and other ways in which an export can end."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,10 +239,19 @@ def test_nested_and_other_arguments(tmp_path: Path) -> None:
 def test_large_weights_lie_in_a_second_file_which_moves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.onnx._internal.exporter import _onnx_program
 
+    moved: list[str] = []
+    replace = os.replace
+
+    def record(source: Any, target: Any) -> None:
+        moved.append(Path(target).name)
+        replace(source, target)
+
     monkeypatch.setattr(_onnx_program, "_LARGE_MODEL_THRESHOLD", 1000)
+    monkeypatch.setattr(os, "replace", record)
     model = nn.Linear(40, 40).eval()
     export_onnx(model, torch.randn(2, 40), tmp_path / "m.onnx")
     assert leftovers(tmp_path) == ["m.onnx", "m.onnx.data"]
+    assert moved[-2:] == ["m.onnx.data", "m.onnx"]  # whoever finds the model finds its weights
     x = torch.randn(2, 40)
     torch.testing.assert_close(run(tmp_path / "m.onnx", x)[0], model(x))
 
