@@ -169,9 +169,7 @@ def sequence_versions(steps: int, batch: int, features: int, state: int, seed: i
 
         return run
 
-    def at_once(
-        input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def at_once(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
         output, (_, c) = lltm(input, (h0, c0), weights, bias)
         return output, c
 
@@ -219,7 +217,9 @@ def table(timings: list[Timing], published: bool) -> str:
     for t in timings:
         known = PUBLISHED.get(t.name)
         theirs = f"{known[0]:.1f} / {known[1]:.1f}" if known else "–"
-        rows.append([t.name, _spread(t.forward), _spread(t.backward), f"{t.total:.1f}", *([theirs] if published else [])])
+        rows.append(
+            [t.name, _spread(t.forward), _spread(t.backward), f"{t.total:.1f}", *([theirs] if published else [])]
+        )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
@@ -261,9 +261,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-f", "--features", type=int, default=32, metavar="N", help="(default: %(default)s)")
     parser.add_argument("-s", "--state", type=int, default=128, metavar="N", help="units (default: %(default)s)")
     parser.add_argument("-t", "--steps", type=int, metavar="N", help="a sequence of so many steps instead of a cell")
-    parser.add_argument("-r", "--runs", type=int, default=500, metavar="N", help="of each version (default: %(default)s)")
+    parser.add_argument(
+        "-r", "--runs", type=int, default=500, metavar="N", help="of each version (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--no-build", action="store_true", help="leave out the versions in C++, whose build takes a minute")
+    parser.add_argument(
+        "--no-build", action="store_true", help="leave out the versions in C++, whose build takes a minute"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bars into this file, .svg or .png")
     return parser
 

@@ -112,7 +112,9 @@ def digits(batch: int, device: torch.device, seed: int) -> Task:
     return Task(x.shape[2], 10, batches(), F.cross_entropy, score, lambda a: a >= SOLVED_DIGITS, "accuracy")
 
 
-def train(model: nn.Module, task: Task, iterations: int, lr: float, echo: Callable[[str], object]) -> tuple[float, float]:
+def train(
+    model: nn.Module, task: Task, iterations: int, lr: float, echo: Callable[[str], object]
+) -> tuple[float, float]:
     """So many steps of Adam; (score, seconds), printed ten times on the way."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
     scores, began, spent = [], time.perf_counter(), 0.0
@@ -138,7 +140,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m examples.sequence", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--task", choices=("adding", "digits"), default="adding", help="(default: %(default)s)")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="default: both")
-    parser.add_argument("--steps", type=int, default=50, metavar="N", help="of the adding problem (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=50, metavar="N", help="of the adding problem (default: %(default)s)"
+    )
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="rows (default: %(default)s)")
     parser.add_argument("--state", type=int, default=32, metavar="N", help="units (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=1500, metavar="N", help="(default: %(default)s)")

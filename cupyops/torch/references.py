@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..add2 import check_alpha
+from ..arrays import LIBRARIES
 from ..gelu import check as check_gelu
 from ..layer_norm import check as check_layer_norm
 from ..layer_norm import check_backward, check_residual
@@ -14,7 +15,6 @@ from ..lltm import check as check_lltm_cell
 from ..lltm import check_backward as check_lltm_cell_backward
 from ..lltm_sequence import check as check_lltm
 from ..lltm_sequence import check_backward as check_lltm_backward
-from ..arrays import LIBRARIES
 from .arrays import DTYPE_NAMES
 
 __all__ = [
