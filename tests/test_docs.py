@@ -77,6 +77,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.add2",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",
+        "cupyops.torch.lltm",
         "cupyops.torch.operator",
         "autograd_bridge",
     ],
