@@ -362,6 +362,7 @@ def lltm_cell_backward(
         ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
     """
     where = "lltm_cell_backward"
-    grads = [None if g is None else as_cupy(g, where, n) for g, n in ((grad_h, "grad_h"), (grad_cell, "grad_cell"))]
-    arrays = {"x": x, "weights": weights, "old_h": old_h, "new_cell": new_cell, "gates": gates}
-    return backward(*grads, None, *(as_cupy(a, where, name) for name, a in arrays.items()), *(True,) * 5)
+    dh, dc = (None if g is None else as_cupy(g, where, n) for g, n in ((grad_h, "grad_h"), (grad_cell, "grad_cell")))
+    named = {"x": x, "weights": weights, "old_h": old_h, "new_cell": new_cell, "gates": gates}
+    x, weights, old_h, new_cell, gates = (as_cupy(a, where, name) for name, a in named.items())
+    return backward(dh, dc, None, x, weights, old_h, new_cell, gates, True, True, True, True, True)

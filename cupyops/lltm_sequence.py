@@ -357,7 +357,7 @@ def lltm_sequence_backward(
         ValueError, TypeError: operands that do not belong together; else as :func:`lltm_sequence`.
     """
     where = "lltm_sequence_backward"
-    grads = [None if g is None else as_cupy(g, where, n) for g, n in ((grad_h, "grad_h"), (grad_last, "grad_last"))]
-    arrays = {"x": x, "weights": weights, "h0": h0, "h": h, "cells": cells, "gates": gates}
-    rest = [as_cupy(a, where, name) for name, a in arrays.items()]
-    return backward(*grads, None, None, *rest, *(True,) * 5)
+    dh, dl = (None if g is None else as_cupy(g, where, n) for g, n in ((grad_h, "grad_h"), (grad_last, "grad_last")))
+    named = {"x": x, "weights": weights, "h0": h0, "h": h, "cells": cells, "gates": gates}
+    x, weights, h0, h, cells, gates = (as_cupy(a, where, name) for name, a in named.items())
+    return backward(dh, dl, None, None, x, weights, h0, h, cells, gates, True, True, True, True, True)

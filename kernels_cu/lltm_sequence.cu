@@ -7,9 +7,10 @@
 //   z, dz: scalar_t (T, B, 3S)    h, c: (T, B, S)    the last h and c: (2, B, S)    W_h: the first S columns of (3S, K)
 //   arithmetic, c from step to step, and the sums of dz: acc_t
 //
-// The weights stay in registers for all steps, those of the last SPARE steps through a row in shared memory. A team of blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of
-// each, and PARTS neighbouring lanes share a unit: lane p has the weights for the elements 4·(i·PARTS + p) + 0..3 of the row.
-// The lanes' sums are added up so that each lane ends up with some of the rows, whose units it then makes.
+// The weights stay in registers for all steps, those of the last SPARE steps through a row in shared memory. A team of
+// blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of each, and PARTS neighbouring lanes share a unit: lane p has
+// the weights for the elements 4·(i·PARTS + p) + 0..3 of the row. The lanes' sums are added up so that each lane ends up with
+// some of the rows, whose units it then makes.
 //
 // Who owns what, and the order of every sum, follow from STATE, UNITS and PARTS alone: a row's bits do not depend on how
 // many rows there are.

@@ -325,7 +325,7 @@ def test_operands_that_do_not_belong_together_are_refused(device: str) -> None:
 
 
 def test_backward_refuses_gradients_that_do_not_belong(device: str) -> None:
-    x, weights, _bias, h, c = (t.detach() for t in operands((2, 3, 4), torch.float32, device))
+    x, weights, _, h, c = (t.detach() for t in operands((2, 3, 4), torch.float32, device))
     backward = torch.ops.cupyops.lltm_cell_backward
     gates = torch.zeros(2, 12, device=device)
     with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (2, 4), got (4, 2)")):

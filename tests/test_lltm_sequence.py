@@ -242,16 +242,22 @@ def test_compile_fullgraph(device: str, dynamic: bool) -> None:
 def test_torch_func_and_vmap(device: str) -> None:
     inputs = [x.detach() for x in operands((3, 2, 2, 3), torch.float64, device)]
 
+    def ours(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        output, (h_n, c_n) = lltm(x, (h, c), weights, bias)
+        return output, h_n, c_n
+
     def loss(f: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
         return lambda *x: f(*x)[0].square().sum()
 
     for got, wanted in zip(
-        torch.func.grad(loss(op), (0, 1, 4))(*inputs), torch.func.grad(loss(plainly), (0, 1, 4))(*inputs), strict=True
+        torch.func.grad(loss(ours), (0, 1, 4))(*inputs),
+        torch.func.grad(loss(plainly), (0, 1, 4))(*inputs),
+        strict=True,
     ):
         torch.testing.assert_close(got, wanted)
     batch = torch.randn(4, *inputs[0].shape, dtype=torch.float64, device=device)
-    got = torch.func.vmap(op, in_dims=(0, None, None, None, None))(batch, *inputs[1:])[0]
-    torch.testing.assert_close(got, torch.stack([plainly(x, *inputs[1:])[0] for x in batch]))
+    found = torch.func.vmap(ours, in_dims=(0, None, None, None, None))(batch, *inputs[1:])[0]
+    torch.testing.assert_close(found, torch.stack([plainly(x, *inputs[1:])[0] for x in batch]))
 
 
 def test_autocast_takes_the_lower_type(device: str) -> None:
@@ -277,6 +283,73 @@ def test_arrays_without_pytorch() -> None:
         gradients = cupyops.lltm_sequence_backward(*arrays, found[0], *found[2:])
     for a, b in zip((*found, *gradients), (*wanted, *back), strict=True):
         torch.testing.assert_close(torch.from_numpy(a), b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "sizes", [(16, 16, 32, 128), (9, 64, 8, 128), (7, 16, 5, 200), (16, 16, 32, 256), (9, 70, 8, 256)], ids=str
+)
+def test_plans_of_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    """In a block and in clusters, as the plans have them."""
+    compare_on_gpu(sizes, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(9, 16, 32, 512), (5, 17, 8, 768), (5, 9, 8, 1024), (3, 200, 8, 1024)], ids=str)
+def test_plans_of_the_whole_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    compare_on_gpu(sizes, dtype)
+
+
+def compare_on_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    ours = operands(sizes, dtype, "cuda")
+    theirs = [x.detach().requires_grad_() for x in ours]
+    exact = [x.detach().double().requires_grad_() for x in ours]
+    found = [f(*x) for f, x in ((op, ours), (plainly, theirs), (plainly, exact))]
+    for name, a, b, c in zip(("h", "last", "cells", "gates"), *found, strict=True):
+        assert_as_accurate(a, b, c, name)
+    grads = [torch.randn_like(y) for y in found[0][:2]]
+    gradients = [
+        torch.autograd.grad(y[:2], x, [g.to(y[0].dtype) for g in grads])
+        for y, x in zip(found, (ours, theirs, exact), strict=True)
+    ]
+    for name, a, b, c in zip(("input", "weights", "bias", "h0", "c0"), *gradients, strict=True):
+        assert_as_accurate(a, b, c, f"gradient of {name}")
+
+
+@pytest.mark.gpu
+def test_two_grids_on_two_streams_do_not_wait_for_each_other() -> None:
+    """Each wants more than half of the GPU; half of each running would be for ever."""
+    inputs = [x.detach() for x in operands((64, 8, 16, 1024), torch.float32, "cuda")]
+    wanted = op(*inputs)[0]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(op(*inputs)[0])
+    torch.cuda.synchronize()
+    assert all(alike(y, wanted) for y in found)
+
+
+@pytest.mark.gpu
+def test_replayed_as_a_graph_with_new_data() -> None:
+    for state in (128, 256, 512):
+        inputs = [x.detach() for x in operands((6, 4, 8, state), torch.float32, "cuda")]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            op(*inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            h = op(*inputs)[0]
+        for _ in range(3):
+            inputs[0].normal_()
+            graph.replay()
+            torch.testing.assert_close(h, op(*inputs)[0])
 
 
 # What users of nn.LSTM expect
