@@ -20,8 +20,9 @@ ROWS_AT_ONCE, MOST_BLOCKS = 8, 65535  # rows of a block of the pointwise kernels
 # Products of up to so many multiplications are made by the kernel of the whole cell: there a product of PyTorch's takes
 # as long as a launch, whatever its size.
 WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
+WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes through all of them
 
-STRIDED = (0, 0, 0)  # of a gradient that is not there
+ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
 
 
 def _kernel(name: str, geometry: Geometry, lanes: int = 1, dtype: str | None = None) -> Kernel:
@@ -117,7 +118,7 @@ def step(library: Any, gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dty
 
 def view(library: Any, grad: Any, like: Any) -> tuple[Any, tuple[int, int, int]]:
     """A gradient as the kernels take it: an array, and whether it is there and its strides."""
-    return (like, STRIDED) if grad is None else (grad, (1, *library.strides(grad)))
+    return (like, ABSENT) if grad is None else (grad, (1, *library.strides(grad)))
 
 
 def backward(
@@ -162,7 +163,7 @@ def backward(
     grad_gates = None if grad_gates is None else library.contiguous(grad_gates)
     grad_h, h_view = view(library, grad_h, gates)
     grad_cell, cell_view = view(library, grad_cell, gates)
-    if whole(batch, state, inputs):
+    if whole(batch, state, inputs) and batch <= WHOLE_ROWS:
         x, weights, old_h = library.contiguous(x), library.contiguous(weights), library.contiguous(old_h)
         input_blocks = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
         weight_blocks = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0

@@ -11,7 +11,7 @@ from .dtypes import DTYPES, FLOATS
 from .errors import LaunchError, expected
 from .geometry import Rows
 from .kernel import Kernel
-from .lltm import STRIDED, SUMS, check_parameters, check_sizes, step, step_backward_kernel
+from .lltm import ABSENT, SUMS, check_parameters, check_sizes, step, step_backward_kernel
 from .lltm_plan import CLUSTERS_SINCE, MOST_TURNS, Plan, rows_of_team, sequence_plan, turns
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
@@ -248,8 +248,8 @@ def _backward_by_steps(
         if grad_cells is not None:
             dc = grad_cells[t] if dc is None else dc + grad_cells[t]
         before = library.empty((batch, state), dtype, cells)
-        dh, h_view = (gates, STRIDED) if dh is None else (dh, (1, state, 1))
-        dc, cell_view = (gates, STRIDED) if dc is None else (dc, (1, state, 1))
+        dh, h_view = (gates, ABSENT) if dh is None else (dh, (1, state, 1))
+        dc, cell_view = (gates, ABSENT) if dc is None else (dc, (1, state, 1))
         more = None if grad_gates is None else grad_gates[t]
         kernel.launch_fresh(dh, dc, more, gates[t], cells[t], grad_z[t], before, None, h_view, cell_view, *sizes)
         dc = before

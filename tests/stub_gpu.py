@@ -90,6 +90,7 @@ class Launch(NamedTuple):
     shared: int
     stream: int
     addresses: int
+    cooperative: bool = False
 
 
 class Driver:
@@ -104,22 +105,36 @@ class Driver:
 
         def variant(kernel: Kernel, types: dict[str, str], device: int) -> Variant:
             packing, raw = kernel.signature.packing(types, kernel.constants), SimpleNamespace(ptr=42 + device)
-            made = Variant(kernel.describe(types), raw, packing, kernel.geometry, TARGET, kernel.shared)
+            shape = (kernel.geometry, TARGET, kernel.shared, kernel.cooperative)
+            made = Variant(kernel.describe(types), raw, packing, *shape)
             return variants.setdefault((kernel, device, *types.values()), made)
 
         monkeypatch.setattr(debug, "_enabled", False)  # as CUPYOPS_DEBUG=1 may have it
         monkeypatch.setattr(Kernel, "variant", variant)
         monkeypatch.setattr(driver, "submit", self.submit)
         monkeypatch.setattr(driver, "launch_kernel", lambda: self.launch_kernel)
+        monkeypatch.setattr(driver, "launch_cooperative_kernel", lambda: self.launch_cooperative_kernel)
         monkeypatch.setitem(arrays.LIBRARIES, Stub, self.library)
 
     def submit(
-        self, function: int, grid: Grid, block: Grid, shared: int, stream: int, buffer: driver.ArgumentBuffer
+        self,
+        function: int,
+        grid: Grid,
+        block: Grid,
+        shared: int,
+        stream: int,
+        buffer: driver.ArgumentBuffer,
+        *,
+        cooperative: bool = False,
     ) -> None:
         if self.failure:
             raise self.failure
         self.kept.append(buffer)
-        self.launches.append(Launch(function, grid, block, shared, stream, buffer.addresses))
+        self.launches.append(Launch(function, grid, block, shared, stream, buffer.addresses, cooperative))
+
+    def launch_cooperative_kernel(self, function: int, *rest: int) -> None:
+        self.launch_kernel(function, *rest)
+        self.launches[-1] = self.launches[-1]._replace(cooperative=True)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
         """What the fast lane calls; its buffers live on in the variant."""

@@ -74,7 +74,14 @@ class Launch:
         self.given: list[Any] = []
 
         def submit(
-            function: int, grid: Any, block: Any, shared: int, stream: int, buffer: driver.ArgumentBuffer
+            function: int,
+            grid: Any,
+            block: Any,
+            shared: int,
+            stream: int,
+            buffer: driver.ArgumentBuffer,
+            *,
+            cooperative: bool = False,
         ) -> None:
             table = (ctypes.c_void_p * 6).from_address(buffer.addresses)
             kinds = (ctypes.c_int64 * 2, *[ctypes.c_uint64] * 4, ctypes.c_int32)

@@ -40,6 +40,19 @@ def test_submit_gives_the_driver_what_it_wants(monkeypatch: pytest.MonkeyPatch) 
     assert launches.calls == [(7, 1, 2, 3, 4, 5, 6, 100, 9, buffer.addresses, 0)]
 
 
+def test_a_cooperative_launch_is_another_call_without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuLaunchKernel would start such a grid in parts, whose blocks wait for ones that never come."""
+    from cupy.cuda import driver as theirs
+
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(theirs, "launchCooperativeKernel", lambda *args: calls.append(args))
+    driver.launch_cooperative_kernel.cache_clear()
+    buffer = driver.argument_buffer(8, [0])
+    driver.submit(7, (1, 2, 3), (4, 5, 6), 100, 9, buffer, cooperative=True)
+    driver.launch_cooperative_kernel.cache_clear()
+    assert calls == [(7, 1, 2, 3, 4, 5, 6, 100, 9, buffer.addresses)]
+
+
 def test_a_thread_without_a_context_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches(monkeypatch, RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context"))
     driver.submit(7, (1, 1, 1), (1, 1, 1), 0, 0, driver.argument_buffer(0, []))

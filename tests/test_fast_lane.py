@@ -252,6 +252,14 @@ def test_the_first_array_is_looked_at_even_if_it_is_a_fresh_output(gpu: Gpu) -> 
     assert len(gpu.launches) == 1
 
 
+def test_blocks_that_wait_for_one_another_are_launched_as_a_whole(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(driver, "launch_cooperative_kernel", lambda: asked.append(True) or gpu.launch)
+    for cooperative in (False, True):
+        write_fast_lane(SIGNATURE, Rows("M"), CONSTANTS, gpu.lane(), print, cooperative=cooperative)
+        assert bool(asked) == cooperative
+
+
 @pytest.mark.parametrize(("devices", "asked"), [(1, False), (2, True)])
 def test_the_current_gpu_is_asked_for_only_where_there_are_several(devices: int, asked: bool) -> None:
     text = fast_lane_source(SIGNATURE, Rows("M"), CONSTANTS, one_device=devices == 1)

@@ -45,6 +45,14 @@ def test_the_geometry_of_a_launch(gpu: Driver) -> None:
     )
 
 
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_blocks_that_wait_for_one_another_are_launched_as_a_whole(gpu: Driver, cooperative: bool) -> None:
+    constants = {"NDIM": 3, "WIDTH": 4}
+    kernel = Kernel(TEXT, "many", GridStride("n"), dtypes=("float32",), constants=constants, cooperative=cooperative)
+    kernel(True, (1, -2, 3), Stub(5, 4), 255, (1, 2), Stub(20), 0.1, 5)
+    assert [launch.cooperative for launch in gpu.launches] == [cooperative]
+
+
 def test_a_launch_on_another_than_the_current_device(gpu: Driver) -> None:
     scale()(Stub(1, 4, device=1), Stub(4, device=1), np.float32(0.1), np.int32(1), np.int64(4))
     assert gpu.read(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)[2:] == [

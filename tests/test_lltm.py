@@ -81,6 +81,12 @@ def test_values_and_gradients_against_float64(
     compare(sizes, dtype, device)
 
 
+def test_many_rows_of_a_small_cell(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward in one kernel, backward by products: more rows than its blocks go through."""
+    monkeypatch.setattr(body, "WHOLE_ROWS", 16)
+    compare((35, 3, 4), torch.float32, device)
+
+
 @pytest.mark.gpu
 @DTYPES
 @pytest.mark.parametrize("sizes", LARGE, ids=str)
