@@ -1,4 +1,4 @@
-"""The face to PyTorch: the DLPack crossing, one ``autograd.Function`` per operator, the modules, the public functions.
+"""The face to PyTorch: the DLPack crossing, the operators, the modules, the public functions.
 
 Each operator is declared as anybody's would be: a body and the backward's from :mod:`cupyops`, or a Function as PyTorch
 documents it (``forward`` without ctx, ``setup_context``, ``backward``) where a gradient is more than a launch.
