@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .dtypes import FLOATS
-from .expressions import Statement, arithmetic
+from .expressions import Statement, arithmetic, kernel_name
 from .geometry import Elementwise, Threads
 from .kernel import Kernel
 
@@ -54,7 +54,7 @@ def text_of(program: Program) -> str:
     <BLANKLINE>
     <BLANKLINE>
     """
-    name, inputs, scalars, results = program.name, program.inputs, program.scalars, program.results
+    name, inputs, scalars, results = kernel_name(program.name), program.inputs, program.scalars, program.results
     numbers = [f"acc_t {s}" for s in scalars]
     count = len(results)
     null = " or null" if count > 1 else ""
@@ -124,14 +124,14 @@ def text_of(program: Program) -> str:
 
 def alike_kernel(program: Program, text: str) -> Kernel:
     """The kernel for operands of one layout."""
-    return Kernel(text, program.name, Elementwise("n"), dtypes=FLOATS)
+    return Kernel(text, kernel_name(program.name), Elementwise("n"), dtypes=FLOATS)
 
 
 def strided_kernel(program: Program, text: str, ndim: int, lanes: int, wide: bool) -> Kernel:
     """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
     constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
     geometry = Threads("groups", block=(128, 1, 1))
-    return Kernel(text, f"{program.name}_strided", geometry, dtypes=FLOATS, constants=constants)
+    return Kernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)
 
 
 def check_names(where: str, names: Sequence[str]) -> None:

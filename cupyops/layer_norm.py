@@ -104,7 +104,8 @@ _MOST_CALLS = 4096
 def _remembered(choose: Callable[..., Call], library: Any, shape: Sequence[int], *arrays: Any, **wants: bool) -> Call:
     if library.is_fake(arrays[0]):
         return choose(library, shape, *arrays, **wants)  # sizes may be symbols
-    of_arrays = [None if a is None else (a.shape, a.dtype, a.device) for a in arrays]
+    # CuPy's devices have no hash.
+    of_arrays = [None if a is None else (a.shape, a.dtype, getattr(a.device, "id", a.device)) for a in arrays]
     key = (choose, tuple(shape), *of_arrays, *wants.values())
     call = _CALLS.get(key)
     if call is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from .dtypes import DTYPES, FLOATS
-from .expressions import Statement, arithmetic, calls, names_in
+from .expressions import Statement, arithmetic, calls, kernel_name, names_in
 from .geometry import Rows
 from .kernel import Kernel
 from .layer_norm_plan import lanes_for, threads_for
@@ -134,7 +134,7 @@ def text_of(program: RowProgram) -> str:
         "//   row by row, arithmetic in acc_t; " + ", ".join(told),
         '#include "row_passes.cuh"',
         "",
-        f'extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) {program.name}(',
+        f'extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) {kernel_name(program.name)}(',
         *_aligned([*inputs, *outputs]),
         f"    {', '.join(sizes)}) {{",
         "    const int n = static_cast<int>(N);",
@@ -344,4 +344,4 @@ def plan_of(n: int, dtype: str, held: int) -> RowPlan:
 
 def kernel_of(program: RowProgram, text: str, plan: RowPlan) -> Kernel:
     """The kernel for one cut of the rows."""
-    return Kernel(text, program.name, Rows("blocks", plan.block), dtypes=FLOATS, constants=plan.constants)
+    return Kernel(text, kernel_name(program.name), Rows("blocks", plan.block), dtypes=FLOATS, constants=plan.constants)

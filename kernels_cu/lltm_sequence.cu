@@ -112,7 +112,7 @@ struct Share {
 
 // The weights of a thread; `bands` as of Exchange, behind whose rows the spare ones lie.
 struct Weights {
-    acc_t kept[GATES][KEPT * 4];
+    acc_t kept[GATES][KEPT > 0 ? KEPT * 4 : 1];
     Four* spare;
 
     // weight(gate, k) for the elements k of this thread's part of a row.

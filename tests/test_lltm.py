@@ -50,7 +50,7 @@ def assert_as_accurate(ours: Tensor, theirs: Tensor, exact: Tensor, what: str) -
     error, allowed = (float((t.detach().double() - exact.detach()).abs().max() / scale) for t in (ours, theirs))
     assert ours.dtype == theirs.dtype, what
     # In float64, PyTorch's own is the exact value here, with the roundings that it has.
-    rounding = torch.finfo(ours.dtype).eps * (4 if ours.dtype == torch.float64 else 1)
+    rounding = torch.finfo(ours.dtype).eps * (32 if ours.dtype == torch.float64 else 1)
     assert error <= 2 * (allowed + rounding), f"{what}: off by {error:.2e}, PyTorch by {allowed:.2e}"
 
 

@@ -6,9 +6,10 @@ from cases import FLOATS
 
 import cupyops
 from cupyops import elementwise_text, row_text
+from cupyops.compiler import OPTIONS, binary_for
 from cupyops.elementwise_text import Program
 from cupyops.expressions import arithmetic, inputs_of, names_in, parse, results_of
-from cupyops.kernel import Kernel
+from cupyops.kernel import Kernel, all_kernels
 from cupyops.row_text import RowProgram, plan_of
 from cupyops.torch import elementwise, row_reduce
 
@@ -317,3 +318,16 @@ def test_a_compile_error_shows_the_program(place: str) -> None:
     op = elementwise("y = frobnicate(x)", name="programs_test::unknown")
     with pytest.raises(cupyops.CompileError, match="frobnicate"):
         op(torch.ones(3, device=place))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["norm", "exp", "min"])
+def test_an_operator_may_be_called_as_a_function_of_cudas(name: str) -> None:
+    op = row_reduce("y = sum(x * x)", name=f"programs_test::{name}")
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(op(x), x.square().sum(1))
+    kernel = next(k for k in all_kernels() if k.name == f"{name}_")
+    for types in kernel.type_choices():
+        assert binary_for(kernel.final_text(types), name, "sm_90", OPTIONS).code
+    other = elementwise("y = 2 * x", name=f"programs_test::twice_{name}")
+    torch.testing.assert_close(other(x), 2 * x)
