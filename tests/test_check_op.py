@@ -542,6 +542,61 @@ def test_arguments_with_a_default_may_be_left_out() -> None:
         check_op(op, (x,))
 
 
+@pytest.mark.simulator
+def test_rows_and_dtypes_are_changed_as_an_operator_takes_them() -> None:
+    """A target for each row, and a table that is always of float32."""
+    text = """
+    extern "C" __global__ void picked(
+        const scalar_t* x,        // (M, N)
+        const long long* target,  // (M)
+        const float* table,       // (N)
+        scalar_t* y,              // (M)
+        long long M, long long N) {
+        const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+        if (i < M) y[i] = scalar_t(acc_t(x[i * N + target[i]]) * acc_t(table[target[i]]));
+    }
+    """
+    kernel = Kernel(text, "picked", Threads("M"), dtypes=("float16", "float32", "float64"))
+
+    def body(x: Tensor, target: Tensor, table: Tensor) -> Tensor:
+        y = x.new_empty(x.shape[0])
+        kernel(x.contiguous(), target.contiguous(), table.contiguous(), y, *x.shape)
+        return y
+
+    def reference(x: Tensor, target: Tensor, table: Tensor) -> Tensor:
+        return (x * table).gather(1, target[:, None])[:, 0].to(x.dtype)
+
+    x, target, table = torch.randn(19, 7), torch.arange(19) % 7, torch.rand(7) + 1
+    for given in (reference, None):
+        name = f"faulty::picked{'' if given else '_alone'}(Tensor x, Tensor target, Tensor table) -> Tensor"
+        op = Operator(name, body if given else Picked.around(body), reference=given)  # type: ignore[arg-type]
+        sample = (x.clone().requires_grad_(), target, table)
+        report = check_op(op, sample, checks=["values", "empties", "strides", "fakes"], lanes=["simulator"])
+        assert [row.outcome for row in report.rows] == ["passed"] * 4
+        assert "float16" in report.rows[0].words
+        assert "float64" in report.rows[0].words
+        assert "refused: bfloat16" in report.rows[0].words
+
+
+class Picked:
+    @staticmethod
+    def around(body: Any) -> Any:
+        """The body as a Function without a gradient to speak of."""
+
+        class Function(torch.autograd.Function):
+            forward = staticmethod(body)
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+                ctx.mark_non_differentiable(output)
+
+            @staticmethod
+            def backward(ctx, grad):  # type: ignore[no-untyped-def]
+                return None, None, None
+
+        return Function
+
+
 def test_a_function_stands_for_its_operator() -> None:
     def mix(x: Tensor, w: Tensor, factor: float = 1.0) -> Tensor:
         return mix.op(x, w, factor)  # type: ignore[attr-defined]

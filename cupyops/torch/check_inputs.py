@@ -45,10 +45,14 @@ def fresh(args: Arguments) -> Arguments:
     return _each(args, torch.clone)
 
 
-def converted(args: Arguments, dtype: torch.dtype) -> Arguments:
-    """The tensors of the lead's dtype in another, the rest as they are: float32 statistics beside 16-bit values are
-    meant."""
-    own = lead_of(args).dtype
+def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Arguments:
+    """The tensors of the lead's dtype in another, or the lead alone; the rest as they are: float32 statistics beside
+    16-bit values are meant."""
+    lead = lead_of(args)
+    own = lead.dtype
+    if alone:
+        at = next(i for i, x in enumerate(args) if x is lead)
+        return (*fresh(args[:at]), *_each(args[at : at + 1], lambda x: x.to(dtype)), *fresh(args[at + 1 :]))
     return _each(args, lambda x: x.to(dtype) if x.dtype == own else x.clone())
 
 
@@ -57,15 +61,20 @@ def moved_on(args: Arguments, by: int) -> Arguments:
     return _each(args, lambda x: x.flatten().roll(by).view(x.shape))
 
 
-def with_rows(args: Arguments, count: int) -> Arguments:
-    """Another size of the first dimension, by repeating rows: of the lead, and of what has as many rows and dimensions;
-    a sample without dimensions stays."""
+def with_rows(args: Arguments, count: int, *, by_row: bool = False) -> Arguments:
+    """Another size of the first dimension, by repeating rows: of the lead, and of what has as many rows and dimensions; a
+    sample without dimensions stays.
+
+    Args:
+        by_row: also of what has a value for each row, as the targets of a loss.
+    """
     lead = lead_of(args)
     if lead.dim() == 0:
         return fresh(args)
 
     def change(x: Tensor) -> Tensor:
-        if x.dim() != lead.dim() or x.shape[0] != lead.shape[0] or not x.shape[0]:
+        alike = x.dim() == lead.dim() or (by_row and x.dim() > 0 and x.shape == lead.shape[: x.dim()])
+        if not alike or x.shape[0] != lead.shape[0] or not x.shape[0]:
             return x.clone()
         return x[torch.arange(count, device=x.device) % x.shape[0]]
 

@@ -103,13 +103,36 @@ class Subject:
             own = lead_of(args).dtype
             names = dict.fromkeys((str(own).removeprefix("torch."), *(self.dtypes or FLOATS)))
             for name in names if own.is_floating_point else list(names)[:1]:
-                dtype = getattr(torch, name)
-                changed = converted(args, dtype)
-                if dtype == own or self._takes(name, changed):
+                changed = fresh(args) if getattr(torch, name) == own else self._taken(name, args)
+                if changed is not None:
                     found.append((name, changed))
         return found
 
-    def _takes(self, name: str, args: Arguments) -> bool:
+    def _taken(self, name: str, args: Arguments) -> Arguments | None:
+        """The arguments in a dtype: all of them, or the lead alone; None where the operator takes neither."""
+        for alone in (False, True):
+            changed = converted(args, getattr(torch, name), alone=alone)
+            if refusal := self._refused(changed):
+                self.refused.setdefault(name, refusal)
+            else:
+                self.refused.pop(name, None)
+                return changed
+        return None
+
+    def widened(self, args: Arguments) -> Arguments:
+        """The arguments in float64, as the operator takes them.
+
+        Raises:
+            Skip: it does not.
+        """
+        if lead_of(args).dtype == torch.float64:
+            return args
+        if (found := self._taken("float64", args)) is None:
+            raise Skip("there is no reference, and the operator does not take float64")
+        return found
+
+    def _refused(self, args: Arguments) -> str:
+        """Why the operator does not take the arguments, or nothing."""
         try:
             if not self.kernels:
                 # The body says what the operator takes, and not the reference, which may take more.
@@ -117,13 +140,11 @@ class Subject:
                     self.outputs(to_device(args, torch.device("meta")))
             self.results(fresh(args))
         except _REFUSALS as error:
-            self.refused[name] = first_line(error)
-            return False
+            return first_line(error)
         except RuntimeError as error:
             if "not implemented for" in str(error):  # PyTorch's own, of a reference
-                self.refused[name] = first_line(error)
-                return False
-        return True
+                return first_line(error)
+        return ""
 
     @property
     def one_each(self) -> list[Variant]:
@@ -157,11 +178,14 @@ class Subject:
         Raises:
             Skip: the operator does not take another number of them.
         """
-        try:
-            self.call(with_rows(args, 3))
-        except (*_REFUSALS, RuntimeError) as error:
-            raise Skip(f"the first dimension cannot have another size: {first_line(error)}") from None
-        return with_rows(args, count)
+        for by_row in (False, True):
+            try:
+                self.call(with_rows(args, 3, by_row=by_row))
+            except (*_REFUSALS, RuntimeError) as error:
+                refusal = first_line(error)
+            else:
+                return with_rows(args, count, by_row=by_row)
+        raise Skip(f"the first dimension cannot have another size: {refusal}")
 
     @cached_property
     def refusal(self) -> str:

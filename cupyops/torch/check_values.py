@@ -108,9 +108,7 @@ def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: 
     wide = {name: g.double() for name, g in seeds.items()}
     wanted, theirs = subject.wanted(args), {}
     if subject.op.reference is None:
-        if not any(name == "float64" for name, _ in subject.variants):
-            raise Skip("there is no reference, and the operator does not take float64")
-        exact, than = subject.results(_doubled(args), seeds=wide), "in float64 the operator itself gives"
+        exact, than = subject.results(subject.widened(args), seeds=wide), "in float64 the operator itself gives"
     else:
         exact = subject.results(_doubled(args), subject.reference, wanted=wanted, seeds=wide)
         theirs, than = _reference_in_dtype(subject, args, seeds), "the reference in float64 gives"
@@ -267,7 +265,11 @@ def _gradcheck(subject: Subject, of: Any) -> str:
     return f"{len(samples)} samples, {counted} elements"
 
 
-@check("Look at the backward's algebra: it is not the derivative of the forward.", needs=("gradients",))
+@check(
+    "Look at the backward's algebra: it is not the derivative of the forward. Where an input takes no gradient on purpose, "
+    "have those tensors of the sample require one that do.",
+    needs=("gradients",),
+)
 def gradcheck(subject: Subject) -> str:
     """The gradients are what differences of the forward are, in float64; undefined ones are taken."""
     return _gradcheck(subject, torch.autograd.gradcheck)
