@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-pytest.importorskip("onnxscript")
+pytest.importorskip("onnxscript", minversion="0.7")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -33,8 +33,8 @@ SAMPLES = [p for p in PAGES if samples(p)]
 )
 def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name == "onnx.md":
-        for package in ("onnxscript", "onnxruntime"):
-            pytest.importorskip(package)
+        pytest.importorskip("onnxscript", minversion="0.7")
+        pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     scope: dict[str, object] = {"__name__": "sample"}

@@ -185,6 +185,8 @@ def test_arguments_that_cannot_be(path: Path) -> None:
         export_onnx(nn.Linear(3, 3), x, path)
     with pytest.raises(FileNotFoundError, match="`path` must lie in a folder that exists, got .*absent"):
         export_onnx(Model(gelu), x, path.parent / "absent" / "m.onnx")
+    with pytest.raises(IsADirectoryError, match="`path` must name a file, got the folder .*"):
+        export_onnx(Model(gelu), x, path.parent)
     with pytest.raises(ValueError, match=r"`dynamic_shapes` must name parameters of forward \('input',\), got x"):
         export_onnx(nn.Linear(3, 3).eval(), x, path, dynamic_shapes={"x": {0: "batch"}})
     with pytest.raises(ValueError, match=r"`dynamic_shapes` must have a place for args\[1\]"):
@@ -267,6 +269,14 @@ def test_a_missing_package_is_named_with_what_installs_it(
     with pytest.raises(
         MissingDependencyError, match=rf"{name} is not installed. Install them with: .*cupyops\[onnx\]'"
     ):
+        export_onnx(Model(gelu), torch.ones(3), path)
+
+
+def test_an_onnxscript_that_is_too_old_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxscript
+
+    monkeypatch.delattr(onnxscript, "build_function")
+    with pytest.raises(MissingDependencyError, match=r"onnxscript [\d.]+ is older than 0.7. Install them with: pip"):
         export_onnx(Model(gelu), torch.ones(3), path)
 
 

@@ -62,7 +62,7 @@ def export_onnx(
     Raises:
         TypeError: model is no ``nn.Module``.
         ValueError: the model is in training mode; `dynamic_shapes` names no parameter.
-        FileNotFoundError: the folder of `path` does not exist.
+        FileNotFoundError, IsADirectoryError: the folder of `path` does not exist, or `path` is one.
         ExportError: an operator has no ONNX form, or onnxruntime does not run the file or gives other results. No file is
             left, and none is changed.
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed; the message says what installs it.
@@ -77,6 +77,8 @@ def export_onnx(
         raise ValueError(expected("export_onnx", "model", "be in evaluation mode: call model.eval()", "training mode"))
     if not path.parent.is_dir():
         raise FileNotFoundError(expected("export_onnx", "path", "lie in a folder that exists", str(path)))
+    if path.is_dir():
+        raise IsADirectoryError(expected("export_onnx", "path", "name a file", f"the folder {path}"))
     args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     specs = _specs(model, args, dynamic_shapes)
     program = _capture(model, args, specs)
@@ -102,18 +104,24 @@ def require_onnx(*, check: bool = True) -> None:
         check: the file will be run, too.
 
     Raises:
-        MissingDependencyError: a package is not installed, or does not import.
+        MissingDependencyError: a package is not installed, does not import, or is too old.
     """
     for name in ("onnx", "onnxscript", *(["onnxruntime"] if check else [])):
         try:
-            importlib.import_module(name)
+            module = importlib.import_module(name)
         except ImportError as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == name
             problem = f"{name} is not installed" if missing else f"{name} does not import ({error})"
-            raise MissingDependencyError(
-                f"Exporting to ONNX needs onnx and onnxscript, and checking the file onnxruntime; {problem}. "
-                f"Install them with: {INSTALL}"
-            ) from error
+            raise MissingDependencyError(_needs(problem)) from error
+        if name == "onnxscript" and not hasattr(module, "build_function"):
+            raise MissingDependencyError(_needs(f"onnxscript {module.__version__} is older than 0.7"))
+
+
+def _needs(problem: str) -> str:
+    return (
+        f"Exporting to ONNX needs onnx and onnxscript, and checking the file onnxruntime; {problem}. "
+        f"Install them with: {INSTALL}"
+    )
 
 
 # Dimensions that stay free
