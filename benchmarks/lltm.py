@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from autograd_bridge import lltm, lltm_cell
 from cupyops.arrays import library_of
 from cupyops.lltm import step
+from cupyops.torch.timing import copy_bandwidth
 from examples.lltm_benchmark import Step, cell_step, graph_step, inputs_for, measure
 
 from .peers import Unavailable, compiled
 from .peers.lltm_extension import cuda_cell, python_cell
-from .timing import copy_bandwidth
 
 __all__ = ["CELLS", "SEQUENCES", "main"]
 
