@@ -52,12 +52,6 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("elements counted by accesses", ROWS, "mine += LANES;", "mine += 1;"),
             ("sums that overflow", ROWS, "SCALE = acc_t(1) / acc_t(4096)", "SCALE = acc_t(1)"),
             ("mean not corrected", ROWS, "warp.rest = sum[1] * one_by_count;", "warp.rest = 0;"),
-            (
-                "no elements divided by",
-                ROWS,
-                "warp.count > 0 ? acc_t(1) / warp.count : acc_t(0)",
-                "acc_t(1) / warp.count",
-            ),
             ("warps without weight", ROWS, "fma(mine[i].count * d, d, mine[i].squares)", "fma(d, d, mine[i].squares)"),
             ("deviation of the first warp's mean", ROWS, "d = mine[i].mean - row.rest;", "d = mine[i].mean;"),
             ("parts read beyond the last", ROWS, "if (part_read(i) < PARTS)", "if (part_read(i) <= PARTS)"),
@@ -170,6 +164,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 FORWARD,
                 "if (threadIdx.x == 0) store_stats(stats, row,",
                 "if (threadIdx.x == 0) store_stats(stats, row + 1,",
+            ),
+            (
+                "no elements divided by",
+                ROWS,
+                "warp.count > 0 ? acc_t(1) / warp.count : acc_t(0)",
+                "acc_t(1) / warp.count",
             ),
             ("share of the wrong part", ROWS, "share = b.count / count", "share = a.count / count"),
             (
