@@ -342,6 +342,8 @@ def plan_of(n: int, dtype: str, held: int) -> RowPlan:
     return RowPlan(512, 512, lanes, 4, full=False, stream=True)
 
 
-def kernel_of(program: RowProgram, text: str, plan: RowPlan) -> Kernel:
-    """The kernel for one cut of the rows."""
-    return Kernel(text, kernel_name(program.name), Rows("blocks", plan.block), dtypes=FLOATS, constants=plan.constants)
+def kernel_of(program: RowProgram, text: str, plan: RowPlan, dtype: str) -> Kernel:
+    """The kernel for one cut of the rows, which is one for rows of this dtype."""
+    choice = dict.fromkeys(("scalar_t", *(f"{x}_t" for x in (*program.rows, *program.columns))), dtype)
+    name, geometry = kernel_name(program.name), Rows("blocks", plan.block)
+    return Kernel(text, name, geometry, dtypes=FLOATS, constants=plan.constants, choices=[choice])

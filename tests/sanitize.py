@@ -7,13 +7,16 @@ faulty kernel instead, which shows that a clean report means something.
 
 import argparse
 import itertools
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import cupy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import cupyops
+from cupyops.arrays import LIBRARIES
 
 PLANTED = """
 extern "C" __global__ void bounds(float* y,  // (n)
@@ -85,7 +88,47 @@ def run() -> int:
                 cupyops.linear(few_rows, many, many[:, 0])
                 cupyops.linear(many, few_rows, few_rows[:, 0])
                 calls += 2
+    calls += recurrent()
     cupy.cuda.runtime.deviceSynchronize()
+    return calls
+
+
+def recurrent() -> int:
+    """The LLTM's kernels: cells with and without a library's products, and sequences in a block, a cluster, blocks all over
+    the GPU, and a launch a step."""
+    library = LIBRARIES[cupy.ndarray]
+
+    def product(a: Any, b: Any) -> Any:
+        # The kernels are to be watched, not a library, and CuPy's may be missing.
+        return (a[:, :, None].astype("float32") * b[None].astype("float32")).sum(1)
+
+    def addmm(c: Any, a: Any, b: Any, out: Any) -> None:
+        out[...] = (c + product(a, b)).astype(out.dtype)
+
+    def matmul_into(a: Any, b: Any, out: Any) -> None:
+        out[...] = product(a, b).astype(out.dtype)
+
+    library.addmm, library.matmul_into = addmm, matmul_into  # type: ignore[method-assign]
+    calls = 0
+    for dtype in ("float16", "float32", "float64"):
+
+        def made(*shape: int, dtype: str = dtype) -> Any:
+            return (cupy.sin(cupy.arange(math.prod(shape))) / 4).astype(dtype).reshape(shape)
+
+        for batch, features, state in ((3, 5, 7), (16, 32, 128), (40, 100, 200)):
+            x, weights, bias = made(batch, features), made(3 * state, state + features), made(3 * state)
+            h = made(batch, state)
+            new_h, new_cell, gates = cupyops.lltm_cell(x, weights, bias, h, h)
+            cupyops.lltm_cell_backward(new_h, new_cell, x, weights, h, new_cell, gates)
+            calls += 2
+        for steps, batch, state in ((4, 5, 20), (4, 3, 128), (3, 9, 256), (3, 4, 512), (3, 3, 1024)):
+            if dtype == "float64" and state > 128:
+                continue
+            x, weights, bias = made(steps, batch, 4), made(3 * state, state + 4), made(3 * state)
+            h0 = made(batch, state)
+            h, last, cells, gates = cupyops.lltm_sequence(x, weights, bias, h0, h0)
+            cupyops.lltm_sequence_backward(h, last, x, weights, h0, h, cells, gates)
+            calls += 2
     return calls
 
 

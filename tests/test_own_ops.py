@@ -222,6 +222,9 @@ def test_special_values_of_a_row(kernels: bool, device: str) -> None:
     inf, nan = float("inf"), float("nan")
     x = torch.tensor([[1.0, inf, 2.0], [1.0, nan, 2.0], [-inf, 0.0, 0.0], [3e38, -3e38, 3e38]], device=device)
     torch.testing.assert_close(softmax(x), x.softmax(-1), equal_nan=True)
+    where = torch.tensor([0, 0, 1, 0], device=device)
+    theirs = F.cross_entropy(x, where, reduction="none")
+    torch.testing.assert_close(cross_entropy(x, where), theirs, equal_nan=True)
 
 
 def test_wrong_tensors_are_refused_by_name(kernels: bool, device: str) -> None:

@@ -173,13 +173,22 @@ def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtyp
         text = row_text.text_of(program)
         # A row of a few threads; of a block; and where registers are tightest.
         for n in (64, 4096, 16384):
-            kernels.append(row_text.kernel_of(program, text, plan_of(n, name, program.held)))
+            kernels.append(row_text.kernel_of(program, text, plan_of(n, name, program.held), name))
     for kernel in kernels:
         types = dict.fromkeys(kernel.signature.bindings, name)
+        assert types in list(kernel.type_choices()), "what warmup() would compile"
         what = f"{kernel.describe(types)} {kernel.constants}"
         binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
         assert warnings_in(binary.log) == [], what
         assert binary.resources[kernel.name][1] == 0, f"{what}: registers are spilled"
+
+
+def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
+    for program in ROWS:
+        kernel = row_text.kernel_of(
+            program, row_text.text_of(program), plan_of(512, "float32", program.held), "float32"
+        )
+        assert list(kernel.type_choices()) == [dict.fromkeys(kernel.signature.bindings, "float32")]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])

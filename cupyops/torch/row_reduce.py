@@ -171,8 +171,9 @@ def body_of(
         if _library.is_fake(x) or rows == 0 or not any(wanted):
             return finished(lambda i: x.new_zeros(n))
         given = [t.contiguous() for t in tensors]
-        plan = plan_of(n, DTYPE_NAMES[x.dtype], held)
-        chosen = kernel(plan)
+        dtype = DTYPE_NAMES[x.dtype]
+        plan = plan_of(n, dtype, held)
+        chosen = kernel(plan, dtype)
         blocks = min(-(-rows // plan.groups), 2**31 - 1)
         if not any(kind == "column" for kind in kinds):
             chosen.launch_fresh(*given, *outs, *scalars, rows, n, blocks)
