@@ -23,7 +23,8 @@ TEXT = kernels_cu.source("linear")
 def bias_gradient_kernel(plan: ColumnPlan, dtype: str) -> Kernel:
     """The sums of columns in ``dtype``, and the sums of what several groups have found."""
     acc = DTYPES[dtype].acc
-    kinds = dict.fromkeys([(dtype, dtype), (dtype, acc), (acc, dtype)])
+    # A cluster has the result, or makes it of several groups' sums; else there are such groups.
+    kinds = dict.fromkeys([(dtype, dtype), (acc, dtype)] if plan.cluster > 1 else [(dtype, acc)])
     return Kernel(
         TEXT,
         "linear_bias_gradient",

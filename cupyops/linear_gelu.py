@@ -33,7 +33,8 @@ def backward_kernel(approximate: str, plan: ColumnPlan, dtype: str) -> Kernel:
         dtypes=FLOATS,
         constants={**plan.constants, **({"TANH": 1} if approximate == "tanh" else {})},
         since=plan.since,
-        choices=[{"scalar_t": dtype, "sum_t": sums} for sums in dict.fromkeys([dtype, DTYPES[dtype].acc])],
+        # A cluster has the result; else there are several groups, most often.
+        choices=[{"scalar_t": dtype, "sum_t": dtype if plan.cluster > 1 else DTYPES[dtype].acc}],
     )
 
 
