@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import Linear, linear
-from cupyops.errors import MissingDependencyError
+from cupyops.errors import ExportError, MissingDependencyError
 from examples.console import UserError, add_common_options, check_common, describe_device, pick_device, report_error
 
 __all__ = ["WEIGHT", "evaluate", "gradients_are_right", "main", "train"]
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
             elif not export(model, options.export, custom_domain=options.custom_domain):
                 print("The file does not compute what the model does.")
                 return 1
-    except (UserError, MissingDependencyError, OSError) as error:
+    except (UserError, ExportError, MissingDependencyError, OSError) as error:
         return report_error(parser.prog, error)
     except KeyboardInterrupt:
         print("Interrupted.")

@@ -3,7 +3,7 @@
 import torch
 
 from cupyops import Kernel, Threads
-from cupyops.torch import operator
+from cupyops.torch import bench_op, check_op, operator
 
 TEXT = r"""extern "C" __global__ void forward(const scalar_t* a /* (n) */, const scalar_t* b /* (n) */, scalar_t* y /* (n) */, long long n) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -33,8 +33,6 @@ def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    from cupyops.torch import bench_op, check_op
-
     inputs = tuple(torch.randn(2, 1000, device="cuda" if torch.cuda.is_available() else "cpu"))
     check_op(swiglu, inputs)
     bench_op(swiglu, inputs)

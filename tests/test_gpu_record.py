@@ -19,21 +19,20 @@ def test_there_is_a_record() -> None:
     assert RUNS, "run the GPU suite and commit its record: python -m tests.gpu_record"
 
 
-@pytest.mark.parametrize("run", list(RUNS))
-def test_every_kernel_text_has_run_on_a_gpu(run: str) -> None:
-    texts = [f for f in changed(run) if f.startswith("kernels_cu/")]
+def test_every_kernel_text_has_run_on_a_gpu() -> None:
+    texts = set.intersection(*({f for f in changed(run) if f.startswith("kernels_cu/")} for run in RUNS))
     assert not texts, (
-        f"{', '.join(texts)} changed since the GPU suite ran as '{run}'. Run it again on a machine with a GPU and commit "
-        f"the record: python -m tests.gpu_record"
+        f"{', '.join(sorted(texts))} changed since the GPU suite ran. Run it again on a machine with a GPU and commit the "
+        f"record: python -m tests.gpu_record"
     )
 
 
 @pytest.mark.parametrize("run", list(RUNS))
-def test_the_code_that_launches_has_run_on_a_gpu(run: str) -> None:
-    """Told, not refused: a message may be mended without a GPU at hand, and the next run takes it in."""
-    code = [f for f in changed(run) if not f.startswith("kernels_cu/")]
-    if code:
-        pytest.skip(f"{', '.join(code)} changed since the GPU suite ran as '{run}'")
+def test_each_run_was_made_on_what_is_here(run: str) -> None:
+    """Told, not refused: a message may be mended without a GPU at hand, and a run be behind another; the next takes it
+    in."""
+    if files := changed(run):
+        pytest.skip(f"{', '.join(files)} changed since the GPU suite ran as '{run}'")
 
 
 # What a run left open, by the CUDA major of its CuPy, and what has become of it. The tests want it exact.
