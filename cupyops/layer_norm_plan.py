@@ -15,6 +15,8 @@ __all__ = ["Plan", "backward_columns", "backward_plan", "forward_plan"]
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
 SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
 MOST_THREADS = 1024
+# Of a multiprocessor, by compute capability, where not 2048.
+THREADS_AT_ONCE = {75: 1024, 86: 1536, 87: 1536, 88: 1536, 89: 1536, 110: 1536, 120: 1536, 121: 1536}
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ _FORWARD_32 = (
     (128, 2, 1, 128, 1),
     (192, 3, 1, 128, 1),
     (255, 3, 1, 192, 1),
-    (256, 2, 1, 128, 10),
+    (256, 2, 1, 128, 8),
     (1024, 4, 1, 256, 3),
     (1280, 6, 1, 448, 1),
     (2048, 7, 1, 320, 1),
@@ -123,7 +125,7 @@ _FORWARD_16 = (
     (16, 4, 1, 256, 1),
     (32, 2, 2, 128, 5),
     (64, 4, 2, 256, 3),
-    (96, 3, 1, 128, 10),
+    (96, 3, 1, 128, 8),
     (128, 4, 1, 128, 5),
     (512, 4, 1, 256, 5),
     (640, 5, 1, 256, 4),
@@ -158,15 +160,17 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
     for most, vectors, rows_each, block, min_blocks in table:
         if accesses <= most:
             threads = threads_for(accesses, vectors)
+            block = max(block, threads) // threads * threads
+            # Wider weights take registers, too.
+            wanted = min_blocks if weight_bytes <= itemsize else min_blocks * 3 // 4
             return Plan(
                 "registers",
-                max(block, threads) // threads * threads,
+                block,
                 threads,
                 lanes,
                 vectors,
                 rows_each,
-                # Wider weights take registers, too.
-                min_blocks=min_blocks if weight_bytes <= itemsize else max(1, min_blocks * 3 // 4),
+                min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // block)),
                 full=threads * vectors * lanes == n,
             )
     return Plan("streaming", 512, 512, lanes, 4)

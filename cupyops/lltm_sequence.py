@@ -49,7 +49,7 @@ def _kernel(name: str, plan: Plan, dtype: str, bands: int) -> Kernel:
 
 for _dtype in ("float16", "bfloat16", "float32"):
     # One of each kind, so that warmup() and the compile command find them.
-    for _state in (128, 256, 1024):
+    for _state in (112, 256, 1024):
         for _make, _forward in ((forward_kernel, True), (backward_kernel, False)):
             _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE)
             assert _plan is not None
