@@ -6,10 +6,14 @@ try:
     from mutants_layer_norm import LAYER_NORM
     from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from mutants_linear import LINEAR
+    from mutants_lltm import LLTM
+    from mutants_lltm_sequence import LLTM_SEQUENCE
 except ImportError:
     from tests.mutants_layer_norm import LAYER_NORM
     from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from tests.mutants_linear import LINEAR
+    from tests.mutants_lltm import LLTM
+    from tests.mutants_lltm_sequence import LLTM_SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,11 @@ MUTANTS = [
         for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
-    *(mutant for kernel, (tests, faults) in LINEAR.items() for mutant in _of(kernel, tests, *faults)),
+    *(
+        mutant
+        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE).items()
+        for mutant in _of(kernel, tests, *faults)
+    ),
 ]
 
 # Mutants that no test without a GPU can notice, or none at all, and why.

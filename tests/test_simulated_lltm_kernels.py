@@ -1,0 +1,381 @@
+"""Each kernel of the LLTM for itself in the simulator: small sizes with a rest in every dimension, every way through a
+sequence, every alignment, and each step held to the numbers that the kernel itself gave for the step before."""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from support import alike
+from test_simulator_use import sparse
+from torch import Tensor
+
+import cupyops
+from cupyops.arrays import LIBRARIES
+from cupyops.lltm import ABSENT, CELL, SUMS, step_backward_kernel, step_kernel
+from cupyops.lltm_plan import Plan
+from cupyops.lltm_sequence import backward_kernel, forward_kernel
+
+pytestmark = pytest.mark.simulator
+cell = sys.modules["cupyops.lltm"]  # the package gives the functions by these names
+sequence = sys.modules["cupyops.lltm_sequence"]
+
+# Rows and units of a step: two blocks of columns with a rest, by accesses of four, one and eight units.
+STEPS = pytest.mark.parametrize(
+    ("batch", "state", "dtype"), [(19, 136, torch.float32), (19, 7, torch.float32), (11, 264, torch.float16)], ids=str
+)
+
+# Steps, rows, and the way through them; each has rows and units to spare in its last blocks.
+WAYS = {
+    "a block in float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2, spare=2), torch.float32),
+    "a block in float16": (5, 3, Plan(20, 20, 2, rows=2, spare=2), torch.float16),
+    "a cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
+    "blocks of the grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
+}
+EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with cupyops.simulate(sanitize=True):
+        yield
+
+
+def unit(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """h' and c' of the gates and c, in float64."""
+    z_i, z_o, z_g = z.double().chunk(3, -1)
+    c = c.double() + torch.nn.functional.elu(z_g) * z_i.sigmoid()
+    return c.tanh() * z_o.sigmoid(), c
+
+
+def unit_back(z: Tensor, new_c: Tensor, dh: Tensor, dc: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates and of c, in float64."""
+    z = z.double().requires_grad_()
+    old = (new_c.double() - unit(z.detach(), torch.zeros(()))[1]).requires_grad_()
+    d_z, d_c = torch.autograd.grad(unit(z, old), (z, old), (dh.double(), dc.double()))
+    return d_z, d_c
+
+
+def assert_rounded(found: Tensor, exact: Tensor, what: str, terms: float = 1) -> None:
+    """Off by its own rounding, and by what the arithmetic in float32 adds to that."""
+    allowed = 0.51 * torch.finfo(found.dtype).eps * exact.abs() + 1e-6 * terms
+    excess = (found.double() - exact).abs() - allowed
+    assert (excess <= 0).all(), f"{what}: off by {float(excess.max()):.2e} too much"
+
+
+def moved(t: Tensor) -> Tensor:
+    """The values an element behind an aligned address."""
+    return t.new_empty(t.numel() + 1)[1:].view(t.shape).copy_(t)
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# The step between the products
+
+
+@STEPS
+def test_step_between_products(batch: int, state: int, dtype: torch.dtype) -> None:
+    gates, old = torch.randn(batch, 3 * state).to(dtype), torch.randn(batch, state).to(dtype)
+    gates[0, 2 * state :] = -1e-6 * torch.arange(1, state + 1)  # elu's small values do not cancel
+    gates[1, ::2] = 100  # nor does anything overflow
+    old[0] = 0
+    kernel = step_kernel(state, name(dtype))
+    columns = -(-state // kernel.constants.get("LANES", 1))
+    first: tuple[Tensor, Tensor] | None = None
+    for unaligned in range(-1, 4):
+        arrays = [gates, old, torch.empty(batch, state, dtype=dtype), torch.empty(batch, state, dtype=dtype)]
+        arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
+        # Rows of one block, which takes turns at them.
+        kernel(*arrays, batch, state, columns, 8)
+        h, c = arrays[2:]
+        for found, exact, what in zip((h, c), unit(gates, old), ("h", "c"), strict=True):
+            assert_rounded(found, exact, what)
+        if dtype == torch.float32:
+            torch.testing.assert_close(c[0].double(), unit(gates, old)[1][0], rtol=1e-6, atol=0)
+        first = first or (h, c)
+        assert alike(h, first[0])
+        assert alike(c, first[1])
+
+
+Views = dict[str, Callable[[int, int, torch.dtype], Tensor | None]]
+VIEWS: Views = {
+    "as it stands": lambda b, s, d: torch.randn(b, s).to(d),
+    "unaligned": lambda b, s, d: moved(torch.randn(b, s).to(d)),
+    "of one number": lambda b, s, d: torch.randn(()).to(d).expand(b, s),
+    "of one row": lambda b, s, d: torch.randn(s).to(d).expand(b, s),
+    "by columns": lambda b, s, d: torch.randn(s, b).to(d).t(),
+    "of a wider row": lambda b, s, d: torch.randn(b, s + 5).to(d)[:, 2 : s + 2],
+    "absent": lambda b, s, d: None,
+}
+EACH_VIEW = pytest.mark.parametrize(("h_view", "c_view"), list(zip(VIEWS, [*VIEWS][1:] + [*VIEWS][:1], strict=True)))
+
+
+@STEPS
+@EACH_VIEW
+@pytest.mark.parametrize("more", ["nothing else", "all", "all unaligned"])
+def test_step_back_between_products(
+    batch: int, state: int, dtype: torch.dtype, h_view: str, c_view: str, more: str
+) -> None:
+    gates, cells = torch.randn(batch, 3 * state).to(dtype), torch.randn(batch, state).to(dtype)
+    grad_h, grad_c = (VIEWS[view](batch, state, dtype) for view in (h_view, c_view))
+    grad_gates = None if more == "nothing else" else torch.randn(batch, 3 * state).to(dtype)
+    grad_z = torch.full((batch, 3 * state), torch.nan, dtype=dtype)
+    if more == "all unaligned":
+        # Those that the body does not allocate itself, and the one that all its accesses depend on.
+        grad_gates, grad_z = moved(grad_gates), moved(grad_z)  # type: ignore[arg-type]
+    parts = 2
+    grad_old = None if more == "nothing else" else torch.full((batch, state), torch.nan, dtype=dtype)
+    partial = None if more == "nothing else" else torch.full((parts, 3 * state), torch.nan)
+    kernel = step_backward_kernel(state, name(dtype))
+    columns = -(-state // kernel.constants.get("LANES", 1))
+    (dh, h_strides), (dc, c_strides) = (cell.view(LIBRARIES[Tensor], g, gates) for g in (grad_h, grad_c))
+    sizes = (batch, state, parts, columns, 8 * parts)
+    kernel(dh, dc, grad_gates, gates, cells, grad_z, grad_old, partial, h_strides, c_strides, *sizes)
+    zeros = torch.zeros(batch, state)
+    exact_z, exact_c = unit_back(gates, cells, *(zeros if g is None else g for g in (grad_h, grad_c)))
+    exact_z = exact_z if grad_gates is None else exact_z + grad_gates.double()
+    assert_rounded(grad_z, exact_z, "dz")
+    if grad_old is not None and partial is not None:
+        assert_rounded(grad_old, exact_c, "dc")
+        taken = torch.arange(batch) // 8 % parts
+        for part in range(parts):
+            assert_rounded(partial[part], exact_z[taken == part].sum(0), "a part of dL/db", 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("parts", "n"), [(70, 45), (1, 1), (31, 32), (33, 64)])
+def test_sums_of_parts(parts: int, n: int, dtype: torch.dtype) -> None:
+    partial = torch.randn(parts, n, dtype=torch.promote_types(dtype, torch.float32))
+    sums = torch.full((n,), torch.nan, dtype=dtype)
+    SUMS(partial, sums, parts, n)
+    assert_rounded(sums, partial.double().sum(0), "the sums", 8)
+
+
+# A whole cell
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [((19, 130, 7), torch.float32), ((33, 30, 9), torch.float16), ((1, 1, 1), torch.float32)],
+    ids=str,
+)
+def test_whole_cell(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    batch, features, state = sizes
+    inputs = features + state
+    x, h, c = (torch.randn(batch, n).to(dtype) for n in (features, state, state))
+    weights, bias = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype), torch.randn(3 * state).to(dtype)
+    new_h, new_c, gates = (torch.full((batch, n), torch.nan, dtype=dtype) for n in (state, state, 3 * state))
+    threads, tiles = -(-state // 4) * 128, -(-batch // 16)
+    sizes_of = (batch, features, state, inputs, threads, tiles)
+    CELL(x, weights, bias, h, c, new_h, new_c, gates, *sizes_of)
+    assert_rounded(gates, torch.cat((h, x), 1).double() @ weights.double().T + bias.double(), "z", 2)
+    for found, exact, what in zip((new_h, new_c), unit(gates, c), ("h", "c"), strict=True):
+        assert_rounded(found, exact, what)
+
+
+def test_rows_of_whole_cell_from_every_lane() -> None:
+    """Each row of a tile has its own sums: with weights of powers of two, the gates tell which products they hold."""
+    batch, features, state = 16, 3, 1
+    x = 2.0 ** torch.arange(batch)[:, None] * torch.tensor([[1.0, 3.0, 5.0]])
+    found = cell.forward(x, torch.ones(3, 4), torch.zeros(3), torch.zeros(batch, state), torch.zeros(batch, state))
+    assert torch.equal(found[2], (9 * 2.0 ** torch.arange(batch))[:, None].expand(batch, 3 * state))
+    assert features == x.shape[1]
+
+
+SOME_WANTED = [31, 1, 2, 4, 8, 16, 30, 29, 27, 23, 15]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "h_view", "c_view", "wanted"),
+    [
+        *(((19, 3, 7), h, c, 31) for h, c in zip(VIEWS, [*VIEWS][2:] + [*VIEWS][:2], strict=True)),
+        *(((6, 30, 5), "as it stands", "by columns", wanted) for wanted in SOME_WANTED),
+        ((5, 30, 260), "as it stands", "of one row", 31),
+    ],
+    ids=str,
+)
+def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, wanted: int) -> None:
+    batch, features, state = sizes
+    inputs, dtype = features + state, torch.float32
+    x, old_h, new_c = (torch.randn(batch, n) for n in (features, state, state))
+    weights, gates = torch.randn(3 * state, inputs) * inputs**-0.5, torch.randn(batch, 3 * state)
+    grad_h, grad_c = (VIEWS[view](batch, state, dtype) for view in (h_view, c_view))
+    grad_gates = torch.randn(batch, 3 * state) if wanted == 31 else None
+    want = [bool(wanted >> i & 1) for i in range(5)]
+    found = cell.backward(grad_h, grad_c, grad_gates, x, weights, old_h, new_c, gates, *want)
+    zeros = torch.zeros(batch, state)
+    dz, dc = unit_back(gates, new_c, *(zeros if g is None else g for g in (grad_h, grad_c)))
+    dz = dz if grad_gates is None else dz + grad_gates.double()
+    both = dz @ weights.double()
+    joined = torch.cat((old_h, x), 1).double()
+    exact = both[:, state:], dz.T @ joined, dz.sum(0), both[:, :state], dc
+    for wish, ours, theirs, what in zip(want, found, exact, ("x", "weights", "bias", "h", "c"), strict=True):
+        if wish:
+            assert_rounded(ours, theirs, f"gradient of {what}", 8)
+        else:
+            assert not ours.numel()
+
+
+# All steps of a sequence
+
+
+def launch_of(plan: Plan, kernel: cupyops.Kernel, batch: int, dtype: torch.dtype) -> tuple[Tensor | None, list[int]]:
+    """The counters of a launch, and its counts."""
+    library, like = LIBRARIES[Tensor], torch.empty(0)
+    counters, *counts = sequence._launch(kernel, plan, batch, name(dtype), library.device_index(like), library, like)
+    return counters, counts
+
+
+@EACH_WAY
+def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype) -> None:
+    """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
+    state, inputs = plan.state, plan.state + 1
+    weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
+    h0, c0 = torch.randn(batch, state).to(dtype), torch.randn(batch, state).to(dtype)
+    gates = torch.randn(steps, batch, 3 * state).to(dtype)
+    given = gates.double()
+    h, cells = (torch.full((steps, batch, state), torch.nan, dtype=dtype) for _ in range(2))
+    last = torch.full((2, batch, state), torch.nan, dtype=dtype)
+    kernel = forward_kernel(plan, name(dtype))
+    counters, counts = launch_of(plan, kernel, batch, dtype)
+    kernel(weights, h0, c0, gates, h, cells, last, counters, steps, batch, state, inputs, *counts)
+    before, c = h0, c0.double()
+    for t in range(steps):
+        assert_rounded(gates[t], given[t] + before.double() @ weights[:, :state].double().T, f"z of step {t}", 2)
+        exact_h, c = unit(gates[t], c)
+        assert_rounded(h[t], exact_h, f"h of step {t}", 2)
+        assert_rounded(cells[t], c, f"c of step {t}", 2)
+        before = h[t]
+    assert alike(last, torch.stack((h[-1], cells[-1])))
+
+
+@EACH_WAY
+@pytest.mark.parametrize("given", ["all", "h", "last", "cells", "gates"])
+def test_sequence_back_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype, given: str) -> None:
+    """Each step from the dz that the kernel gave for the one after it."""
+    state, inputs = plan.state, plan.state + 1
+    weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
+    gates, cells = torch.randn(steps, batch, 3 * state).to(dtype), torch.randn(steps, batch, state).to(dtype)
+    shapes = {"h": cells.shape, "last": (2, batch, state), "cells": cells.shape, "gates": gates.shape}
+    grads = {key: torch.randn(shape).to(dtype) if given in ("all", key) else None for key, shape in shapes.items()}
+    kernel = backward_kernel(plan, name(dtype))
+    counters, (tiles, *counts) = launch_of(plan, kernel, batch, dtype)
+    parts = tiles * plan.rows
+    grad_z = torch.full((steps, batch, 3 * state), torch.nan, dtype=dtype)
+    grad_h0, grad_c0 = (torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))
+    bias = torch.full((parts, 3 * state), torch.nan)
+    sizes = (steps, batch, state, inputs, parts, tiles, *counts)
+    kernel(*grads.values(), weights, gates, cells, grad_z, grad_h0, grad_c0, bias, counters, *sizes)
+
+    def of(key: str, t: int) -> Tensor:
+        grad = grads[key]
+        return torch.zeros((), dtype=torch.float64) if grad is None else grad[t].double()
+
+    dh, dc = (of("last", i).expand(batch, state) for i in range(2))
+    total = torch.zeros(batch, 3 * state, dtype=torch.float64)
+    for t in reversed(range(steps)):
+        dz, dc = unit_back(gates[t], cells[t], dh + of("h", t), dc + of("cells", t))
+        dz = dz + of("gates", t)
+        assert_rounded(grad_z[t], dz, f"dz of step {t}", 4)
+        total += dz
+        dh = grad_z[t].double() @ weights[:, :state].double()
+    assert_rounded(grad_h0, dh, "gradient of h0", 4)
+    assert_rounded(grad_c0, dc, "gradient of c0", 4)
+    # A part has what a tile's row, and those that come after it in the same lanes, leave.
+    row = torch.arange(batch)
+    part = row // plan.tile * plan.rows + row % plan.rows
+    exact = torch.zeros(parts, 3 * state, dtype=torch.float64).index_add_(0, part, total)
+    assert_rounded(bias, exact, "parts of the gradient of the bias", 16)
+
+
+# More elements than 32 bits count: memory that is only touched where the last blocks are
+
+
+def test_step_between_products_of_more_than_two_to_the_32_elements() -> None:
+    rows, state = 2**10 + 1, 2**21
+    gates, old, h, c = (sparse(rows * n * state, "float16").reshape(rows, n * state) for n in (3, 1, 1, 1))
+    for gate in range(3):
+        gates[-1, (gate + 1) * state - 256 : (gate + 1) * state] = np.linspace(-3, 3, 256) * (gate + 1)
+    old[-1, -256:] = np.linspace(3, -3, 256)
+    with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
+        step_kernel(state, "float16")(gates, old, h, c, rows, state, state // 8, rows)
+    z = torch.cat([torch.tensor(gates[-1, (gate + 1) * state - 256 : (gate + 1) * state]) for gate in range(3)])
+    for found, exact, what in zip((h, c), unit(z, torch.tensor(old[-1, -256:])), ("h", "c"), strict=True):
+        assert_rounded(torch.tensor(found[-1, -256:]), exact, what)
+        assert not found[0, :1024].any(), "the last block wrote to the front"
+
+
+def test_step_back_between_products_of_more_than_two_to_the_32_elements() -> None:
+    rows, state = 2**10 + 1, 2**21
+    gates, grad_z = (sparse(rows * 3 * state, "float16").reshape(rows, 3 * state) for _ in range(2))
+    cells, grad_old = (sparse(rows * state, "float16").reshape(rows, state) for _ in range(2))
+    parts, taken = -(-rows // 8), 128
+    one = np.ones(1, np.float16)
+    cells[-1, -taken:] = np.linspace(3, -3, taken)
+    partial = sparse(parts * 3 * state, "float32").reshape(parts, 3 * state)
+    with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
+        step_backward_kernel(state, "float16")(
+            *(one, one, None, gates, cells, grad_z, grad_old, partial, (1, 0, 0), ABSENT),
+            *(rows, state, parts, state // 4, 8 * parts),
+        )
+    zeros, ones = torch.zeros(taken), torch.ones(taken)
+    dz, dc = unit_back(torch.zeros(3 * taken), torch.tensor(cells[-1, -taken:]), ones, zeros)
+    for gate in range(3):
+        at, exact = slice((gate + 1) * state - taken, (gate + 1) * state), dz[gate * taken : (gate + 1) * taken]
+        assert_rounded(torch.tensor(grad_z[-1, at]), exact, "dz")
+        assert_rounded(torch.tensor(partial[-1, at]), exact, "a part of dL/db")
+    assert_rounded(torch.tensor(grad_old[-1, -taken:]), dc, "dc")
+    for found in (grad_z, grad_old):
+        assert not found[0, :1024].any(), "the last block wrote to the front"
+
+
+def test_sums_of_parts_of_more_than_two_to_the_32_elements() -> None:
+    parts, n = 65, 2**26 + 7
+    partial, sums = sparse(parts * n, "float32").reshape(parts, n), sparse(n, "float32")
+    partial[:, -7:] = 1
+    partial[-1, -7:] = np.arange(7)
+    with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
+        SUMS(partial, sums, parts, n)
+    assert (sums[-7:] == 64 + np.arange(7)).all()
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_sequence_of_more_than_two_to_the_32_elements(forward: bool) -> None:
+    """Rows of a step have fewer than 2^31 elements; where a step begins is beyond that, or beyond 2^32 for gates."""
+    steps, batch, state = 5, 2**26, 8
+    plan = Plan(state, state, 4)
+    kernel = (forward_kernel if forward else backward_kernel)(plan, "float16")
+
+    def rows(*shape: int) -> np.ndarray:
+        return sparse(int(np.prod(shape, dtype=object)), "float16").reshape(shape)
+
+    gates, cells = rows(steps, batch, 3 * state), rows(steps, batch, state)
+    gates[:, -1] = np.linspace(-2, 2, steps * 3 * state).reshape(steps, 3 * state)
+    weights = np.zeros((3 * state, state), np.float16)
+    with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
+        if forward:
+            h, last, zeros = rows(steps, batch, state), rows(2, batch, state), rows(batch, state)
+            kernel(weights, zeros, zeros, gates, h, cells, last, None, steps, batch, state, state, *(batch,) * 3)
+            c = torch.zeros(state)
+            for t in range(steps):
+                exact, c = unit(torch.tensor(gates[t, -1]), c)
+                assert_rounded(torch.tensor(h[t, -1]), exact, f"h of step {t}", 2)
+                assert_rounded(torch.tensor(cells[t, -1]), c, f"c of step {t}", 2)
+            assert last[:, -1].any()
+            return
+        cells[:, -1] = np.linspace(-2, 2, steps * state).reshape(steps, state)
+        grad_h, grad_z = rows(steps, batch, state), rows(steps, batch, 3 * state)
+        grad_h[:, -1] = np.linspace(1, 2, steps)[:, None]
+        bias = sparse(batch * 3 * state, "float32").reshape(batch, 3 * state)
+        first = rows(batch, state), rows(batch, state)
+        counts = (steps, batch, state, state, batch, batch, batch, batch)
+        kernel(grad_h, None, None, None, weights, gates, cells, grad_z, *first, bias, None, *counts)
+        dc = torch.zeros(state)
+        for t in reversed(range(steps)):
+            z, c, dh = (torch.tensor(a[t, -1]) for a in (gates, cells, grad_h))
+            dz, dc = unit_back(z, c, dh, dc)
+            assert_rounded(torch.tensor(grad_z[t, -1]), dz, f"dz of step {t}", 4)
+        assert_rounded(torch.tensor(first[1][-1]), dc, "gradient of c0", 4)
