@@ -42,7 +42,6 @@ LLTM_SEQUENCE: dict[str, tuple[str, list[Fault]]] = {
             ("the first block's units sent", SEQUENCE, "(row(0, band) + rank * UNITS)", "(row(0, band))"),
             ("the turn of one buffer for both", SEQUENCE, "(turn % BUFFERS * TILE + r)", "(r)"),
             ("dropped meeting", SEQUENCE, "        meet_at(counter, n);\n", ""),
-            ("rows beyond the last read", SEQUENCE, "            if (band >= count * BANDS) break;\n", ""),
             (
                 "no barrier after a row has been read",
                 SEQUENCE,
@@ -192,6 +191,7 @@ LLTM_SEQUENCE: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("parts of dL/db mixed", SEQUENCE, "bias_sums[((tile * ROWS + mine.row)", "bias_sums[((tile + mine.row)"),
             ("h for c", SEQUENCE, "mine.unit] = convert<scalar_t>(dc[g]);", "mine.unit] = convert<scalar_t>(dh[g]);"),
+            ("rows beyond the last read", SEQUENCE, "            if (band >= count * BANDS) break;\n", ""),
             ("rows beyond the last written", SEQUENCE, "if (mine.writes && b < B) {", "if (mine.writes) {"),
             (
                 "where a step begins cut to 32 bits",

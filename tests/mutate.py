@@ -1,6 +1,6 @@
 """Breaks the kernels in ways that people break kernels in, and counts what the tests that need no GPU notice.
 
-    python -m tests.mutate                     # every mutant; some twenty minutes on two cores
+    python -m tests.mutate                     # every mutant; some half an hour on two cores
     python -m tests.mutate --kernels 'gelu*'   # those of kernels with such names
     python -m tests.mutate --list
 
