@@ -240,8 +240,8 @@ class Kernel:
             yield dict.fromkeys(bindings, dtype)
 
     def describe(self, types: Mapping[str, str]) -> str:
-        """``gelu_forward<float16>``, with constants where there are any beside the geometry's."""
-        extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants]
+        """``gelu_forward<float16>``, with constants where there are any beside those of the geometry, and blocks of a cluster."""
+        extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants or k == "CLUSTER"]
         dtypes = list(types.values())
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
 

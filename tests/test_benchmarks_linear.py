@@ -120,7 +120,7 @@ def test_rows_are_measured_and_the_readme_shows_bfloat16(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(measure, "_device_timer", lambda *_: Clock())
     monkeypatch.setattr(measure, "_memory_lacking", lambda *_: "")
-    monkeypatch.setattr(measure, "_l2_bytes", lambda _: 2**10)
+    monkeypatch.setattr(measure, "l2_bytes", lambda _: 2**10)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     findings = measure_device(_cases_of(6, 5, 4)[:12], CPU, 1000.0, ("ours", "eager"), rounds=1, echo=lambda _: None)
     assert not findings.failed

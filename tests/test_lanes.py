@@ -102,10 +102,10 @@ def test_threads_that_call_first_open_one_fast_lane(
     written = []
     write = kernel.write_fast_lane
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **kwargs: Any) -> Any:
         written.append(args)
         time.sleep(0.02)
-        return write(*args)
+        return write(*args, **kwargs)
 
     monkeypatch.setattr(kernel, "write_fast_lane", slow)
     found, failures = scale(), []

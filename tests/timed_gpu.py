@@ -93,7 +93,9 @@ class Gpu:
             kernel._variants[key] = Variant(kernel.describe(types), raw, packing, kernel.geometry, Target(4, 132), 0)
         return kernel._variants[key]
 
-    def submit(self, function: int, grid: Any, block: Any, shared: int, stream: int, buffer: Any) -> None:
+    def submit(
+        self, function: int, grid: Any, block: Any, shared: int, stream: int, buffer: Any, *, cooperative: bool = False
+    ) -> None:
         self.launch_kernel(function, *grid, *block, shared, stream, buffer.addresses, 0)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
