@@ -54,9 +54,10 @@ __device__ __forceinline__ void map(long long n, F f, Out* __restrict__ out, con
     constexpr int EACH = VECTORS * LANES;  // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
-    // Told to expect it, the compiler puts the common way first: a small launch is over before the rest of the code is
-    // fetched, and fetching it took 3 % of a launch of a million elements.
-    if (__builtin_expect(whole && aligned<LANES>(out) && (aligned<LANES>(in) && ...), 1)) {
+    // One branch on all the conditions, and the compiler told to expect it, so that the common way comes first: a small
+    // launch is over before the rest of the code is fetched, and fetching it took 3 % of a launch of a million elements.
+    const bool fast = whole & ((misaligned<LANES>(out) | ... | misaligned<LANES>(in)) == 0);
+    if (__builtin_expect(fast, 1)) {
         map_tile<LANES, VECTORS>(f, out + start, Share<In, LANES, VECTORS>::load(in + start)...);
     } else if (whole) {
         map_tile<1, EACH>(f, out + start, Share<In, 1, EACH>::load(in + start)...);

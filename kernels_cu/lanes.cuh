@@ -4,6 +4,9 @@
 
 template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };
 
-template <int N, typename T> __device__ __forceinline__ bool aligned(const T* p) {
-    return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T)) == 0;
+// Bytes by which p is past such an address.
+template <int N, typename T> __device__ __forceinline__ unsigned long long misaligned(const T* p) {
+    return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T));
 }
+
+template <int N, typename T> __device__ __forceinline__ bool aligned(const T* p) { return misaligned<N>(p) == 0; }
