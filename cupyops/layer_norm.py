@@ -170,7 +170,8 @@ def _forward_call(
     weights = next((a for a in (weight, bias) if a is not None), None)
     weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
     device = library.device_index(x)
-    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device))
+    result_bytes = DTYPES[result or dtype].itemsize
+    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device), result_bytes)
     kernel = forward_kernel(plan, dtype, residual is not None)
     sizes: tuple[int, ...] = (rows, n)
     if plan.kind == "wide":

@@ -138,15 +138,18 @@ _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
 
 
 @cache
-def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int) -> Plan:
+def forward_plan(
+    n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int | None = None
+) -> Plan:
     """The way of a forward.
 
     Args:
         n: elements of a row.
-        dtype: of the sum and of the result.
+        dtype: of the sum.
         input_bytes: of one element of x and, where there is one, of the residual.
         weight_bytes: of one element of weight and bias.
         capability: of the GPU, 90 for sm_90.
+        result_bytes: of an element of the result; as of the sum by default.
     """
     itemsize = DTYPES[dtype].itemsize
     lanes = lanes_for(n, itemsize)
@@ -161,8 +164,9 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
         if accesses <= most:
             threads = threads_for(accesses, vectors)
             block = max(block, threads) // threads * threads
-            # Wider weights take registers, too.
-            wanted = min_blocks if weight_bytes <= itemsize else min_blocks * 3 // 4
+            # Wider weights take registers, too, and so does a result of float64 beside 16 bits.
+            wider = weight_bytes > itemsize or (result_bytes or itemsize) > 2 * itemsize
+            wanted = min_blocks * 3 // 4 if wider else min_blocks
             return Plan(
                 "registers",
                 block,
@@ -237,7 +241,7 @@ def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int, grad_b
     if itemsize == 4 and lanes == 4 and 1024 < accesses <= 1280:
         vectors = 2
     wider = max(weight_bytes, grad_bytes) > itemsize
-    at_once = MOST_THREADS if not wider and lanes * itemsize >= 8 else 768
+    at_once = MOST_THREADS if not wider and lanes * itemsize >= 8 else 768 if grad_bytes <= 2 * itemsize else 512
     most = at_once if itemsize < 8 else 512
     for cluster in clusters:
         threads = threads_for(accesses, vectors * cluster)
@@ -266,10 +270,13 @@ _BACKWARD_16 = (
 )
 
 
-def _backward_16(accesses: int, weight_bytes: int, capability: int) -> Plan | None:
+def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
+    """``widest``: bytes of an element of the weights or of the result's gradient."""
     for most, vectors, cluster, block, min_blocks in _BACKWARD_16:
         if accesses > most:
             continue
+        if block == 512 and widest == 8:
+            break
         if capability < CLUSTERS_SINCE:
             if accesses > 2048:
                 break
@@ -277,7 +284,7 @@ def _backward_16(accesses: int, weight_bytes: int, capability: int) -> Plan | No
                 cluster, block, min_blocks = 1, 512, 1
         threads = threads_for(accesses, vectors * cluster)
         block = max(block, threads) // threads * threads
-        if weight_bytes > 2:
+        if widest > 2:
             min_blocks = max(1, min_blocks * 3 // 4)
         full = threads * vectors * cluster == accesses
         return Plan("registers", block, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
