@@ -27,6 +27,14 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
             ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    meeting", "    meeting"),
             ("wrong stride between rows", FORWARD, "y + r * N + columns.of(v)", "y + r * SLICE + columns.of(v)"),
+            (
+                "result by way of the dtype of the rows",
+                FORWARD,
+                "            packed.set(out);\n            store_packed(y + r",
+                "            Packed<scalar_t> first;\n            first.set(out);\n"
+                "            for (int k = 0; k < LANES; ++k) out[k] = first[k];\n"
+                "            packed.set(out);\n            store_packed(y + r",
+            ),
             ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
             ("deviation for its inverse", FORWARD, "rstd = rsqrt(", "rstd = sqrt("),
             ("the mean's rest left out", FORWARD, "shift = -row.rest * rstd;", "shift = 0;"),
@@ -43,7 +51,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("one table for all groups", FORWARD, "parts[r][group_of_block()][", "parts[r][0]["),
             ("absent weights are 0", BOTH, "Packed<weight_t>::of(absent)", "Packed<weight_t>::of(acc_t(0))"),
             ("one aligned array is enough", BOTH, "(aligned<LANES>(p) && ...)", "(aligned<LANES>(p) || ...)"),
-            ("alignment not asked for", LANES, "% (N * sizeof(T)) == 0", "% sizeof(T) == 0"),
+            ("alignment not asked for", LANES, "% (N * sizeof(T))", "% sizeof(T)"),
             ("a word twice", PACKED, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
             ("upper half shifted too little", PACKED, "(k % 2 * 16)", "(k % 2 * 8)"),
             ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % LANES]", "halves[2 * i]"),
