@@ -1,7 +1,7 @@
 """Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -93,25 +93,16 @@ class Call:
     partial: tuple[int, int, int] | None = None
 
 
-# Calls by all that they depend on. To check and to choose takes twice as long as to launch.
+# Calls by all that they depend on; those of a backward depend on more. To check and to choose takes twice as long as to
+# launch, and a key that is written out half as long as one by a loop.
 _CALLS: dict[tuple[Any, ...], Call] = {}
 _MOST_CALLS = 4096
 
 
-def _remembered(
-    choose: Callable[..., Call], library: Any, shape: Sequence[int], arrays: tuple[Any, ...], options: tuple[Any, ...]
-) -> Call:
-    if library.is_fake(arrays[0]):
-        return choose(library, shape, *arrays, *options)  # sizes may be symbols
-    device = library.device_index
-    of_arrays = [None if a is None else (a.shape, a.dtype, device(a)) for a in arrays]
-    key = (choose, tuple(shape), options, *of_arrays)
-    call = _CALLS.get(key)
-    if call is None:
-        call = choose(library, shape, *arrays, *options)
-        if len(_CALLS) >= _MOST_CALLS:
-            _CALLS.clear()
-        _CALLS[key] = call
+def _remember(key: tuple[Any, ...], call: Call) -> Call:
+    if len(_CALLS) >= _MOST_CALLS:
+        _CALLS.clear()
+    _CALLS[key] = call
     return call
 
 
@@ -126,7 +117,21 @@ def add_forward(
 ) -> tuple[Any, Any, Any]:
     """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s."""
     library = LIBRARIES[type(x)]
-    call = _remembered(_forward_call, library, normalized_shape, (x, residual, weight, bias), (dtype,))
+    if library.is_fake(x):  # sizes may be symbols
+        call = _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
+    else:
+        device = library.device_index
+        key = (
+            tuple(normalized_shape),
+            dtype,
+            (x.shape, x.dtype, device(x)),
+            None if residual is None else (residual.shape, residual.dtype, device(residual)),
+            None if weight is None else (weight.shape, weight.dtype, device(weight)),
+            None if bias is None else (bias.shape, bias.dtype, device(bias)),
+        )
+        call = _CALLS.get(key) or _remember(
+            key, _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
+        )
     contiguous = library.contiguous
     x = contiguous(x)
     weight = None if weight is None else contiguous(weight)
@@ -209,8 +214,21 @@ def backward(
     """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); what is not wanted
     has no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of this gradient."""
     library = LIBRARIES[type(x)]
-    arrays = (x, grad_y, stats, weight, grad_sum)
-    call = _remembered(_backward_call, library, normalized_shape, arrays, (want_x, want_weight or want_bias))
+    about = x, grad_y, stats, weight, grad_sum, want_x, want_weight or want_bias
+    if library.is_fake(x):  # sizes may be symbols
+        call = _backward_call(library, normalized_shape, *about)
+    else:
+        device = library.device_index
+        key = (
+            tuple(normalized_shape),
+            (want_x, want_weight or want_bias),
+            (x.shape, x.dtype, device(x)),
+            (grad_y.shape, grad_y.dtype, device(grad_y)),
+            (stats.shape, stats.dtype, device(stats)),
+            None if weight is None else (weight.shape, weight.dtype, device(weight)),
+            None if grad_sum is None else (grad_sum.shape, grad_sum.dtype, device(grad_sum)),
+        )
+        call = _CALLS.get(key) or _remember(key, _backward_call(library, normalized_shape, *about))
     contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
     x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
     weight = None if weight is None else contiguous(weight)
