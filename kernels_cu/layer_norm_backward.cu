@@ -215,9 +215,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     __shared__ Arrivals arrivals[STAGES], done[STAGES];
     __shared__ Meeting<TwoSums> meeting;
     typedef Stages<y_t, scalar_t> Inputs;
-    // Where both are of one size, what an access is aligned for, copies are.
-    const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x) &&
-                         (sizeof(y_t) == sizeof(scalar_t) || Inputs::can_copy(N, grad_y, s));
+    // Where both are of one size, what is aligned for accesses is for copies.
+    const bool vectors = sizeof(y_t) == sizeof(scalar_t)
+                             ? all_aligned(grad_y, s, weight, grad_sum, grad_x)
+                             : all_aligned(grad_y, s, weight, grad_sum, grad_x) && Inputs::can_copy(N, grad_y, s);
     const Columns columns = columns_of_block(N);
     const long long first = group_of_grid();
     const acc_t one_by_n = columns.one_by_n();

@@ -130,8 +130,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "copies of rows that are not whole",
                 BACKWARD,
-                "(sizeof(y_t) == sizeof(scalar_t) || Inputs::can_copy(N, grad_y, s));",
-                "true;",
+                "grad_x) && Inputs::can_copy(N, grad_y, s);",
+                "grad_x);",
             ),
             (
                 "stage filled again before it is read",
