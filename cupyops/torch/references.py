@@ -59,7 +59,8 @@ def layer_norm(
     check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape, dtype)
     wide, result = _wide_dtype(x.dtype), x.dtype if dtype is None else getattr(torch, dtype)
     if result != x.dtype:  # else it would be rounded to x's dtype first
-        x, weight, bias = (None if t is None else t.to(wide) for t in (x, weight, bias))
+        x = x.to(wide)
+        weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
     y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
