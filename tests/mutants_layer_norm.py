@@ -43,7 +43,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("one table for all groups", FORWARD, "parts[r][group_of_block()][", "parts[r][0]["),
             ("absent weights are 0", BOTH, "Packed<weight_t>::of(absent)", "Packed<weight_t>::of(acc_t(0))"),
             ("one aligned array is enough", BOTH, "(aligned<LANES>(p) && ...)", "(aligned<LANES>(p) || ...)"),
-            ("alignment not asked for", LANES, "% (N * sizeof(T)) == 0", "% sizeof(T) == 0"),
+            ("alignment not asked for", LANES, "% (N * sizeof(T));", "% sizeof(T);"),
             ("a word twice", PACKED, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
             ("upper half shifted too little", PACKED, "(k % 2 * 16)", "(k % 2 * 8)"),
             ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % LANES]", "halves[2 * i]"),
