@@ -110,7 +110,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.expressions",
         "cupyops.torch.elementwise",
         "cupyops.torch.lltm",
-        "cupyops.torch.operator",
+        "cupyops.torch.way_in",
         "cupyops.torch.row_reduce",
         "autograd_bridge",
     ],
