@@ -27,6 +27,14 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
             ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    meeting", "    meeting"),
             ("wrong stride between rows", FORWARD, "y + r * N + columns.of(v)", "y + r * SLICE + columns.of(v)"),
+            (
+                "result by way of the dtype of the rows",
+                FORWARD,
+                "            packed.set(out);\n            store_packed(y + r",
+                "            Packed<scalar_t> first;\n            first.set(out);\n"
+                "            for (int k = 0; k < LANES; ++k) out[k] = first[k];\n"
+                "            packed.set(out);\n            store_packed(y + r",
+            ),
             ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
             ("deviation for its inverse", FORWARD, "rstd = rsqrt(", "rstd = sqrt("),
             ("the mean's rest left out", FORWARD, "shift = -row.rest * rstd;", "shift = 0;"),
@@ -52,7 +60,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("elements counted by accesses", ROWS, "mine += LANES;", "mine += 1;"),
             ("sums that overflow", ROWS, "SCALE = acc_t(1) / acc_t(4096)", "SCALE = acc_t(1)"),
             ("mean not corrected", ROWS, "warp.rest = sum[1] * one_by_count;", "warp.rest = 0;"),
-            ("deviations of the mean not taken off the squares", ROWS, "sum[1] - spare : sum[1]) + (mean", "sum[1] : sum[1]) + (mean"),
+            (
+                "deviations of the mean not taken off the squares",
+                ROWS,
+                "sum[1] - spare : sum[1]) + (mean",
+                "sum[1] : sum[1]) + (mean",
+            ),
             ("mean without the element it is reckoned from", ROWS, "warp.mean = pivot + mean;", "warp.mean = mean;"),
             ("each lane's own first element", ROWS, "pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);", ""),
             ("infinite elements taken for infinite squares", ROWS, " + (mean - mean);", ";"),

@@ -109,6 +109,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.elementwise_text",
         "cupyops.expressions",
         "cupyops.torch.elementwise",
+        "cupyops.torch.layer_norm",
         "cupyops.torch.lltm",
         "cupyops.torch.way_in",
         "cupyops.torch.row_reduce",
