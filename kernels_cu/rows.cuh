@@ -172,11 +172,11 @@ struct Moments {
 //
 //   mean = p + Σd/n    squares = Σd² - (Σd)²/n
 //
-// p is one of the elements, so (p - mean)² is at most n times the variance: the difference loses at most log2(n + 1) of 24
-// bits, and 12 are left of a warp's 4096 elements. Constant rows have deviations of exactly 0.
+// The difference loses the more digits the further p is from the mean: three bits where that is three deviations. Beyond,
+// which is one row of some hundreds, they pass twice as wider ones do. Constant rows have deviations of exactly 0.
 //
 // Wider elements pass twice. The mean as summed is off by some roundings; the deviations from it tell by how much. So rows
-// far from 0 keep their accuracy. Beside elements of 16 bits, what rounding leaves of a mean of 24 bits is nothing.
+// far from 0 keep their accuracy.
 template <typename T>
 __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
     constexpr bool ONCE = sizeof(T) == 2;
@@ -215,29 +215,31 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
     // Of no elements, the mean is 0.
     const acc_t one_by_count = FULL ? acc_t(1) / acc_t(MOST) : warp.count > 0 ? acc_t(1) / warp.count : acc_t(0);
     const acc_t mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
+    warp.mean = pivot + mean;
+    warp.rest = 0;
+    bool again = true;
     if constexpr (ONCE) {
-        warp.mean = pivot + mean;
-        warp.rest = 0;
         const acc_t spare = mean * mean * warp.count;
         // Squares may be infinite where the elements are not; where they are, nothing is known.
         warp.squares = (spare < sum[1] ? sum[1] - spare : sum[1]) + (mean - mean);
-    } else {
-        warp.mean = mean;
-        sum[0] = sum[1] = 0;
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
-            if (any && columns.has(v))
-#pragma unroll
-                for (int k = 0; k < LANES; ++k) {
-                    const acc_t d = held[v][k] - warp.mean;
-                    sum[1] += d;
-                    sum[0] = fma(d, d, sum[0]);
-                }
-        warp_sum_of<2>(sum);
-        warp.rest = sum[1] * one_by_count;
-        const acc_t spare = sum[1] * warp.rest;
-        warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
+        again = spare > acc_t(8) * warp.squares;
+        if (!__any_sync(0xffffffffu, again)) return warp;
     }
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v))
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) {
+                const acc_t d = held[v][k] - warp.mean;
+                sum[1] += d;
+                sum[0] = fma(d, d, sum[0]);
+            }
+    warp_sum_of<2>(sum);
+    if (!again) return warp;  // it was another row of the warp: this one's bits do not depend on its neighbours
+    warp.rest = sum[1] * one_by_count;
+    const acc_t spare = sum[1] * warp.rest;
+    warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
     return warp;
 }
 
