@@ -111,7 +111,7 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.torch.elementwise",
         "cupyops.torch.layer_norm",
         "cupyops.torch.lltm",
-        "cupyops.torch.operator",
+        "cupyops.torch.way_in",
         "cupyops.torch.row_reduce",
         "autograd_bridge",
     ],

@@ -219,6 +219,17 @@ def test_forward_of_hard_rows(way: Way) -> None:
 
 
 @ways(FORWARD)
+def test_hard_rows_do_not_change_their_neighbours(way: Way) -> None:
+    plain, hard = torch.randn(6, way.n).to(way.dtype), hard_rows(way.n)["the first an outlier"][:1].to(way.dtype)
+    y, _, stats = run_forward(way, plain, None, None, None)
+    mixed = torch.cat([plain[:3], hard, plain[3:]])
+    beside, _, stats_beside = run_forward(way, mixed, None, None, None)
+    others = [0, 1, 2, 4, 5, 6]
+    assert alike(beside[others], y)
+    assert alike(stats_beside[:, others], stats)
+
+
+@ways(FORWARD)
 def test_forward_of_special_values_and_of_no_eps(way: Way) -> None:
     x = torch.randn(9, way.n).to(way.dtype)
     x[1, 7], x[3, way.n - 1], x[8, 0] = math.nan, math.inf, math.nan
