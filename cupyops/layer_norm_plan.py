@@ -286,7 +286,7 @@ def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
         threads = threads_for(accesses, vectors * cluster)
         block = max(block, threads) // threads * threads
         if widest > 2:
-            min_blocks = max(1, min_blocks * 3 // 4)
+            min_blocks = max(1, min_blocks * 3 // 4 if widest == 4 else min_blocks // 2)
         full = threads * vectors * cluster == accesses
         return Plan("registers", block, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
     return None

@@ -70,7 +70,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("each lane's own first element", ROWS, "pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);", ""),
             ("infinite elements taken for infinite squares", ROWS, " + (mean - mean);", ";"),
             ("never a second pass", ROWS, "again = spare > acc_t(8) * warp.squares;", "again = false;"),
-            ("a neighbour's second pass taken for one's own", ROWS, "    if (!again) return warp;  // it was", "    // it was"),
+            (
+                "a neighbour's second pass taken for one's own",
+                ROWS,
+                "    if (!again) return warp;  // it was",
+                "    // it was",
+            ),
             ("warps without weight", ROWS, "fma(mine[i].count * d, d, mine[i].squares)", "fma(d, d, mine[i].squares)"),
             ("deviation of the first warp's mean", ROWS, "d = mine[i].mean - row.rest;", "d = mine[i].mean;"),
             ("parts read beyond the last", ROWS, "if (part_read(i) < PARTS)", "if (part_read(i) <= PARTS)"),
