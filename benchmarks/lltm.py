@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
-from cupyops.arrays import library_of
 from cupyops.lltm import step
 from cupyops.torch.timing import copy_bandwidth
 from examples.lltm_benchmark import Step, cell_step, graph_step, inputs_for, measure
@@ -119,7 +118,7 @@ def share_of_copy(device: torch.device, dtype: torch.dtype) -> float:
     def once() -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        step(library_of(gates), gates, old_cell, new_h, new_cell, name)
+        step(gates, old_cell, new_h, new_cell, name)
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) * 1e-3

@@ -15,19 +15,43 @@
 #include "lltm.cuh"
 #include "packed.cuh"
 
-// The step between the products: 32 accesses of LANES units by 8 rows a block
+// The step between the products: ABREAST accesses of LANES units by as many rows a block as make 256 threads
+
+#ifndef ABREAST
+#define ABREAST 32
+#endif
+
+constexpr long long DOWN = 256 / ABREAST;
 
 struct Place {
     long long row, column;
 
     __device__ __forceinline__ Place() {
-        row = blockIdx.y * 8ll + threadIdx.y;
-        column = (blockIdx.x * 32ll + threadIdx.x) * LANES;
+        row = blockIdx.y * DOWN + threadIdx.y;
+        column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES;
     }
 };
 
 template <typename T> __device__ __forceinline__ bool whole(const T* p) {
     return reinterpret_cast<unsigned long long>(p) % (LANES * sizeof(T)) == 0;
+}
+
+// The rows [h, x] of which all products over the steps are made, with h of the step before.
+extern "C" __global__ void __launch_bounds__(256) lltm_inputs(
+    const scalar_t* __restrict__ first_h,  // (B, S)
+    const scalar_t* __restrict__ h,        // (T, B, S) or null, of one step
+    const scalar_t* __restrict__ x,        // (T, B, F)
+    scalar_t* __restrict__ inputs,         // (T, B, K)
+    long long T, long long B, long long F, long long S, long long K, long long columns, long long rows) {
+    const Place place;
+    if (place.column >= K) return;
+    const bool of_h = place.column < S;
+    const bool vectors = whole(first_h) && whole(h) && whole(x) && whole(inputs);
+    for (long long n = place.row; n < T * B; n += gridDim.y * DOWN) {
+        const long long at = n * S + place.column;
+        const scalar_t* from = !of_h ? x + (n * F + place.column - S) : n < B ? first_h + at : h + (at - B * S);
+        store_packed(inputs + n * K + place.column, load_packed(from, vectors), vectors);
+    }
 }
 
 // A gradient of any strides: whether it is there at all, and its strides by row and column.
@@ -57,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
     const Place place;
     if (place.column >= S) return;
     const bool vectors = whole(gates) && whole(old_cell) && whole(new_h) && whole(new_cell);
-    for (long long b = place.row; b < B; b += gridDim.y * 8ll) {
+    for (long long b = place.row; b < B; b += gridDim.y * DOWN) {
         const scalar_t* z = gates + b * GATES * S + place.column;
         const long long at = b * S + place.column;
         const Packed<scalar_t> z_i = load_packed(z, vectors), z_o = load_packed(z + S, vectors);
@@ -88,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     scalar_t* __restrict__ grad_old,           // (B, S) or null
     acc_t* __restrict__ partial,               // (parts, 3, S) or null
     Int64s<3> h_view, Int64s<3> cell_view, long long B, long long S, long long parts, long long columns, long long rows) {
-    __shared__ acc_t shared_sums[8][32 * LANES];
+    __shared__ acc_t shared_sums[DOWN][ABREAST * LANES];
     const Place place;
     const bool vectors = whole(gates) && whole(new_cell) && whole(grad_z);
     acc_t sums[GATES][LANES];
@@ -97,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
 #pragma unroll
         for (int k = 0; k < LANES; ++k) sums[gate][k] = 0;
     if (place.column < S)
-        for (long long b = place.row; b < B; b += parts * 8) {
+        for (long long b = place.row; b < B; b += parts * DOWN) {
             const long long at = b * S + place.column, z_at = b * GATES * S + place.column;
             Packed<scalar_t> z[GATES];
 #pragma unroll
@@ -137,10 +161,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
 #pragma unroll
         for (int k = 0; k < LANES; ++k) shared_sums[threadIdx.y][threadIdx.x * LANES + k] = sums[gate][k];
         __syncthreads();
-        for (int n = static_cast<int>(threadIdx.y) * 32 + static_cast<int>(threadIdx.x); n < 32 * LANES; n += 256) {
-            const long long column = blockIdx.x * (32ll * LANES) + n;
+        for (int n = static_cast<int>(threadIdx.y * ABREAST + threadIdx.x); n < ABREAST * LANES; n += 256) {
+            const long long column = blockIdx.x * static_cast<long long>(ABREAST * LANES) + n;
             acc_t total = 0;
-            for (int i = 0; i < 8; ++i) total += shared_sums[i][n];
+            for (int i = 0; i < DOWN; ++i) total += shared_sums[i][n];
             if (column < S) partial[(blockIdx.y * GATES + gate) * S + column] = total;
         }
     }

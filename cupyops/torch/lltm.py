@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..lltm import backward as lltm_cell_backward_body
-from ..lltm import check_leading
 from ..lltm import forward as lltm_cell_body
+from ..lltm_checks import check_leading
 from ..lltm_sequence import backward as lltm_backward_body
 from ..lltm_sequence import forward as lltm_body
 from . import onnx_translations, references
