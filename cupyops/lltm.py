@@ -218,15 +218,12 @@ def backward(
         )
         return found
     grad_z = library.empty((batch, 3 * state), dtype, x)
-    kernel = step_backward_kernel(state, dtype)
-    columns, _ = pointwise_sizes(kernel, state, batch)
-    parts, down = parts_of(kernel, dtype, library.device_index(x), columns, batch)
-    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, x) if want_bias else None
     old = grad_old if want_cell else None
-    sizes = (batch, state, parts, columns, parts * down)
-    kernel.launch_fresh(grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, partial, h_view, cell_view, *sizes)
+    partial = step_backward(
+        grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, h_view, cell_view, dtype, want_bias
+    )
     if want_bias:
-        SUMS.launch_fresh(partial, grad_bias, parts, 3 * state)
+        SUMS.launch_fresh(partial, grad_bias, partial.shape[0], 3 * state)
     if want_h:
         library.matmul_into(grad_z, weights[:, :state], grad_old_h)
     if want_x and features:
@@ -234,6 +231,33 @@ def backward(
     if want_weights:
         library.matmul_into(grad_z.T, side_by_side(library, old_h, None, x, dtype), grad_weights)
     return found
+
+
+def step_backward(
+    grad_h: Any,
+    grad_cell: Any,
+    grad_gates: Any,
+    gates: Any,
+    new_cell: Any,
+    grad_z: Any,
+    grad_old: Any,
+    h_view: tuple[int, int, int],
+    cell_view: tuple[int, int, int],
+    dtype: str,
+    want_sums: bool,
+) -> Any:
+    """From the gradients of h' and c', as :func:`view` gives them, those of z and c; and what is left of the sums of the
+    former over the rows, (parts, 3·S), where they are wanted."""
+    (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
+    kernel = step_backward_kernel(state, dtype)
+    columns, _ = pointwise_sizes(kernel, state, batch)
+    parts, down = parts_of(kernel, dtype, library.device_index(gates), columns, batch)
+    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if want_sums else None
+    sizes = (batch, state, parts, columns, parts * down)
+    kernel.launch_fresh(
+        grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, partial, h_view, cell_view, *sizes
+    )
+    return partial
 
 
 @lru_cache(4096)
