@@ -11,7 +11,7 @@ from .dtypes import DTYPES, FLOATS
 from .geometry import Geometry, Rows, Threads
 from .kernel import Kernel
 from .layer_norm_plan import lanes_for
-from .lltm_checks import belong, check, check_results, fits
+from .lltm_checks import belong, check, check_results
 
 __all__ = ["lltm_cell", "lltm_cell_backward"]
 
@@ -45,8 +45,9 @@ SUMS = Kernel(
 
 @cache
 def step_kernel(state: int, dtype: str) -> Kernel:
-    """The forward's pointwise part, by the widest access that divides a row."""
-    return _pointwise("lltm_step", dtype, state, lanes_for(state, DTYPES[dtype].itemsize))
+    """The forward's pointwise part, by the widest access that divides a row; of float32 by 8 bytes, for the more threads."""
+    lanes = lanes_for(state, DTYPES[dtype].itemsize)
+    return _pointwise("lltm_step", dtype, state, min(lanes, 2) if dtype == "float32" else lanes)
 
 
 @cache
@@ -56,10 +57,11 @@ def step_backward_kernel(state: int, dtype: str) -> Kernel:
 
 
 @cache
-def inputs_kernel(features: int, state: int, dtype: str) -> Kernel:
-    """What puts h and x beside each other."""
+def inputs_kernel(features: int, state: int, dtype: str, *, backward: bool = False) -> Kernel:
+    """What puts h and x beside each other, or a gradient apart."""
     size = DTYPES[dtype].itemsize
-    return _pointwise("lltm_inputs", dtype, features + state, min(lanes_for(features, size), lanes_for(state, size)))
+    lanes = min(lanes_for(features, size), lanes_for(state, size))
+    return _pointwise("lltm_inputs_backward" if backward else "lltm_inputs", dtype, features + state, lanes)
 
 
 def _pointwise(name: str, dtype: str, n: int, lanes: int) -> Kernel:
@@ -83,6 +85,7 @@ for _dtype in FLOATS:
     step_kernel(1024, _dtype)
     step_backward_kernel(1024, _dtype)
     inputs_kernel(1024, 1024, _dtype)
+    inputs_kernel(1024, 1024, _dtype, backward=True)
 
 
 @lru_cache(4096)
@@ -224,9 +227,15 @@ def backward(
     )
     if want_bias:
         SUMS.launch_fresh(partial, grad_bias, partial.shape[0], 3 * state)
-    if want_h:
+    if want_h and want_x and features:
+        both = library.empty((batch, inputs), dtype, x)
+        library.matmul_into(grad_z, weights, both)
+        kernel = inputs_kernel(features, state, dtype, backward=True)
+        sizes = pointwise_sizes(kernel, inputs, batch)
+        kernel.launch_fresh(both, grad_old_h, grad_x, batch, features, state, inputs, *sizes)
+    elif want_h:
         library.matmul_into(grad_z, weights[:, :state], grad_old_h)
-    if want_x and features:
+    elif want_x and features:
         library.matmul_into(grad_z, weights[:, state:], grad_x)
     if want_weights:
         library.matmul_into(grad_z.T, side_by_side(library, old_h, None, x, dtype), grad_weights)
@@ -276,13 +285,15 @@ def check_backward(grad_h: Any, grad_cell: Any, grad_gates: Any, x: Any, old_h: 
         ValueError: another shape.
         TypeError: another dtype.
     """
-    of_state, of_gates, dtype = (x.shape[0], old_h.shape[1]), (x.shape[0], 3 * old_h.shape[1]), x.dtype
-    if not (
-        fits(new_cell, of_state, dtype)
-        and fits(gates, of_gates, dtype)
-        and fits(grad_h, of_state, dtype)
-        and fits(grad_cell, of_state, dtype)
-        and fits(grad_gates, of_gates, dtype)
+    batch, state, dtype = x.shape[0], old_h.shape[1], x.dtype
+    of_state, of_gates = (batch, state), (batch, 3 * state)
+    if not (  # a glance, on the way to every launch
+        dtype == new_cell.dtype == gates.dtype
+        and new_cell.shape == of_state
+        and gates.shape == of_gates
+        and (grad_h is None or (grad_h.shape == of_state and grad_h.dtype == dtype))
+        and (grad_cell is None or (grad_cell.shape == of_state and grad_cell.dtype == dtype))
+        and (grad_gates is None or (grad_gates.shape == of_gates and grad_gates.dtype == dtype))
     ):
         check_results(
             "lltm_cell_backward",

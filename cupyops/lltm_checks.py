@@ -6,7 +6,7 @@ from .arrays import LIBRARIES
 from .dtypes import FLOATS
 from .errors import expected
 
-__all__ = ["belong", "check", "check_leading", "check_results", "fits"]
+__all__ = ["belong", "check", "check_leading", "check_results"]
 
 
 def belong(dimensions: int, x: Any, weights: Any, bias: Any, h: Any, c: Any) -> bool:
@@ -72,12 +72,6 @@ def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
         if tuple(state.shape[:-1]) != tuple(x.shape[:-1]) or len(state.shape) != len(x.shape):
             wanted = f"have shape {(*x.shape[:-1], 'S')}, as `input` has {tuple(x.shape)}".replace("'", "")
             raise ValueError(expected("lltm_cell", name, wanted, tuple(state.shape)))
-
-
-def fits(array: Any, shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether an array, if there is one, is of this shape and its library's dtype: the glance before
-    :func:`check_results`."""
-    return array is None or bool(array.shape == shape and array.dtype == dtype)
 
 
 def check_results(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> None:

@@ -25,7 +25,7 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
     sizes = (batch, state, *pointwise_sizes(kernel, state, batch))
     old_h, old_cell = first_h, first_c
     for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
-        library.addmm(z, old_h, weights, z)
+        library.add_product(z, old_h, weights)
         kernel.launch_fresh(z, old_cell, new_h, new_cell, *sizes)
         old_h, old_cell = new_h, new_cell
 
@@ -47,7 +47,8 @@ def backward(
     """The gradients of the gates of all steps, and of h0 and c0.
 
     Args:
-        grad_h, grad_last, grad_cells, grad_gates: contiguous, each may be None.
+        grad_h, grad_last, grad_cells, grad_gates: contiguous, each may be None. What comes from later steps is added to
+            the first.
         weights: (3·S, S), those of h.
         cells, gates: what the forward gave; grad_z: (T, B, 3·S), to be written.
         grad_h0, grad_c0: (B, S), to be written, or None.
@@ -57,9 +58,10 @@ def backward(
     columns, _ = pointwise_sizes(kernel, state, batch)
     parts, down = parts_of(kernel, dtype, library.device_index(cells), columns, batch)
     sizes = (batch, state, parts, columns, parts * down)
-    dense, made_h = (1, state, 1), library.empty((batch, state), dtype, cells)
+    dense = (1, state, 1)
     # Two in turn, since a launch reads what the last one wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
+    made_h = library.empty((batch, state), dtype, cells) if grad_h is None else None
     of_h, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in (grad_h, grad_cells, grad_gates))
     z, c, dz = list(gates), list(cells), list(grad_z)
     dh, dc = (None, None) if grad_last is None else (grad_last[0], grad_last[1])
@@ -73,11 +75,12 @@ def backward(
         )
         if t == 0:
             break
-        dh = made_h
-        if of_h[t - 1] is None:
-            library.matmul_into(dz[t], weights, dh)
+        if made_h is None:
+            dh = of_h[t - 1]
+            library.add_product(dh, dz[t], weights)
         else:
-            library.addmm(of_h[t - 1], dz[t], weights, dh)
+            dh = made_h
+            library.matmul_into(dz[t], weights, dh)
         dc = _sum(before, of_cells[t - 1])
     if grad_h0 is not None:
         library.matmul_into(dz[0], weights, grad_h0)

@@ -149,6 +149,22 @@ def test_inputs_of_the_products(steps: int, batch: int, features: int, state: in
         assert alike(arrays[3], exact)
 
 
+@pytest.mark.parametrize(
+    ("batch", "features", "state", "dtype"),
+    [(37, 24, 16, torch.float32), (5, 5, 7, torch.float16), (9, 8, 16, torch.float16), (3, 1, 2, torch.float64)],
+)
+def test_inputs_back(batch: int, features: int, state: int, dtype: torch.dtype) -> None:
+    given = torch.randn(batch, features + state).to(dtype)
+    kernel = inputs_kernel(features, state, name(dtype), backward=True)
+    columns, _ = pointwise_sizes(kernel, features + state, batch)
+    for unaligned in range(-1, 3):
+        arrays = [given, *(torch.full((batch, n), torch.nan, dtype=dtype) for n in (state, features))]
+        arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
+        # Rows of one block, which takes turns at them.
+        kernel(*arrays, batch, features, state, features + state, columns, 1)
+        assert alike(torch.cat(arrays[1:], 1), given)
+
+
 Views = dict[str, Callable[[int, int, torch.dtype], Tensor | None]]
 VIEWS: Views = {
     "as-it-stands": lambda b, s, d: torch.randn(b, s).to(d),
@@ -363,6 +379,20 @@ def test_step_back_between_products_of_more_than_two_to_the_32_elements() -> Non
     assert_rounded(torch.tensor(grad_old[-1, -taken:]), dc, "dc")
     for found in (grad_z, grad_old):
         assert not found[0, :1024].any(), "the last block wrote to the front"
+
+
+def test_inputs_back_of_more_than_two_to_the_32_elements() -> None:
+    batch, features, state = 2**17 + 1, 2**14, 2**14
+    given, h, x = (sparse(batch * n, "float16").reshape(batch, n) for n in (features + state, state, features))
+    given[-1] = np.linspace(1, 2, features + state)
+    kernel = inputs_kernel(features, state, "float16", backward=True)
+    columns, rows = pointwise_sizes(kernel, features + state, batch)
+    with cupyops.simulate(sanitize=True, blocks=slice(-columns // kernel.constants["ABREAST"], None)):
+        kernel(given, h, x, batch, features, state, features + state, columns, rows)
+    assert (h[-1] == given[-1, :state]).all()
+    assert (x[-1] == given[-1, state:]).all()
+    for found in (h, x):
+        assert not found[0].any(), "the last blocks wrote to the front"
 
 
 def test_inputs_of_more_than_two_to_the_32_elements() -> None:

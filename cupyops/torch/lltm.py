@@ -151,7 +151,7 @@ def lltm(
 
     On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 128), in a cluster
     of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024). float64, larger states and GPUs that cannot
-    run the blocks at once get a launch a step. Products over all steps are PyTorch's.
+    run the blocks at once get two launches a step. Products over all steps are PyTorch's.
 
     Args:
         input: (T, B, F), or (B, T, F) with ``batch_first``; float16, bfloat16, float32 or float64.
