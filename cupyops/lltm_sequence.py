@@ -207,6 +207,8 @@ def backward(
     plan = way(state, batch, dtype, False, device) if steps <= MOST_STEPS else None
     if plan is None:
         first_h, first_c = (grad_h0 if want_h else None), (grad_c0 if want_cell else None)
+        if dh is not None and dh is grad_h:
+            dh = library.copy(dh)  # the steps add to it
         lltm_steps.backward(
             library, dh, last, dc, dz, weights[:, :state], cells, gates, grad_z, first_h, first_c, dtype
         )

@@ -79,12 +79,14 @@ def test_values_and_gradients_against_float64(
     for name, a, b, c in zip(("h", "last", "cells", "gates"), *found, strict=True):
         assert_as_accurate(a, b, c, name, terms)
     grads = [torch.randn_like(y) for y in found[0]]
+    given = [g.clone() for g in grads]
     gradients = [
         torch.autograd.grad(y, x, [g.to(y[0].dtype) for g in grads])
         for y, x in zip(found, (ours, theirs, exact), strict=True)
     ]
     for name, a, b, c in zip(("input", "weights", "bias", "h0", "c0"), *gradients, strict=True):
         assert_as_accurate(a, b, c, f"gradient of {name}", terms)
+    assert all(alike(a, b) for a, b in zip(grads, given, strict=True)), "the results' gradients are not to be changed"
 
 
 @EACH_WAY
