@@ -5,6 +5,13 @@ The faults of ``lltm.cuh`` are dealt out among the kernels that include it, to t
 
 CELL, UNIT = "lltm.cu", "lltm.cuh"
 
+# How two kernels begin, which are alike but for the last word.
+INPUTS, INPUTS_BACK = (
+    "    if (place.column >= K) return;\n    const bool of_h = place.column < S;\n    const bool vectors = whole("
+    + word
+    for word in ("first_h", "grad_inputs")
+)
+
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LLTM: dict[str, tuple[str, list[Fault]]] = {
@@ -76,7 +83,15 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "= sums[gate][k];\n",
             ),
             ("columns beyond the last written", CELL, "if (column < S) partial[", "partial["),
-            ("columns beyond the last read", CELL, "    if (place.column < S)\n        for", "        for"),
+            (
+                "columns beyond the last read",
+                CELL,
+                "    if (place.column < S) {\n        Given",
+                "    {\n        Given",
+            ),
+            ("rows beyond the last asked for", CELL, "AHEAD && b + parts * DOWN < B", "AHEAD"),
+            ("a first row beyond the last asked for", CELL, "AHEAD && place.row < B", "AHEAD"),
+            ("the same row again", CELL, "next = load(b + parts * DOWN)", "next = load(b)"),
             ("one part for all", CELL, "(blockIdx.y * GATES + gate) * S", "gate * S"),
             ("gates of the parts mixed", CELL, "(blockIdx.y * GATES + gate) * S", "(blockIdx.y + gate * parts) * S"),
             ("wrong stride between turns", CELL, "b += parts * DOWN)", "b += parts * (DOWN + 1))"),
@@ -87,7 +102,7 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             ("elu's derivative is its value", UNIT, "acc_t(1) : g + acc_t(1)", "acc_t(1) : g"),
             ("the gates' own gradient left out", CELL, "out[gate][k] += more[k];", ";"),
             ("an absent gradient of the gates read", CELL, "if (grad_gates != nullptr) {", "{"),
-            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed.set(dh);"),
+            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed = given.h;"),
             ("an unwanted gradient written", CELL, "if (grad_old != nullptr) {", "{"),
             ("unwanted sums written", CELL, "    if (partial == nullptr) return;\n", ""),
             ("a view's rows by its columns", CELL, "p += b * view[1] + s;", "p += b * view[2] + s;"),
@@ -106,17 +121,17 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
     "lltm_inputs": (
         "inputs_of",
         [
-            (
-                "off by one in the columns' bound",
-                CELL,
-                "if (place.column >= K) return;",
-                "if (place.column > K) return;",
-            ),
-            ("no bound of the columns", CELL, "    if (place.column >= K) return;\n", ""),
+            ("off by one in the columns' bound", CELL, INPUTS, INPUTS.replace(">=", ">")),
+            ("no bound of the columns", CELL, INPUTS, INPUTS.replace("    if (place.column >= K) return;\n", "")),
+            ("x before h", CELL, INPUTS, INPUTS.replace("place.column < S", "place.column >= F")),
             ("off by one in the rows' bound", CELL, "n < T * B; n += gridDim.y", "n <= T * B; n += gridDim.y"),
             ("only the first step", CELL, "n < T * B; n += gridDim.y", "n < B; n += gridDim.y"),
-            ("wrong stride between turns", CELL, "n += gridDim.y * DOWN", "n += gridDim.y * (DOWN + 1)"),
-            ("x before h", CELL, "of_h = place.column < S;", "of_h = place.column >= F;"),
+            (
+                "wrong stride between turns",
+                CELL,
+                "n < T * B; n += gridDim.y * DOWN",
+                "n < T * B; n += gridDim.y * (DOWN + 1)",
+            ),
             ("h of the same step", CELL, "h + (at - B * S)", "h + at"),
             (
                 "the first h for all",
@@ -124,9 +139,14 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "n < B ? first_h + at : h + (at - B * S)",
                 "first_h + n % B * S + place.column",
             ),
-            ("rows of x too close", CELL, "x + (n * F + place", "x + (n * (F - 1) + place"),
-            ("columns of x too far", CELL, "place.column - S)", "place.column)"),
-            ("rows too close", CELL, "inputs + n * K + place.column", "inputs + n * S + place.column"),
+            ("rows of x too close", CELL, "!of_h ? x + (n * F + place", "!of_h ? x + (n * (F - 1) + place"),
+            (
+                "columns of x too far",
+                CELL,
+                "!of_h ? x + (n * F + place.column - S)",
+                "!of_h ? x + (n * F + place.column)",
+            ),
+            ("rows too close", CELL, "store_packed(inputs + n * K", "store_packed(inputs + n * S"),
             ("alignment of x not asked for", CELL, "whole(h) && whole(x) &&", "whole(h) &&"),
             ("alignment of h not asked for", CELL, "whole(first_h) && whole(h) &&", "whole(first_h) &&"),
             ("alignment of the first h not asked for", CELL, "whole(first_h) && whole(h) &&", "whole(h) &&"),
@@ -134,10 +154,43 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "an address cut to 32 bits",
                 CELL,
-                "inputs + n * K + place.column",
-                "inputs + static_cast<int>(n * K + place.column)",
+                "store_packed(inputs + n * K + place.column",
+                "store_packed(inputs + static_cast<int>(n * K + place.column)",
             ),
             ("a row of h cut to 32 bits", CELL, "h + (at - B * S)", "h + static_cast<int>(at - B * S)"),
+        ],
+    ),
+    "lltm_inputs_backward": (
+        "inputs_back",
+        [
+            ("off by one in the columns' bound", CELL, INPUTS_BACK, INPUTS_BACK.replace(">=", ">")),
+            (
+                "no bound of the columns",
+                CELL,
+                INPUTS_BACK,
+                INPUTS_BACK.replace("    if (place.column >= K) return;\n", ""),
+            ),
+            (
+                "the halves swapped",
+                CELL,
+                "of_h ? grad_h + (n * S + place.column) : grad_x",
+                "!of_h ? grad_h + (n * S) : grad_x",
+            ),
+            ("off by one in the rows' bound", CELL, "n < B; n += gridDim.y", "n <= B; n += gridDim.y"),
+            ("the rest of the rows left out", CELL, "n < B; n += gridDim.y", "n < DOWN; n += gridDim.y"),
+            ("wrong stride between turns", CELL, "n < B; n += gridDim.y * DOWN", "n < B; n += gridDim.y * (DOWN + 1)"),
+            ("columns of x too far", CELL, "grad_x + (n * F + place.column - S)", "grad_x + (n * F + place.column)"),
+            ("rows of x too close", CELL, "grad_x + (n * F + place", "grad_x + (n * (F - 1) + place"),
+            ("rows of h too close", CELL, "grad_h + (n * S + place", "grad_h + (n * (S - 1) + place"),
+            ("alignment of x not asked for", CELL, "whole(grad_h) && whole(grad_x);", "whole(grad_h);"),
+            ("alignment of h not asked for", CELL, "whole(grad_h) && whole(grad_x);", "whole(grad_x);"),
+            ("alignment of the rows not asked for", CELL, "vectors = whole(grad_inputs) &&", "vectors ="),
+            (
+                "an address cut to 32 bits",
+                CELL,
+                "load_packed(grad_inputs + n * K + place.column",
+                "load_packed(grad_inputs + static_cast<int>(n * K + place.column)",
+            ),
         ],
     ),
     "lltm_sums": (

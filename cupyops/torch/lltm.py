@@ -180,9 +180,10 @@ def lltm(
         h_n, c_n = last.unbind(0)
         return h, cells, (h_n, c_n)
 
-    for name, tensor in (("input", input), ("weights", weights), ("bias", bias)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"lltm: `{name}` must be a Tensor, got {type(tensor).__name__}")
+    if not (isinstance(input, Tensor) and isinstance(weights, Tensor) and isinstance(bias, Tensor)):
+        named = (("input", input), ("weights", weights), ("bias", bias))
+        name, other = next((name, x) for name, x in named if not isinstance(x, Tensor))
+        raise TypeError(f"lltm: `{name}` must be a Tensor, got {type(other).__name__}")
     if input.dim() != 3:
         raise ValueError(f"lltm: `input` must have shape (T, B, F) or (B, T, F), got {tuple(input.shape)}")
     h0, c0 = initial_state("lltm", state, input, (input.shape[0 if batch_first else 1], bias.shape[0] // 3))
