@@ -1,18 +1,19 @@
-"""The LLTM beside its peers, by time waited for: a cell beside PyTorch eager, ``torch.compile`` and a C++ extension, sequences
-beside cuDNN's LSTM and GRU of the same sizes, and the pointwise kernels as a share of a copy::
+"""The LLTM beside its peers: a cell beside PyTorch eager, ``torch.compile`` and a C++ extension, and sequences beside cuDNN's
+LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as a share of a copy::
 
-    python -m benchmarks.lltm                     # prints Markdown tables
-    python -m benchmarks.lltm --out lltm.json     # and keeps the medians
+    python -m benchmarks.lltm                                        # into benchmarks/results/lltm-<gpu>.json
+    python -m benchmarks.lltm --steps 128 --into docs/lltm.md        # and the tables into the page
+    python -m benchmarks.lltm --from benchmarks/results/lltm-nvidia-h200.json --into docs/lltm.md
 
-What is measured here is not memory traffic but the time of a call, so the rows are not among those of
+What is measured of cells and sequences is not memory traffic but the time of a call, so the rows are not among those of
 ``python -m benchmarks``.
 """
 
 import argparse
-import json
 import statistics
-import time
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,43 @@ import torch
 from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
-from cupyops.arrays import library_of
-from cupyops.lltm import step
-from cupyops.torch.timing import copy_bandwidth
-from examples.lltm_benchmark import Step, cell_step, graph_step, inputs_for, measure
+from cupyops.errors import MissingDependencyError
+from cupyops.lltm import step, step_backward
+from cupyops.torch.timing import GraphTimer, copy_bandwidth, gigabytes_per_second, interleave, spread
+from examples.lltm_benchmark import Step, Timing, cell_step, graph_step, inputs_for, measure
 
+from . import lltm_report
 from .peers import Unavailable, compiled
 from .peers.lltm_extension import cuda_cell, python_cell
 
-__all__ = ["CELLS", "SEQUENCES", "main"]
+__all__ = ["CELLS", "POINTWISE", "SEQUENCES", "main"]
 
 CELLS = ((16, 32, 128), (64, 512, 1024), (256, 1024, 4096), (100_000, 32, 128))  # rows, features, units
 STEPS = (32, 128, 1024)
 SEQUENCES = ((16, 128), (64, 128), (16, 256), (16, 512), (16, 768), (64, 1024))  # rows, units
+POINTWISE = ((400_000, 128), (50_000, 1024))  # rows, units: ten times the caches
 FEATURES = 32  # of a sequence
 DTYPES = (torch.float32, torch.bfloat16)
-RUNS, FEW = 200, 20  # of a small case, and of a large one
+RUNS, FEW, ROUNDS = 200, 20, 9  # of a small case, of a large or long one, and of the kernels alone
 
 Row = dict[str, Any]
+
+
+def row(case: str, sizes: Sequence[int], dtype: torch.dtype, timing: Timing) -> Row:
+    """Medians of a version, and the spread of both directions together; 0 for a backward that is part of the forward."""
+    both = spread([f + b for f, b in zip(timing.forward, timing.backward, strict=True)])
+    return {
+        "case": case,
+        "sizes": list(sizes),
+        "dtype": str(dtype).removeprefix("torch."),
+        "implementation": timing.name,
+        "forward": statistics.median(timing.forward),
+        "backward": statistics.median(timing.backward),
+        "both": both.median,
+        "p10": both.p10,
+        "p90": both.p90,
+        "samples": both.samples,
+    }
 
 
 def cell_rows(sizes: Sequence[int], device: torch.device) -> Iterator[Row]:
@@ -57,113 +77,122 @@ def cell_rows(sizes: Sequence[int], device: torch.device) -> Iterator[Row]:
     found.append(("ours, graph", graph_step(lltm_cell, inputs)))
     large = batch * state * (features + state) > 2**24
     for timing in measure(found, FEW if large else RUNS):
-        yield {
-            "case": "cell",
-            "sizes": list(sizes),
-            "dtype": "float32",
-            "implementation": timing.name,
-            "forward": statistics.median(timing.forward),
-            "backward": statistics.median(timing.backward),
-        }
+        yield row("cell", sizes, torch.float32, timing)
 
 
 def sequence_rows(steps: int, batch: int, state: int, dtype: torch.dtype, device: torch.device) -> Iterator[Row]:
-    """Forward and backward of a sequence, beside cuDNN's recurrent layers."""
-    ours = [x.detach().to(dtype).requires_grad_() for x in inputs_for(batch, FEATURES, state, device, 0)]
+    """Forward and backward of a sequence, beside cuDNN's recurrent layers; and, on a GPU, replayed as graphs."""
+    parameters = [x.detach().to(dtype).requires_grad_() for x in inputs_for(batch, FEATURES, state, device, 0)[1:]]
     x = torch.randn(steps, batch, FEATURES, device=device, dtype=dtype).requires_grad_()
     peers = {"cuDNN LSTM": nn.LSTM(FEATURES, state), "cuDNN GRU": nn.GRU(FEATURES, state)}
 
-    def all_steps() -> Tensor:
-        return lltm(x, (ours[3], ours[4]), ours[1], ours[2])[0]
+    def ours(x: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor]:
+        return (lltm(x, (h0, c0), weights, bias)[0],)
 
-    def by(layer: nn.Module) -> Callable[[], Tensor]:
+    def by(layer: nn.Module) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
         layer.to(device, dtype)
-        return lambda: layer(x)[0]
+        return lambda x, *_: (layer(x)[0],), [x, *layer.parameters()]
 
-    calls = {"ours": all_steps, **{name: by(layer) for name, layer in peers.items()}}
-    leaves = [x, *ours, *(p for layer in peers.values() for p in layer.parameters())]
+    calls: dict[str, tuple[Callable[..., tuple[Tensor]], list[Tensor]]] = {"ours": (ours, [x, *parameters])}
+    calls |= {name: by(layer) for name, layer in peers.items()}
+    found = [(name, cell_step(call, leaves)) for name, (call, leaves) in calls.items()]
+    if device.type == "cuda":
+        found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
+    # As many at a turn that most come after another of their own, as in a training loop.
+    for timing in measure(found, RUNS if steps <= 128 else FEW):
+        yield row("sequence", (steps, batch, FEATURES, state), dtype, timing)
 
-    def timed(call: Callable[[], Tensor]) -> Step:
-        def run() -> tuple[float, float]:
-            for leaf in leaves:
-                leaf.grad = None
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            output = call()
-            torch.cuda.synchronize()
-            between = time.perf_counter()
-            output.sum().backward()
-            torch.cuda.synchronize()
-            return (between - began) * 1e6, (time.perf_counter() - between) * 1e6
 
-        return run
+def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.device, copy: float) -> Iterator[Row]:
+    """The kernels between the products, alone: graph replays over rows that are larger than the caches.
 
-    for timing in measure([(name, timed(call)) for name, call in calls.items()], FEW):
+    Args:
+        copy: GB/s of a copy, measured in this run.
+    """
+    name = str(dtype).removeprefix("torch.")
+    gates, grad_z = (torch.randn(rows, 3 * state, device=device).to(dtype) for _ in range(2))
+    cell, other, grad_h, grad_cell = (torch.randn(rows, state, device=device).to(dtype) for _ in range(4))
+    dense = (1, state, 1)
+    forward = partial(step, gates, cell, other, grad_h, name)
+    backward = partial(
+        step_backward, grad_h, grad_cell, None, gates, cell, grad_z, other, dense, dense, name, want_sums=True
+    )
+    for direction, call, each in (("forward", forward, 6), ("backward", backward, 10)):
+        call()
+        timer = GraphTimer([call, call], torch.cuda.graph_pool_handle())
+        timer.calibrate()
+        found = interleave({direction: timer}, ROUNDS)[direction]
+        rate = gigabytes_per_second(each * cell.numel() * cell.element_size(), found.median)
         yield {
-            "case": "sequence",
-            "sizes": [steps, batch, FEATURES, state],
-            "dtype": str(dtype).removeprefix("torch."),
-            "implementation": timing.name,
-            "forward": statistics.median(timing.forward),
-            "backward": statistics.median(timing.backward),
+            "case": "pointwise",
+            "sizes": [rows, state],
+            "dtype": name,
+            "implementation": direction,
+            "both": found.median,
+            "p10": found.p10,
+            "p90": found.p90,
+            "samples": found.samples,
+            "share_of_copy": rate / copy,
         }
 
 
-def share_of_copy(device: torch.device, dtype: torch.dtype) -> float:
-    """Of the pointwise forward, on rows that are larger than the caches: bytes moved in the time that a copy takes."""
-    rows, state = 400_000, 128
-    gates = torch.randn(rows, 3 * state, device=device, dtype=dtype)
-    old_cell, new_h, new_cell = (torch.zeros(rows, state, device=device, dtype=dtype) for _ in range(3))
-    name = str(dtype).removeprefix("torch.")
-
-    def once() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        step(library_of(gates), gates, old_cell, new_h, new_cell, name)
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e-3
-
-    seconds = statistics.median([once() for _ in range(FEW)][FEW // 4 :])
-    rates, _ = copy_bandwidth(device)
-    return 6 * old_cell.numel() * old_cell.element_size() / seconds / 1e9 / rates.median
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Markdown, one line a case: forward / backward in microseconds."""
-    names = list(dict.fromkeys(row["implementation"] for row in rows))
-    lines = [["case", "sizes", "dtype", *names], ["---"] * (3 + len(names))]
-    for case in dict.fromkeys((row["case"], tuple(row["sizes"]), row["dtype"]) for row in rows):
-        mine = {r["implementation"]: r for r in rows if (r["case"], tuple(r["sizes"]), r["dtype"]) == case}
-        cells = [f"{mine[n]['forward']:.1f} / {mine[n]['backward']:.1f}" if n in mine else "–" for n in names]
-        lines.append([case[0], "×".join(map(str, case[1])), case[2], *cells])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.lltm", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: benchmarks/results/lltm-<name of the GPU>.json"
+    )
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, metavar="T", help="of the sequences")
+    parser.add_argument(
+        "--cases", nargs="+", choices=lltm_report.CASES, default=lltm_report.CASES, help="default: all of them"
+    )
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command: 0, or 2 without a GPU."""
-    parser = argparse.ArgumentParser("python -m benchmarks.lltm", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the medians in this JSON file")
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, metavar="T", help="of the sequences")
+    """The command: 0, or 2 for what cannot be asked."""
+    parser = build_parser()
     options = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        parser.error(f"measuring needs a CUDA GPU, and PyTorch {torch.__version__} sees none")
-    device = torch.device("cuda", torch.cuda.current_device())
-    cells = [row for sizes in CELLS for row in cell_rows(sizes, device)]
-    print(table(cells), end="\n\n", flush=True)
-    sequences: list[Row] = []
-    for dtype in DTYPES:
-        for steps in options.steps:
-            for batch, state in SEQUENCES:
-                sequences += sequence_rows(steps, batch, state, dtype, device)
-    print(table(sequences), end="\n\n")
-    shares = {str(dtype).removeprefix("torch."): share_of_copy(device, dtype) for dtype in DTYPES}
-    for name, share in shares.items():
-        print(f"pointwise forward, {name}: {share:.1%} of a copy")
-    if options.out is not None:
-        found = {"gpu": torch.cuda.get_device_name(device), "rows": cells + sequences, "share_of_copy": shares}
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    try:
+        if options.source is None:
+            if not torch.cuda.is_available():
+                parser.error(f"measuring needs a CUDA GPU, and PyTorch {torch.__version__} sees none")
+            document = _measured(options)
+        else:
+            document = lltm_report.load(options.source)
+        if options.into is not None:
+            page = options.into.read_text(encoding="utf-8")
+            options.into.write_text(lltm_report.insert(page, document), encoding="utf-8")
+        elif options.source is not None:
+            print(lltm_report.markdown(document), end="")
+    except (OSError, ValueError, MissingDependencyError) as error:
+        print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    """The document of this run, saved after every case."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    copy, nbytes = copy_bandwidth(device)
+    document = lltm_report.new({"gb_per_s": copy.median, "p10": copy.p10, "p90": copy.p90, "bytes": nbytes})
+    path = options.out or lltm_report.default_path(document["environment"]["gpu"])
+    cases: list[tuple[str, Iterator[Row]]] = [("cell", cell_rows(sizes, device)) for sizes in CELLS]
+    for dtype in DTYPES:
+        cases += [("pointwise", pointwise_rows(*sizes, dtype, device, copy.median)) for sizes in POINTWISE]
+        cases += [
+            ("sequence", sequence_rows(steps, *sizes, dtype, device)) for steps in options.steps for sizes in SEQUENCES
+        ]
+    for case, rows in cases:
+        if case in options.cases:
+            found = list(rows)
+            print(lltm_report.table(found), end="\n\n", flush=True)
+            document["rows"] += found
+            lltm_report.save(path, document)
+    print(f"written to {path}")
+    return document
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from .cases import ROWWISE
 from .peers import LABELS
 from .plots import elements, kind, largest, of_many_rows, present
 
-__all__ = ["insert", "losing_rows", "markdown"]
+__all__ = ["between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
 Row = dict[str, Any]
 
@@ -21,11 +21,8 @@ LEAST_ELEMENTS = 2**20
 def markdown(document: dict[str, Any], *, all_sizes: bool = False) -> str:
     """Tables of every section that has rows; of the GPU's times at the largest sizes and typical row lengths, or at
     all."""
-    machine = document["environment"]
     parts = [
-        f"Measured on one {machine.get('gpu')} (driver {machine.get('driver')}) with PyTorch {machine.get('torch')}, "
-        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, {_liger(machine)}"
-        f"Python {machine.get('python')}; {_commits(document)}. "
+        f"Measured on one {machine_of(document['environment'])}; {_commits(document)}. "
         f"100 % is a copy of {document['copy']['bytes'] / 1e9:.1f} GB, {document['copy_gb_per_s'] / 1000:.2f} TB/s."
     ]
     rows = document["rows"] if all_sizes else largest(document["rows"])
@@ -58,10 +55,15 @@ def insert(page: str, document: dict[str, Any], *, all_sizes: bool = False) -> s
     Raises:
         ValueError: it does not have both markers, in order, once.
     """
+    return between(page, markdown(document, all_sizes=all_sizes))
+
+
+def between(page: str, text: str) -> str:
+    """The page with the text between its two markers; raises as :func:`insert`."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise ValueError(f"the page must have the lines {BEGIN} and {END}, once each and in this order")
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{markdown(document, all_sizes=all_sizes)}{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}"
 
 
 def losing_rows(document: dict[str, Any]) -> list[str]:
@@ -78,15 +80,26 @@ def losing_rows(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def machine_of(machine: Row) -> str:
+    """The GPU, and the versions that decide the numbers."""
+    return (
+        f"{machine.get('gpu')} (driver {machine.get('driver')}) with PyTorch {machine.get('torch')}, "
+        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, {_liger(machine)}"
+        f"Python {machine.get('python')}"
+    )
+
+
+def commit_of(measured: Row) -> str:
+    """The commit of a section or a document, short, and whether its tree had been changed."""
+    return (measured["commit"] or "unknown")[:10] + (" with changes" if measured["dirty"] else "")
+
+
 def _liger(machine: Row) -> str:
     return f"Liger {machine['liger']}, " if machine.get("liger") else ""
 
 
 def _commits(document: dict[str, Any]) -> str:
-    named = {
-        (section["commit"] or "unknown")[:10] + (" with changes" if section["dirty"] else "")
-        for section in document["sections"].values()
-    }
+    named = {commit_of(section) for section in document["sections"].values()}
     return ("commits " if len(named) > 1 else "commit ") + ", ".join(sorted(named))
 
 

@@ -71,7 +71,8 @@ class ArrayLibrary(Protocol):
     def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
     def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
     def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
-    def addmm(self, c: Array, a: Array, b: Array, out: Array, /) -> None: ...  # out = c + a·b; c may be out
+    def add_product(self, c: Array, a: Array, b: Array, /) -> Any: ...  # c += a·b
+    def copy(self, x: Array, /) -> Array: ...
 
 
 class CupyLibrary:
@@ -152,9 +153,13 @@ class CupyLibrary:
         with out.device:
             out[...] = toolchain.cupy().matmul(a, b)
 
-    def addmm(self, c: Array, a: Array, b: Array, out: Array) -> None:
-        with out.device:
-            out[...] = c + toolchain.cupy().matmul(a, b)
+    def add_product(self, c: Array, a: Array, b: Array) -> None:
+        with c.device:
+            c += self.matmul(a, b)
+
+    def copy(self, x: Array) -> Array:
+        with x.device:
+            return x.copy()
 
 
 class _Libraries(dict[type, ArrayLibrary]):

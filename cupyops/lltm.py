@@ -1,22 +1,22 @@
 """The LLTM cell: checks and launches of ``kernels_cu/lltm.cu``, and the products around them."""
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import kernels_cu
 
 from .arrays import LIBRARIES, as_cupy
 from .dtypes import DTYPES, FLOATS
-from .errors import expected
 from .geometry import Geometry, Rows, Threads
 from .kernel import Kernel
 from .layer_norm_plan import lanes_for
+from .lltm_checks import belong, check, check_results
 
 __all__ = ["lltm_cell", "lltm_cell_backward"]
 
 TEXT = kernels_cu.source("lltm")
-ROWS_AT_ONCE, MOST_BLOCKS = 8, 65535  # rows of a block of the pointwise kernels; blocks in y
+THREADS, MOST_BLOCKS = 256, 65535  # of a block of the pointwise kernels; blocks in y
 # Products of up to so many multiplications are made by the kernel of the whole cell: there a product of PyTorch's takes
 # as long as a launch, whatever its size.
 WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
@@ -25,10 +25,11 @@ WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes throu
 ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
 
 
-def _kernel(name: str, geometry: Geometry, lanes: int = 1, dtype: str | None = None) -> Kernel:
-    constants = {"LANES": lanes} if lanes > 1 else {}
+def _kernel(
+    name: str, geometry: Geometry, constants: Mapping[str, int] | None = None, dtype: str | None = None
+) -> Kernel:
     choices = None if dtype is None else [{"scalar_t": dtype}]
-    return Kernel(TEXT, name, geometry, dtypes=FLOATS, constants=constants, choices=choices)
+    return Kernel(TEXT, name, geometry, dtypes=FLOATS, constants=constants or {}, choices=choices)
 
 
 CELL = _kernel("lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
@@ -44,27 +45,54 @@ SUMS = Kernel(
 
 @cache
 def step_kernel(state: int, dtype: str) -> Kernel:
-    """The forward's pointwise part, by the widest access that divides a row."""
-    return _step("lltm_step", dtype, lanes_for(state, DTYPES[dtype].itemsize))
+    """The forward's pointwise part, by the widest access that divides a row; of float32 by 8 bytes, for the more threads."""
+    lanes = lanes_for(state, DTYPES[dtype].itemsize)
+    return _pointwise("lltm_step", dtype, state, min(lanes, 2) if dtype == "float32" else lanes)
 
 
 @cache
 def step_backward_kernel(state: int, dtype: str) -> Kernel:
     """The backward's; a thread keeps the sums of its columns, so it has fewer of them."""
-    return _step("lltm_step_backward", dtype, min(lanes_for(state, DTYPES[dtype].itemsize), 4))
+    return _pointwise("lltm_step_backward", dtype, state, min(lanes_for(state, DTYPES[dtype].itemsize), 4))
 
 
 @cache
-def _step(name: str, dtype: str, lanes: int) -> Kernel:
+def inputs_kernel(features: int, state: int, dtype: str, *, backward: bool = False) -> Kernel:
+    """What puts h and x beside each other, or a gradient apart."""
+    size = DTYPES[dtype].itemsize
+    lanes = min(lanes_for(features, size), lanes_for(state, size))
+    return _pointwise("lltm_inputs_backward" if backward else "lltm_inputs", dtype, features + state, lanes)
+
+
+def _pointwise(name: str, dtype: str, n: int, lanes: int) -> Kernel:
     # Two units of float64 at once take more registers than there are.
     lanes = 1 if dtype == "float64" else lanes
-    return _kernel(name, Threads("columns", "rows", block=(32, ROWS_AT_ONCE, 1)), lanes, dtype)
+    abreast = abreast_for(-(-n // lanes))
+    constants = {"LANES": lanes, "ABREAST": abreast}
+    return _kernel(name, Threads("columns", "rows", block=(abreast, THREADS // abreast, 1)), constants, dtype)
+
+
+@cache
+def abreast_for(columns: int) -> int:
+    """Threads of a block side by side: a power of 2, of 8 to 32 the one that leaves the fewest idle at the end of a row."""
+    if columns < 8:
+        return 1 << (columns - 1).bit_length()
+    return min((32, 16, 8), key=lambda n: -columns % n)
 
 
 for _dtype in FLOATS:
     # One of each, so that warmup() and the compile command find them.
     step_kernel(1024, _dtype)
     step_backward_kernel(1024, _dtype)
+    inputs_kernel(1024, 1024, _dtype)
+    inputs_kernel(1024, 1024, _dtype, backward=True)
+
+
+@lru_cache(4096)
+def pointwise_sizes(kernel: Kernel, n: int, rows: int) -> tuple[int, int]:
+    """Threads across rows of n elements and down so many rows, of a launch in which blocks take turns if need be."""
+    down = THREADS // kernel.constants["ABREAST"]
+    return -(-n // kernel.constants.get("LANES", 1)), min(rows, down * MOST_BLOCKS)
 
 
 def whole(batch: int, state: int, inputs: int) -> bool:
@@ -75,45 +103,50 @@ def whole(batch: int, state: int, inputs: int) -> bool:
 def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
     """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the gradient is made of."""
     library = LIBRARIES[type(x)]
-    if not (
-        x.dtype == weights.dtype == bias.dtype == old_h.dtype == old_cell.dtype
-        and len(x.shape) == len(old_h.shape) == 2
-        and old_h.shape == old_cell.shape
-        and x.shape[0] == old_h.shape[0]
-        and tuple(weights.shape) == (3 * old_h.shape[1], x.shape[1] + old_h.shape[1])
-        and tuple(bias.shape) == (3 * old_h.shape[1],)
-    ):
-        check(x, weights, bias, old_h, old_cell)
     dtype = library.dtype_name(x)
-    if dtype not in FLOATS:
-        check(x, weights, bias, old_h, old_cell)
+    if not belong(2, x, weights, bias, old_h, old_cell) or dtype not in FLOATS:
+        check("lltm_cell", x, weights, bias, old_h=old_h, old_cell=old_cell)
     (batch, features), state = x.shape, old_h.shape[1]
     new_h, new_cell = library.empty((batch, state), dtype, x), library.empty((batch, state), dtype, x)
-    gates = library.empty((batch, 3 * state), dtype, x)
     if library.is_fake(new_h) or batch == 0 or state == 0:
-        return new_h, new_cell, gates
+        return new_h, new_cell, library.empty((batch, 3 * state), dtype, x)
     old_cell = library.contiguous(old_cell)
     inputs = features + state
     if whole(batch, state, inputs):
         x, weights, bias, old_h = (library.contiguous(a) for a in (x, weights, bias, old_h))
+        gates = library.empty((batch, 3 * state), dtype, x)
         threads, tiles = -(-state // 4) * 128, -(-batch // 16)
         CELL.launch_fresh(
             x, weights, bias, old_h, old_cell, new_h, new_cell, gates, batch, features, state, inputs, threads, tiles
         )
         return new_h, new_cell, gates
-    transposed = weights.T
-    library.addmm(bias, old_h, transposed[:state], gates)
-    library.addmm(gates, x, transposed[state:], gates)
-    step(library, gates, old_cell, new_h, new_cell, dtype)
+    gates = library.linear(side_by_side(library, old_h, None, x, dtype), weights, bias)
+    step(gates, old_cell, new_h, new_cell, dtype)
     return new_h, new_cell, gates
 
 
-def step(library: Any, gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str) -> None:
+def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str) -> None:
     """From z and c to h' and c'."""
     batch, state = new_h.shape
     kernel = step_kernel(state, dtype)
-    columns, rows = -(-state // kernel.constants.get("LANES", 1)), min(batch, ROWS_AT_ONCE * MOST_BLOCKS)
-    kernel.launch_fresh(gates, old_cell, new_h, new_cell, batch, state, columns, rows)
+    sizes = pointwise_sizes(kernel, state, batch)
+    kernel.launch_fresh(gates, old_cell, new_h, new_cell, batch, state, *sizes)
+
+
+def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
+    """The rows [h, x] of one step, or of all steps of a sequence with h of the step before: (rows, S + F). The weights'
+    product with them is one, which a sum of two products would take longer than."""
+    batch, state = first_h.shape
+    features = x.shape[-1]
+    if h is None and not features:
+        return first_h
+    steps = 1 if h is None else x.shape[0]
+    inputs = library.empty((steps * batch, state + features), dtype, x)
+    kernel = inputs_kernel(features, state, dtype)
+    sizes = pointwise_sizes(kernel, state + features, steps * batch)
+    first_h, x = library.contiguous(first_h), library.contiguous(x)
+    kernel.launch_fresh(first_h, h, x, inputs, steps, batch, features, state, state + features, *sizes)
+    return inputs
 
 
 def view(library: Any, grad: Any, like: Any) -> tuple[Any, tuple[int, int, int]]:
@@ -141,11 +174,7 @@ def backward(
     library = LIBRARIES[type(x)]
     dtype = library.dtype_name(x)
     (batch, features), state = x.shape, old_h.shape[1]
-    for grad, like in ((grad_h, new_cell), (grad_cell, new_cell), (grad_gates, gates)):
-        if grad is not None and (grad.shape != like.shape or grad.dtype != x.dtype):
-            check_backward(library, dtype, grad_h, grad_cell, grad_gates, new_cell, gates)
-    if tuple(new_cell.shape) != (batch, state) or tuple(gates.shape) != (batch, 3 * state):
-        check_backward(library, dtype, grad_h, grad_cell, grad_gates, new_cell, gates, (batch, state))
+    check_backward(grad_h, grad_cell, grad_gates, x, old_h, new_cell, gates)
     inputs = features + state
     grad_x = library.empty((batch, features) if want_x else (0,), dtype, x)
     grad_weights = library.empty((3 * state, inputs) if want_weights else (0,), dtype, x)
@@ -192,132 +221,89 @@ def backward(
         )
         return found
     grad_z = library.empty((batch, 3 * state), dtype, x)
-    kernel = step_backward_kernel(state, dtype)
-    columns = -(-state // kernel.constants.get("LANES", 1))
-    parts = _parts(kernel, dtype, library.device_index(x), -(-columns // 32), batch)
-    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, x) if want_bias else None
     old = grad_old if want_cell else None
-    sizes = (batch, state, parts, columns, parts * ROWS_AT_ONCE)
-    kernel.launch_fresh(grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, partial, h_view, cell_view, *sizes)
+    partial = step_backward(
+        grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, h_view, cell_view, dtype, want_bias
+    )
     if want_bias:
-        SUMS.launch_fresh(partial, grad_bias, parts, 3 * state)
-    if want_h:
+        SUMS.launch_fresh(partial, grad_bias, partial.shape[0], 3 * state)
+    if want_h and want_x and features:
+        both = library.empty((batch, inputs), dtype, x)
+        library.matmul_into(grad_z, weights, both)
+        kernel = inputs_kernel(features, state, dtype, backward=True)
+        sizes = pointwise_sizes(kernel, inputs, batch)
+        kernel.launch_fresh(both, grad_old_h, grad_x, batch, features, state, inputs, *sizes)
+    elif want_h:
         library.matmul_into(grad_z, weights[:, :state], grad_old_h)
-    if want_x and features:
+    elif want_x and features:
         library.matmul_into(grad_z, weights[:, state:], grad_x)
     if want_weights:
-        library.matmul_into(grad_z.T, old_h, grad_weights[:, :state])
-        if features:
-            library.matmul_into(grad_z.T, x, grad_weights[:, state:])
+        library.matmul_into(grad_z.T, side_by_side(library, old_h, None, x, dtype), grad_weights)
     return found
 
 
-@cache
-def _at_once(kernel: Kernel, dtype: str, device: int) -> int:
-    return kernel.resident_blocks({"scalar_t": dtype}, device)
-
-
-def _parts(kernel: Kernel, dtype: str, device: int, tiles: int, batch: int) -> int:
-    """Blocks that stay, each with its share of the rows."""
-    return max(1, min(_at_once(kernel, dtype, device) // tiles, -(-batch // ROWS_AT_ONCE), MOST_BLOCKS))
-
-
-def check(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> None:
-    """Refuses what no lane takes: the same words for a body and for a reference.
-
-    Raises:
-        TypeError: x is not floating, or another array is of another dtype.
-        ValueError: shapes that do not belong together.
-    """
-    library = LIBRARIES[type(x)]
-    dtype = library.dtype_name(x)
-    if dtype not in FLOATS:
-        raise TypeError(expected("lltm_cell", "input", f"have dtype {' or '.join(FLOATS)}", dtype))
-    check_parameters("lltm_cell", dtype, x, weights, bias, {"old_h": old_h, "old_cell": old_cell})
-    if len(x.shape) != 2:
-        raise ValueError(expected("lltm_cell", "input", "have shape (B, F)", tuple(x.shape)))
-    for name, state in (("old_h", old_h), ("old_cell", old_cell)):
-        if len(state.shape) != 2 or state.shape[0] != x.shape[0]:
-            wanted = f"have shape ({x.shape[0]}, S), as `input` has {x.shape[0]} rows"
-            raise ValueError(expected("lltm_cell", name, wanted, tuple(state.shape)))
-    check_sizes("lltm_cell", x.shape[1], weights, bias, {"old_h": old_h, "old_cell": old_cell})
-
-
-def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
-    """Refuses an input without features, and states that have not its dimensions before them.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if len(x.shape) == 0:
-        raise ValueError(expected("lltm_cell", "input", "have shape (B, F) or (F)", ()))
-    for name, state in (("old_h", old_h), ("old_cell", old_cell)):
-        if tuple(state.shape[:-1]) != tuple(x.shape[:-1]) or len(state.shape) != len(x.shape):
-            wanted = f"have shape {(*x.shape[:-1], 'S')}, as `input` has {tuple(x.shape)}".replace("'", "")
-            raise ValueError(expected("lltm_cell", name, wanted, tuple(state.shape)))
-
-
-def check_parameters(where: str, dtype: str, x: Any, weights: Any, bias: Any, states: dict[str, Any]) -> None:
-    """Refuses arrays of another dtype than the input's.
-
-    Raises:
-        TypeError: so it is.
-    """
-    library = LIBRARIES[type(x)]
-    for name, array in (("weights", weights), ("bias", bias), *states.items()):
-        if library.dtype_name(array) != dtype:
-            raise TypeError(expected(where, name, f"have dtype {dtype}, as `input`", library.dtype_name(array)))
-
-
-def check_sizes(where: str, features: int, weights: Any, bias: Any, states: dict[str, Any]) -> None:
-    """Refuses weights, a bias or states whose sizes do not belong together.
-
-    Raises:
-        ValueError: so it is.
-    """
-    state = next(iter(states.values())).shape[-1]
-    for name, array in states.items():
-        if array.shape[-1] != state:
-            raise ValueError(expected(where, name, f"have {state} columns, as the other state", tuple(array.shape)))
-    if tuple(weights.shape) != (3 * state, features + state):
-        wanted = f"have shape (3·S, F + S) = {(3 * state, features + state)}"
-        raise ValueError(expected(where, "weights", wanted, tuple(weights.shape)))
-    if tuple(bias.shape) != (3 * state,):
-        raise ValueError(expected(where, "bias", f"have shape (3·S) = {(3 * state,)}", tuple(bias.shape)))
-
-
-def check_backward(
-    library: Any,
-    dtype: str,
+def step_backward(
     grad_h: Any,
     grad_cell: Any,
     grad_gates: Any,
-    new_cell: Any,
     gates: Any,
-    shape: Sequence[int] | None = None,
-) -> None:
+    new_cell: Any,
+    grad_z: Any,
+    grad_old: Any,
+    h_view: tuple[int, int, int],
+    cell_view: tuple[int, int, int],
+    dtype: str,
+    want_sums: bool,
+) -> Any:
+    """From the gradients of h' and c', as :func:`view` gives them, those of z and c; and what is left of the sums of the
+    former over the rows, (parts, 3·S), where they are wanted."""
+    (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
+    kernel = step_backward_kernel(state, dtype)
+    columns, _ = pointwise_sizes(kernel, state, batch)
+    parts, down = parts_of(kernel, dtype, library.device_index(gates), columns, batch)
+    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if want_sums else None
+    sizes = (batch, state, parts, columns, parts * down)
+    kernel.launch_fresh(
+        grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, partial, h_view, cell_view, *sizes
+    )
+    return partial
+
+
+@lru_cache(4096)
+def parts_of(kernel: Kernel, dtype: str, device: int, columns: int, batch: int) -> tuple[int, int]:
+    """Blocks that stay, each with its share of the rows, and how many of those a block has at once."""
+    abreast = kernel.constants["ABREAST"]
+    down = THREADS // abreast
+    at_once = kernel.resident_blocks({"scalar_t": dtype}, device)
+    return max(1, min(at_once // -(-columns // abreast), -(-batch // down), MOST_BLOCKS)), down
+
+
+def check_backward(grad_h: Any, grad_cell: Any, grad_gates: Any, x: Any, old_h: Any, new_cell: Any, gates: Any) -> None:
     """Refuses gradients that are not of the results' shapes and dtype, and results that are not of the inputs'.
 
     Raises:
         ValueError: another shape.
         TypeError: another dtype.
     """
-    where = "lltm_cell_backward"
-    if shape is not None:
-        for name, array, columns in (("new_cell", new_cell, shape[1]), ("gates", gates, 3 * shape[1])):
-            if tuple(array.shape) != (shape[0], columns):
-                raise ValueError(expected(where, name, f"have shape {(shape[0], columns)}", tuple(array.shape)))
-    for name, grad, like in (
-        ("grad_h", grad_h, new_cell),
-        ("grad_cell", grad_cell, new_cell),
-        ("grad_gates", grad_gates, gates),
+    batch, state, dtype = x.shape[0], old_h.shape[1], x.dtype
+    of_state, of_gates = (batch, state), (batch, 3 * state)
+    if not (  # a glance, on the way to every launch
+        dtype == new_cell.dtype == gates.dtype
+        and new_cell.shape == of_state
+        and gates.shape == of_gates
+        and (grad_h is None or (grad_h.shape == of_state and grad_h.dtype == dtype))
+        and (grad_cell is None or (grad_cell.shape == of_state and grad_cell.dtype == dtype))
+        and (grad_gates is None or (grad_gates.shape == of_gates and grad_gates.dtype == dtype))
     ):
-        if grad is None:
-            continue
-        if grad.shape != like.shape:
-            raise ValueError(expected(where, name, f"have shape {tuple(like.shape)}", tuple(grad.shape)))
-        if library.dtype_name(grad) != dtype:
-            raise TypeError(expected(where, name, f"have dtype {dtype}", library.dtype_name(grad)))
+        check_results(
+            "lltm_cell_backward",
+            x,
+            new_cell=(new_cell, of_state),
+            gates=(gates, of_gates),
+            grad_h=(grad_h, of_state),
+            grad_cell=(grad_cell, of_state),
+            grad_gates=(grad_gates, of_gates),
+        )
 
 
 def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:

@@ -1,17 +1,19 @@
 """The LLTM over a sequence: checks and launches of ``kernels_cu/lltm_sequence.cu``, and the products before and after."""
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import kernels_cu
 
-from . import driver
+from . import driver, lltm_steps
 from .arrays import LIBRARIES, as_cupy
 from .dtypes import DTYPES, FLOATS
-from .errors import LaunchError, expected
+from .errors import LaunchError
 from .geometry import Rows
 from .kernel import Kernel
-from .lltm import ABSENT, SUMS, check_parameters, check_sizes, step, step_backward_kernel
+from .lltm import SUMS, side_by_side
+from .lltm_checks import belong, check, check_results
 from .lltm_plan import CLUSTERS_SINCE, MOST_TURNS, Plan, rows_of_team, sequence_plan, turns
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
@@ -49,7 +51,7 @@ def _kernel(name: str, plan: Plan, dtype: str, bands: int) -> Kernel:
 
 for _dtype in ("float16", "bfloat16", "float32"):
     # One of each kind, so that warmup() and the compile command find them.
-    for _state in (112, 256, 1024):
+    for _state in (64, 256, 1024):
         for _make, _forward in ((forward_kernel, True), (backward_kernel, False)):
             _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE)
             assert _plan is not None
@@ -77,62 +79,85 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> Plan 
     return plan
 
 
-def _launch(
-    kernel: Kernel, plan: Plan, batch: int, dtype: str, device: int, library: Any, like: Any
-) -> tuple[Any, ...]:
-    """(counters, tiles, teams, blocks): tiles of rows, the teams that take turns at them, and those teams' blocks."""
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch for all steps.
+
+    Attributes:
+        kernel: of one plan and dtype.
+        tiles: of rows, for each of which a team that is all over the GPU counts its meetings.
+        counts: how many tiles, teams that take turns at them, and blocks of those.
+        parts: what the backward leaves of the sums of the gates' gradients.
+        counted: there are such teams.
+    """
+
+    kernel: Kernel
+    tiles: int
+    counts: tuple[int, int, int]
+    parts: int
+    counted: bool
+
+    def counters(self, library: Any, like: Any) -> Any:
+        """Zeros, or None."""
+        if not self.counted:
+            return None
+        counters = library.empty((self.tiles,), "int32", like)
+        counters[...] = 0
+        return counters
+
+
+@lru_cache(1024)
+def launch_of(plan: Plan, forward: bool, batch: int, dtype: str, device: int) -> Launch:
+    """The launch of a plan for so many rows."""
+    kernel = (forward_kernel if forward else backward_kernel)(plan, dtype)
     tiles = -(-batch // plan.tile)
     if plan.team == 1:
-        return None, tiles, tiles, tiles * plan.cluster
-    teams = min(tiles, kernel.resident_blocks({"scalar_t": dtype}, device) // plan.team)
-    counters = library.empty((tiles,), "int32", like)
-    counters[...] = 0
-    return counters, tiles, teams, teams * plan.team
+        counts = tiles, tiles, tiles * plan.cluster
+    else:
+        teams = min(tiles, kernel.resident_blocks({"scalar_t": dtype}, device) // plan.team)
+        counts = tiles, teams, teams * plan.team
+    return Launch(kernel, tiles, counts, tiles * plan.rows, plan.team > 1)
 
 
 def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
     """The body of a sequence: h and c of every step, the last of each, and z of every step."""
     library = LIBRARIES[type(x)]
-    check(x, weights, bias, h0, c0)
     dtype = library.dtype_name(x)
+    if not belong(3, x, weights, bias, h0, c0) or dtype not in FLOATS:
+        check("lltm", x, weights, bias, h0=h0, c0=c0)
     (steps, batch, features), state = x.shape, h0.shape[1]
     h = library.empty((steps, batch, state), dtype, x)
     last = library.empty((2, batch, state), dtype, x)
     cells = library.empty((steps, batch, state), dtype, x)
-    gates = library.empty((steps, batch, 3 * state), dtype, x)
-    if library.is_fake(h):
-        return h, last, cells, gates
-    if steps == 0:
-        last[0], last[1] = h0, c0
-    if steps == 0 or batch == 0 or state == 0:
-        return h, last, cells, gates
-    rows, flat = steps * batch, gates.reshape(steps * batch, 3 * state)
-    transposed = weights.T
-    library.addmm(bias, library.contiguous(x).reshape(rows, features), transposed[state:], flat)
+    if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
+        if steps == 0 and not library.is_fake(h):
+            last[0], last[1] = h0, c0
+        return h, last, cells, library.empty((steps, batch, 3 * state), dtype, x)
+    gates = library.linear(library.contiguous(x), weights[:, state:], bias)
     device = library.device_index(x)
     plan = way(state, batch, dtype, True, device) if steps <= MOST_STEPS else None
+    c0 = library.contiguous(c0)
     if plan is None:
-        _forward_by_steps(library, transposed[:state], h0, c0, gates, h, cells, dtype)
+        lltm_steps.forward(library, weights[:, :state].T, h0, c0, gates, h, cells, dtype)
         last[0], last[1] = h[steps - 1], cells[steps - 1]
         return h, last, cells, gates
-    weights, h0, c0 = library.contiguous(weights), library.contiguous(h0), library.contiguous(c0)
-    kernel = forward_kernel(plan, dtype)
-    counters, *counts = _launch(kernel, plan, batch, dtype, device, library, x)
-    sizes = (steps, batch, state, features + state, *counts)
-    kernel.launch_fresh(weights, h0, c0, gates, h, cells, last, counters, *sizes)
+    launch = launch_of(plan, True, batch, dtype, device)
+    launch.kernel.launch_fresh(
+        library.contiguous(weights),
+        library.contiguous(h0),
+        c0,
+        gates,
+        h,
+        cells,
+        last,
+        launch.counters(library, x),
+        steps,
+        batch,
+        state,
+        features + state,
+        *launch.counts,
+    )
     return h, last, cells, gates
-
-
-def _forward_by_steps(
-    library: Any, weights: Any, old_h: Any, old_cell: Any, gates: Any, h: Any, cells: Any, dtype: str
-) -> None:
-    old_cell = library.contiguous(old_cell)
-    for t in range(gates.shape[0]):
-        z = gates[t]
-        library.addmm(z, old_h, weights, z)
-        old_h, new_cell = h[t], cells[t]
-        step(library, z, old_cell, old_h, new_cell, dtype)
-        old_cell = new_cell
 
 
 def backward(
@@ -175,110 +200,52 @@ def backward(
                 gradient[...] = grad_last[i]
         return found
     given = (grad_h, grad_last, grad_cells, grad_gates)
-    grad_h, grad_last, grad_cells, grad_gates = (None if g is None else library.contiguous(g) for g in given)
-    h0, h, cells, gates = (library.contiguous(a) for a in (h0, h, cells, gates))
+    dh, last, dc, dz = (None if g is None else library.contiguous(g) for g in given)
+    cells, gates = library.contiguous(cells), library.contiguous(gates)
     grad_z = library.empty((steps, batch, 3 * state), dtype, x)
     device = library.device_index(x)
     plan = way(state, batch, dtype, False, device) if steps <= MOST_STEPS else None
     if plan is None:
-        grads = (grad_h, grad_last, grad_cells, grad_gates)
-        first = _backward_by_steps(library, *grads, weights[:, :state], cells, gates, grad_z, dtype, want_h)
-        for wanted, gradient, value in zip((want_h, want_cell), (grad_h0, grad_c0), first, strict=True):
-            if wanted:
-                gradient[...] = value
+        first_h, first_c = (grad_h0 if want_h else None), (grad_c0 if want_cell else None)
+        if dh is not None and dh is grad_h:
+            dh = library.copy(dh)  # the steps add to it
+        lltm_steps.backward(
+            library, dh, last, dc, dz, weights[:, :state], cells, gates, grad_z, first_h, first_c, dtype
+        )
         if want_bias:
             SUMS.launch_fresh(grad_z, grad_bias, steps * batch, 3 * state)
     else:
-        kernel = backward_kernel(plan, dtype)
-        counters, tiles, *counts = _launch(kernel, plan, batch, dtype, device, library, x)
-        parts = tiles * plan.rows
-        sums = library.empty((parts, 3 * state), DTYPES[dtype].acc, x)
-        first = tuple(
-            g if wanted else library.empty((batch, state), dtype, x)
-            for g, wanted in ((grad_h0, want_h), (grad_c0, want_cell))
+        launch = launch_of(plan, False, batch, dtype, device)
+        sums = library.empty((launch.parts, 3 * state), DTYPES[dtype].acc, x)
+        launch.kernel.launch_fresh(
+            dh,
+            last,
+            dc,
+            dz,
+            library.contiguous(weights),
+            gates,
+            cells,
+            grad_z,
+            grad_h0 if want_h else library.empty((batch, state), dtype, x),
+            grad_c0 if want_cell else library.empty((batch, state), dtype, x),
+            sums,
+            launch.counters(library, x),
+            steps,
+            batch,
+            state,
+            inputs,
+            launch.parts,
+            *launch.counts,
         )
-        grads = (grad_h, grad_last, grad_cells, grad_gates)
-        sizes = (steps, batch, state, inputs, parts, tiles, *counts)
-        kernel.launch_fresh(*grads, library.contiguous(weights), gates, cells, grad_z, *first, sums, counters, *sizes)
         if want_bias:
-            SUMS.launch_fresh(sums, grad_bias, parts, 3 * state)
-    _products(library, grad_z, x, weights, h0, h, grad_x if want_x else None, grad_weights if want_weights else None)
+            SUMS.launch_fresh(sums, grad_bias, launch.parts, 3 * state)
+    flat = grad_z.reshape((steps * batch, 3 * state))
+    if want_x and features:
+        library.matmul_into(flat, weights[:, state:], grad_x.reshape((steps * batch, features)))
+    if want_weights:
+        before = side_by_side(library, h0, library.contiguous(h), library.contiguous(x), dtype)
+        library.matmul_into(flat.T, before, grad_weights)
     return found
-
-
-def _products(library: Any, grad_z: Any, x: Any, weights: Any, h0: Any, h: Any, grad_x: Any, grad_weights: Any) -> None:
-    """What is made of dz after all steps: the gradients of x and of the weights."""
-    (steps, batch, features), state = x.shape, h0.shape[1]
-    rows = steps * batch
-    flat = grad_z.reshape(rows, 3 * state)
-    if grad_x is not None and features:
-        library.matmul_into(flat, weights[:, state:], grad_x.reshape(rows, features))
-    if grad_weights is None:
-        return
-    if features:
-        library.matmul_into(flat.T, library.contiguous(x).reshape(rows, features), grad_weights[:, state:])
-    recurrent = grad_weights[:, :state]
-    library.matmul_into(grad_z[0].T, h0, recurrent)
-    if steps > 1:
-        library.addmm(recurrent, flat[batch:].T, h[: steps - 1].reshape(rows - batch, state), recurrent)
-
-
-def _backward_by_steps(
-    library: Any,
-    grad_h: Any,
-    grad_last: Any,
-    grad_cells: Any,
-    grad_gates: Any,
-    weights: Any,
-    cells: Any,
-    gates: Any,
-    grad_z: Any,
-    dtype: str,
-    want_h: bool,
-) -> tuple[Any, Any]:
-    """The gradients of h0 and c0."""
-    steps, batch, state = cells.shape
-    dh, dc = (None, None) if grad_last is None else (grad_last[0], grad_last[1])
-    kernel = step_backward_kernel(state, dtype)
-    columns, parts = -(-state // kernel.constants.get("LANES", 1)), min(-(-batch // 8), 65535)
-    sizes = (batch, state, parts, columns, parts * 8)
-    for t in range(steps - 1, -1, -1):
-        if grad_h is not None:
-            dh = grad_h[t] if dh is None else dh + grad_h[t]
-        if grad_cells is not None:
-            dc = grad_cells[t] if dc is None else dc + grad_cells[t]
-        before = library.empty((batch, state), dtype, cells)
-        dh, h_view = (gates, ABSENT) if dh is None else (dh, (1, state, 1))
-        dc, cell_view = (gates, ABSENT) if dc is None else (dc, (1, state, 1))
-        more = None if grad_gates is None else grad_gates[t]
-        kernel.launch_fresh(dh, dc, more, gates[t], cells[t], grad_z[t], before, None, h_view, cell_view, *sizes)
-        dc = before
-        if t > 0 or want_h:
-            dh = library.empty((batch, state), dtype, cells)
-            library.matmul_into(grad_z[t], weights, dh)
-    return dh, dc
-
-
-def check(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> None:
-    """Refuses what no lane takes: the same words for a body and for a reference.
-
-    Raises:
-        TypeError: x is not floating, or another array is of another dtype.
-        ValueError: shapes that do not belong together.
-    """
-    library = LIBRARIES[type(x)]
-    dtype = library.dtype_name(x)
-    if dtype not in FLOATS:
-        raise TypeError(expected("lltm", "input", f"have dtype {' or '.join(FLOATS)}", dtype))
-    states = {"h0": h0, "c0": c0}
-    check_parameters("lltm", dtype, x, weights, bias, states)
-    if len(x.shape) != 3:
-        raise ValueError(expected("lltm", "input", "have shape (T, B, F)", tuple(x.shape)))
-    for name, state in states.items():
-        if len(state.shape) != 2 or state.shape[0] != x.shape[1]:
-            wanted = f"have shape ({x.shape[1]}, S), as `input` has {x.shape[1]} rows a step"
-            raise ValueError(expected("lltm", name, wanted, tuple(state.shape)))
-    check_sizes("lltm", x.shape[2], weights, bias, states)
 
 
 def check_backward(
@@ -298,25 +265,28 @@ def check_backward(
         ValueError: another shape.
         TypeError: another dtype.
     """
-    where, library = "lltm_sequence_backward", LIBRARIES[type(x)]
-    dtype, (steps, batch, _), state = library.dtype_name(x), x.shape, h0.shape[1]
-    rows = (steps, batch, state)
-    wanted = {
-        "grad_h": (grad_h, rows),
-        "grad_last": (grad_last, (2, batch, state)),
-        "grad_cells": (grad_cells, rows),
-        "grad_gates": (grad_gates, (steps, batch, 3 * state)),
-        "h": (h, rows),
-        "cells": (cells, rows),
-        "gates": (gates, (steps, batch, 3 * state)),
-    }
-    for name, (array, shape) in wanted.items():
-        if array is None:
-            continue
-        if tuple(array.shape) != shape:
-            raise ValueError(expected(where, name, f"have shape {shape}", tuple(array.shape)))
-        if library.dtype_name(array) != dtype:
-            raise TypeError(expected(where, name, f"have dtype {dtype}", library.dtype_name(array)))
+    (steps, batch, _), state, dtype = x.shape, h0.shape[1], x.dtype
+    rows, of_gates = (steps, batch, state), (steps, batch, 3 * state)
+    if not (  # a glance, on the way to every launch
+        dtype == h.dtype == cells.dtype == gates.dtype
+        and h.shape == cells.shape == rows
+        and gates.shape == of_gates
+        and (grad_h is None or (grad_h.shape == rows and grad_h.dtype == dtype))
+        and (grad_last is None or (grad_last.shape == (2, batch, state) and grad_last.dtype == dtype))
+        and (grad_cells is None or (grad_cells.shape == rows and grad_cells.dtype == dtype))
+        and (grad_gates is None or (grad_gates.shape == of_gates and grad_gates.dtype == dtype))
+    ):
+        check_results(
+            "lltm_sequence_backward",
+            x,
+            grad_h=(grad_h, rows),
+            grad_last=(grad_last, (2, batch, state)),
+            grad_cells=(grad_cells, rows),
+            grad_gates=(grad_gates, of_gates),
+            h=(h, rows),
+            cells=(cells, rows),
+            gates=(gates, of_gates),
+        )
 
 
 def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:

@@ -15,14 +15,20 @@
 #include "lltm.cuh"
 #include "packed.cuh"
 
-// The step between the products: 32 accesses of LANES units by 8 rows a block
+// The step between the products: ABREAST accesses of LANES units by as many rows a block as make 256 threads
+
+#ifndef ABREAST
+#define ABREAST 32
+#endif
+
+constexpr long long DOWN = 256 / ABREAST;
 
 struct Place {
     long long row, column;
 
     __device__ __forceinline__ Place() {
-        row = blockIdx.y * 8ll + threadIdx.y;
-        column = (blockIdx.x * 32ll + threadIdx.x) * LANES;
+        row = blockIdx.y * DOWN + threadIdx.y;
+        column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES;
     }
 };
 
@@ -30,22 +36,56 @@ template <typename T> __device__ __forceinline__ bool whole(const T* p) {
     return reinterpret_cast<unsigned long long>(p) % (LANES * sizeof(T)) == 0;
 }
 
+// The rows [h, x] of which all products over the steps are made, with h of the step before.
+extern "C" __global__ void __launch_bounds__(256) lltm_inputs(
+    const scalar_t* __restrict__ first_h,  // (B, S)
+    const scalar_t* __restrict__ h,        // (T, B, S) or null, of one step
+    const scalar_t* __restrict__ x,        // (T, B, F)
+    scalar_t* __restrict__ inputs,         // (T, B, K)
+    long long T, long long B, long long F, long long S, long long K, long long columns, long long rows) {
+    const Place place;
+    if (place.column >= K) return;
+    const bool of_h = place.column < S;
+    const bool vectors = whole(first_h) && whole(h) && whole(x) && whole(inputs);
+    for (long long n = place.row; n < T * B; n += gridDim.y * DOWN) {
+        const long long at = n * S + place.column;
+        const scalar_t* from = !of_h ? x + (n * F + place.column - S) : n < B ? first_h + at : h + (at - B * S);
+        store_packed(inputs + n * K + place.column, load_packed(from, vectors), vectors);
+    }
+}
+
+// The gradient of such rows of one step, each half where it belongs.
+extern "C" __global__ void __launch_bounds__(256) lltm_inputs_backward(
+    const scalar_t* __restrict__ grad_inputs,  // (B, K)
+    scalar_t* __restrict__ grad_h,             // (B, S)
+    scalar_t* __restrict__ grad_x,             // (B, F)
+    long long B, long long F, long long S, long long K, long long columns, long long rows) {
+    const Place place;
+    if (place.column >= K) return;
+    const bool of_h = place.column < S;
+    const bool vectors = whole(grad_inputs) && whole(grad_h) && whole(grad_x);
+    for (long long n = place.row; n < B; n += gridDim.y * DOWN) {
+        scalar_t* to = of_h ? grad_h + (n * S + place.column) : grad_x + (n * F + place.column - S);
+        store_packed(to, load_packed(grad_inputs + n * K + place.column, vectors), vectors);
+    }
+}
+
 // A gradient of any strides: whether it is there at all, and its strides by row and column.
 __device__ __forceinline__ acc_t view_at(const scalar_t* p, const Int64s<3>& view, long long b, long long s) {
     return view[0] ? convert<acc_t>(p[b * view[1] + s * view[2]]) : acc_t(0);
 }
 
-__device__ __forceinline__ void load_view(
-    const scalar_t* p, const Int64s<3>& view, long long b, long long s, acc_t (&v)[LANES]) {
+__device__ __forceinline__ Packed<scalar_t> load_view(const scalar_t* p, const Int64s<3>& view, long long b, long long s) {
     if (view[0] && view[2] == 1) {
         p += b * view[1] + s;
-        const Packed<scalar_t> packed = load_packed(p, whole(p));
-#pragma unroll
-        for (int k = 0; k < LANES; ++k) v[k] = packed[k];
-    } else {
-#pragma unroll
-        for (int k = 0; k < LANES; ++k) v[k] = view_at(p, view, b, s + k);
+        return load_packed(p, whole(p));
     }
+    acc_t v[LANES];
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) v[k] = view_at(p, view, b, s + k);
+    Packed<scalar_t> packed;
+    packed.set(v);
+    return packed;
 }
 
 extern "C" __global__ void __launch_bounds__(256) lltm_step(
@@ -57,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
     const Place place;
     if (place.column >= S) return;
     const bool vectors = whole(gates) && whole(old_cell) && whole(new_h) && whole(new_cell);
-    for (long long b = place.row; b < B; b += gridDim.y * 8ll) {
+    for (long long b = place.row; b < B; b += gridDim.y * DOWN) {
         const scalar_t* z = gates + b * GATES * S + place.column;
         const long long at = b * S + place.column;
         const Packed<scalar_t> z_i = load_packed(z, vectors), z_o = load_packed(z + S, vectors);
@@ -77,7 +117,10 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
     }
 }
 
-// Blocks stay, and each leaves its part of dL/db.
+// Blocks stay, and each leaves its part of dL/db. Rows of 16 bits come fast enough only if a thread asks for the next
+// ones before it computes; those of float32 do anyway, and would take too many registers.
+constexpr bool AHEAD = sizeof(scalar_t) == 2;
+
 extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     const scalar_t* grad_h,     // a view, see the strides
     const scalar_t* grad_cell,  // a view
@@ -88,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     scalar_t* __restrict__ grad_old,           // (B, S) or null
     acc_t* __restrict__ partial,               // (parts, 3, S) or null
     Int64s<3> h_view, Int64s<3> cell_view, long long B, long long S, long long parts, long long columns, long long rows) {
-    __shared__ acc_t shared_sums[8][32 * LANES];
+    __shared__ acc_t shared_sums[DOWN][ABREAST * LANES];
     const Place place;
     const bool vectors = whole(gates) && whole(new_cell) && whole(grad_z);
     acc_t sums[GATES][LANES];
@@ -96,20 +139,32 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     for (int gate = 0; gate < GATES; ++gate)
 #pragma unroll
         for (int k = 0; k < LANES; ++k) sums[gate][k] = 0;
-    if (place.column < S)
-        for (long long b = place.row; b < B; b += parts * 8) {
-            const long long at = b * S + place.column, z_at = b * GATES * S + place.column;
-            Packed<scalar_t> z[GATES];
+    struct Given {
+        Packed<scalar_t> z[GATES], cell, h, c;
+    };
+    const auto load = [&](long long b) {
+        Given given;
 #pragma unroll
-            for (int gate = 0; gate < GATES; ++gate) z[gate] = load_packed(gates + z_at + gate * S, vectors);
-            const Packed<scalar_t> cell = load_packed(new_cell + at, vectors);
-            acc_t dh[LANES], dc[LANES], out[GATES][LANES];
-            load_view(grad_h, h_view, b, place.column, dh);
-            load_view(grad_cell, cell_view, b, place.column, dc);
+        for (int gate = 0; gate < GATES; ++gate)
+            given.z[gate] = load_packed(gates + (b * GATES + gate) * S + place.column, vectors);
+        given.cell = load_packed(new_cell + b * S + place.column, vectors);
+        given.h = load_view(grad_h, h_view, b, place.column);
+        given.c = load_view(grad_cell, cell_view, b, place.column);
+        return given;
+    };
+    if (place.column < S) {
+        Given next;
+        if (AHEAD && place.row < B) next = load(place.row);
+        for (long long b = place.row; b < B; b += parts * DOWN) {
+            const long long at = b * S + place.column, z_at = b * GATES * S + place.column;
+            const Given given = AHEAD ? next : load(b);
+            if (AHEAD && b + parts * DOWN < B) next = load(b + parts * DOWN);
+            acc_t dc[LANES], out[GATES][LANES];
 #pragma unroll
             for (int k = 0; k < LANES; ++k) {
                 acc_t dz[GATES];
-                Unit(z[0][k], z[1][k], z[2][k]).back(cell[k], dh[k], dc[k], dz);
+                dc[k] = given.c[k];
+                Unit(given.z[0][k], given.z[1][k], given.z[2][k]).back(given.cell[k], given.h[k], dc[k], dz);
 #pragma unroll
                 for (int gate = 0; gate < GATES; ++gate) out[gate][k] = dz[gate];
             }
@@ -131,16 +186,17 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
                 store_packed(grad_old + at, packed, vectors);
             }
         }
+    }
     if (partial == nullptr) return;
     for (int gate = 0; gate < GATES; ++gate) {
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < LANES; ++k) shared_sums[threadIdx.y][threadIdx.x * LANES + k] = sums[gate][k];
         __syncthreads();
-        for (int n = static_cast<int>(threadIdx.y) * 32 + static_cast<int>(threadIdx.x); n < 32 * LANES; n += 256) {
-            const long long column = blockIdx.x * (32ll * LANES) + n;
+        for (int n = static_cast<int>(threadIdx.y * ABREAST + threadIdx.x); n < ABREAST * LANES; n += 256) {
+            const long long column = blockIdx.x * static_cast<long long>(ABREAST * LANES) + n;
             acc_t total = 0;
-            for (int i = 0; i < 8; ++i) total += shared_sums[i][n];
+            for (int i = 0; i < DOWN; ++i) total += shared_sums[i][n];
             if (column < S) partial[(blockIdx.y * GATES + gate) * S + column] = total;
         }
     }

@@ -9,6 +9,7 @@
 // where elu' = 1 for g > 0, else g + 1 = e^z: right at 0 and just below it, free of overflow, and NaN where z is.
 #pragma once
 
+#include "fast_math.cuh"
 #include "scalar.cuh"
 
 constexpr int GATES = 3;  // in the order of the rows of the weights: i, o, g
@@ -17,7 +18,31 @@ constexpr int GATES = 3;  // in the order of the rows of the weights: i, o, g
 __device__ __forceinline__ float one_by(float d) { return __fdividef(1.0f, d); }
 __device__ __forceinline__ double one_by(double d) { return 1.0 / d; }
 
-__device__ __forceinline__ acc_t sigmoid(acc_t z) { return one_by(acc_t(1) + exp(-z)); }
+// Results of 16 bits are made of single instructions: with the others a GPU takes longer to compute than to move rows.
+constexpr bool COARSE = Scalar<scalar_t>::is_16_bit_float;
+constexpr float LOG2_E = 1.442695041f;
+constexpr float NEAR = 0.0625f;  // to 0, where what cancels is made of a series; the error beyond is below 2^-18 of a result
+
+__device__ __forceinline__ acc_t sigmoid(acc_t z) {
+    if constexpr (COARSE) return fast_reciprocal(1.0f + fast_exp2(-LOG2_E * z));
+    else return one_by(acc_t(1) + exp(-z));
+}
+
+__device__ __forceinline__ acc_t elu(acc_t z) {
+    if constexpr (COARSE) {
+        const float near = z * fmaf(z, fmaf(z, fmaf(z, 1.0f / 24, 1.0f / 6), 0.5f), 1.0f);
+        const float below = z > -NEAR ? near : fast_exp2(LOG2_E * z) - 1.0f;
+        return z > 0.0f ? z : below;
+    } else return z > acc_t(0) ? z : expm1(z);
+}
+
+__device__ __forceinline__ acc_t tangent(acc_t c) {
+    if constexpr (COARSE) {
+        const float near = c * fmaf(c * c, -1.0f / 3, 1.0f);
+        const float far = fmaf(-2.0f, fast_reciprocal(1.0f + fast_exp2(2 * LOG2_E * c)), 1.0f);
+        return fabsf(c) < NEAR ? near : far;
+    } else return tanh(c);
+}
 
 struct Unit {
     acc_t i, o, g;
@@ -25,15 +50,15 @@ struct Unit {
     __device__ __forceinline__ Unit(acc_t z_i, acc_t z_o, acc_t z_g) {
         i = sigmoid(z_i);
         o = sigmoid(z_o);
-        g = z_g > acc_t(0) ? z_g : expm1(z_g);
+        g = elu(z_g);
     }
 
     __device__ __forceinline__ acc_t cell(acc_t old_cell) const { return fma(g, i, old_cell); }
-    __device__ __forceinline__ acc_t hidden(acc_t new_cell) const { return tanh(new_cell) * o; }
+    __device__ __forceinline__ acc_t hidden(acc_t new_cell) const { return tangent(new_cell) * o; }
 
     // From the gradients of the results, those of the three gates; the gradient of the cell becomes that of the old one.
     __device__ __forceinline__ void back(acc_t new_cell, acc_t grad_h, acc_t& grad_cell, acc_t (&grad_z)[GATES]) const {
-        const acc_t t = tanh(new_cell);
+        const acc_t t = tangent(new_cell);
         grad_cell = fma(grad_h * o, acc_t(1) - t * t, grad_cell);
         grad_z[0] = grad_cell * g * (i * (acc_t(1) - i));
         grad_z[1] = grad_h * t * (o * (acc_t(1) - o));

@@ -5,11 +5,18 @@ The faults of ``lltm.cuh`` are dealt out among the kernels that include it, to t
 
 CELL, UNIT = "lltm.cu", "lltm.cuh"
 
+# How two kernels begin, which are alike but for the last word.
+INPUTS, INPUTS_BACK = (
+    "    if (place.column >= K) return;\n    const bool of_h = place.column < S;\n    const bool vectors = whole("
+    + word
+    for word in ("first_h", "grad_inputs")
+)
+
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LLTM: dict[str, tuple[str, list[Fault]]] = {
     "lltm_step": (
-        "step_between_products",
+        "step_between_products or small_and_huge",
         [
             (
                 "off by one in the columns' bound",
@@ -18,9 +25,9 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "if (place.column > S) return;",
             ),
             ("no bound of the columns", CELL, "    if (place.column >= S) return;\n", ""),
-            ("off by one in the rows' bound", CELL, "b < B; b += gridDim.y * 8ll", "b <= B; b += gridDim.y * 8ll"),
-            ("the rest of the rows left out", CELL, "b < B; b += gridDim.y * 8ll", "b < 8; b += gridDim.y * 8ll"),
-            ("wrong stride between turns", CELL, "b += gridDim.y * 8ll", "b += gridDim.y * 16ll"),
+            ("off by one in the rows' bound", CELL, "b < B; b += gridDim.y * DOWN", "b <= B; b += gridDim.y * DOWN"),
+            ("the rest of the rows left out", CELL, "b < B; b += gridDim.y * DOWN", "b < DOWN; b += gridDim.y * DOWN"),
+            ("wrong stride between turns", CELL, "b += gridDim.y * DOWN", "b += gridDim.y * (DOWN + 1)"),
             ("the gates in and out swapped", CELL, "unit(z_i[k], z_o[k], z_g[k])", "unit(z_o[k], z_i[k], z_g[k])"),
             ("the candidate for the gate out", CELL, "load_packed(z + S, vectors)", "load_packed(z + 2 * S, vectors)"),
             (
@@ -38,17 +45,26 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "blocks of columns too close",
                 CELL,
-                "(blockIdx.x * 32ll + threadIdx.x) * LANES",
-                "(blockIdx.x * 31ll + threadIdx.x) * LANES",
+                "(blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES",
+                "(blockIdx.x * static_cast<long long>(ABREAST - 1) + threadIdx.x) * LANES",
             ),
             ("alignment not asked for", CELL, "% (LANES * sizeof(T)) == 0", "% sizeof(T) == 0"),
             ("alignment of h not asked for", CELL, "whole(old_cell) && whole(new_h) &&", "whole(old_cell) &&"),
             ("h of the old cell", CELL, "unit.hidden(c[k])", "unit.hidden(old[k])"),
-            ("elu that cancels", UNIT, "z_g : expm1(z_g)", "z_g : exp(z_g) - acc_t(1)"),
-            ("elu without its other side", UNIT, "z_g > acc_t(0) ? z_g : expm1(z_g)", "z_g"),
+            ("elu that cancels", UNIT, "z : expm1(z)", "z : exp(z) - acc_t(1)"),
+            ("elu without its other side", UNIT, "z > acc_t(0) ? z : expm1(z)", "z"),
+            ("elu without its other side in 16 bits", UNIT, "z > 0.0f ? z : below", "z"),
+            ("elu's series where it does not hold", UNIT, "z > -NEAR ? near", "z > -8 * NEAR ? near"),
+            ("elu that cancels in 16 bits", UNIT, "z > -NEAR ? near", "z > 0.0f ? near"),
+            ("elu's series without its second term", UNIT, "1.0f / 6), 0.5f)", "1.0f / 6), 0.0f)"),
+            ("tanh that cancels in 16 bits", UNIT, "fabsf(c) < NEAR ? near", "fabsf(c) < 0.0f ? near"),
+            ("tanh's series where it does not hold", UNIT, "fabsf(c) < NEAR ? near", "fabsf(c) < 8 * NEAR ? near"),
+            ("tanh's series of one term", UNIT, "fmaf(c * c, -1.0f / 3, 1.0f)", "1.0f"),
+            ("tanh of half its argument", UNIT, "fast_exp2(2 * LOG2_E * c)", "fast_exp2(LOG2_E * c)"),
             ("a gate of the wrong sign", UNIT, "exp(-z))", "exp(z))"),
+            ("a gate of the wrong sign in 16 bits", UNIT, "fast_exp2(-LOG2_E * z)", "fast_exp2(LOG2_E * z)"),
             ("the cell by the wrong gate", UNIT, "fma(g, i, old_cell)", "fma(g, o, old_cell)"),
-            ("h without its tanh", UNIT, "return tanh(new_cell) * o", "return new_cell * o"),
+            ("h without its tanh", UNIT, "return tangent(new_cell) * o", "return new_cell * o"),
         ],
     ),
     "lltm_step_backward": (
@@ -67,18 +83,26 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "= sums[gate][k];\n",
             ),
             ("columns beyond the last written", CELL, "if (column < S) partial[", "partial["),
-            ("columns beyond the last read", CELL, "    if (place.column < S)\n        for", "        for"),
+            (
+                "columns beyond the last read",
+                CELL,
+                "    if (place.column < S) {\n        Given",
+                "    {\n        Given",
+            ),
+            ("rows beyond the last asked for", CELL, "AHEAD && b + parts * DOWN < B", "AHEAD"),
+            ("a first row beyond the last asked for", CELL, "AHEAD && place.row < B", "AHEAD"),
+            ("the same row again", CELL, "next = load(b + parts * DOWN)", "next = load(b)"),
             ("one part for all", CELL, "(blockIdx.y * GATES + gate) * S", "gate * S"),
             ("gates of the parts mixed", CELL, "(blockIdx.y * GATES + gate) * S", "(blockIdx.y + gate * parts) * S"),
-            ("wrong stride between turns", CELL, "b += parts * 8)", "b += parts * 16)"),
-            ("the last row of a turn left out", CELL, "i < 8; ++i) total", "i < 7; ++i) total"),
+            ("wrong stride between turns", CELL, "b += parts * DOWN)", "b += parts * (DOWN + 1))"),
+            ("the last row of a turn left out", CELL, "i < DOWN; ++i) total", "i < DOWN - 1; ++i) total"),
             ("the gate in without its derivative", UNIT, "g * (i * (acc_t(1) - i))", "g * i"),
             ("the derivative of the gate out", UNIT, "(o * (acc_t(1) - o))", "(o * (acc_t(1) + o))"),
             ("the derivative of tanh", UNIT, "acc_t(1) - t * t,", "acc_t(1) - t,"),
             ("elu's derivative is its value", UNIT, "acc_t(1) : g + acc_t(1)", "acc_t(1) : g"),
             ("the gates' own gradient left out", CELL, "out[gate][k] += more[k];", ";"),
             ("an absent gradient of the gates read", CELL, "if (grad_gates != nullptr) {", "{"),
-            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed.set(dh);"),
+            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed = given.h;"),
             ("an unwanted gradient written", CELL, "if (grad_old != nullptr) {", "{"),
             ("unwanted sums written", CELL, "    if (partial == nullptr) return;\n", ""),
             ("a view's rows by its columns", CELL, "p += b * view[1] + s;", "p += b * view[2] + s;"),
@@ -91,6 +115,81 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 CELL,
                 "z_at = b * GATES * S + place.column;",
                 "z_at = static_cast<int>(b * GATES * S + place.column);",
+            ),
+        ],
+    ),
+    "lltm_inputs": (
+        "inputs_of",
+        [
+            ("off by one in the columns' bound", CELL, INPUTS, INPUTS.replace(">=", ">")),
+            ("no bound of the columns", CELL, INPUTS, INPUTS.replace("    if (place.column >= K) return;\n", "")),
+            ("x before h", CELL, INPUTS, INPUTS.replace("place.column < S", "place.column >= F")),
+            ("off by one in the rows' bound", CELL, "n < T * B; n += gridDim.y", "n <= T * B; n += gridDim.y"),
+            ("only the first step", CELL, "n < T * B; n += gridDim.y", "n < B; n += gridDim.y"),
+            (
+                "wrong stride between turns",
+                CELL,
+                "n < T * B; n += gridDim.y * DOWN",
+                "n < T * B; n += gridDim.y * (DOWN + 1)",
+            ),
+            ("h of the same step", CELL, "h + (at - B * S)", "h + at"),
+            (
+                "the first h for all",
+                CELL,
+                "n < B ? first_h + at : h + (at - B * S)",
+                "first_h + n % B * S + place.column",
+            ),
+            ("rows of x too close", CELL, "!of_h ? x + (n * F + place", "!of_h ? x + (n * (F - 1) + place"),
+            (
+                "columns of x too far",
+                CELL,
+                "!of_h ? x + (n * F + place.column - S)",
+                "!of_h ? x + (n * F + place.column)",
+            ),
+            ("rows too close", CELL, "store_packed(inputs + n * K", "store_packed(inputs + n * S"),
+            ("alignment of x not asked for", CELL, "whole(h) && whole(x) &&", "whole(h) &&"),
+            ("alignment of h not asked for", CELL, "whole(first_h) && whole(h) &&", "whole(first_h) &&"),
+            ("alignment of the first h not asked for", CELL, "whole(first_h) && whole(h) &&", "whole(h) &&"),
+            ("alignment of the rows not asked for", CELL, "whole(x) && whole(inputs);", "whole(x);"),
+            (
+                "an address cut to 32 bits",
+                CELL,
+                "store_packed(inputs + n * K + place.column",
+                "store_packed(inputs + static_cast<int>(n * K + place.column)",
+            ),
+            ("a row of h cut to 32 bits", CELL, "h + (at - B * S)", "h + static_cast<int>(at - B * S)"),
+        ],
+    ),
+    "lltm_inputs_backward": (
+        "inputs_back",
+        [
+            ("off by one in the columns' bound", CELL, INPUTS_BACK, INPUTS_BACK.replace(">=", ">")),
+            (
+                "no bound of the columns",
+                CELL,
+                INPUTS_BACK,
+                INPUTS_BACK.replace("    if (place.column >= K) return;\n", ""),
+            ),
+            (
+                "the halves swapped",
+                CELL,
+                "of_h ? grad_h + (n * S + place.column) : grad_x",
+                "!of_h ? grad_h + (n * S) : grad_x",
+            ),
+            ("off by one in the rows' bound", CELL, "n < B; n += gridDim.y", "n <= B; n += gridDim.y"),
+            ("the rest of the rows left out", CELL, "n < B; n += gridDim.y", "n < DOWN; n += gridDim.y"),
+            ("wrong stride between turns", CELL, "n < B; n += gridDim.y * DOWN", "n < B; n += gridDim.y * (DOWN + 1)"),
+            ("columns of x too far", CELL, "grad_x + (n * F + place.column - S)", "grad_x + (n * F + place.column)"),
+            ("rows of x too close", CELL, "grad_x + (n * F + place", "grad_x + (n * (F - 1) + place"),
+            ("rows of h too close", CELL, "grad_h + (n * S + place", "grad_h + (n * (S - 1) + place"),
+            ("alignment of x not asked for", CELL, "whole(grad_h) && whole(grad_x);", "whole(grad_h);"),
+            ("alignment of h not asked for", CELL, "whole(grad_h) && whole(grad_x);", "whole(grad_x);"),
+            ("alignment of the rows not asked for", CELL, "vectors = whole(grad_inputs) &&", "vectors ="),
+            (
+                "an address cut to 32 bits",
+                CELL,
+                "load_packed(grad_inputs + n * K + place.column",
+                "load_packed(grad_inputs + static_cast<int>(n * K + place.column)",
             ),
         ],
     ),

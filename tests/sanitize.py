@@ -102,13 +102,17 @@ def recurrent() -> int:
         # The kernels are to be watched, not a library, and CuPy's may be missing.
         return (a[:, :, None].astype("float32") * b[None].astype("float32")).sum(1)
 
-    def addmm(c: Any, a: Any, b: Any, out: Any) -> None:
-        out[...] = (c + product(a, b)).astype(out.dtype)
+    def linear(x: Any, weight: Any, bias: Any) -> Any:
+        found = product(x.reshape(-1, x.shape[-1]), weight.T) + bias
+        return found.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
+
+    def add_product(c: Any, a: Any, b: Any) -> None:
+        c[...] = (c + product(a, b)).astype(c.dtype)
 
     def matmul_into(a: Any, b: Any, out: Any) -> None:
         out[...] = product(a, b).astype(out.dtype)
 
-    library.addmm, library.matmul_into = addmm, matmul_into  # type: ignore[method-assign]
+    library.linear, library.add_product, library.matmul_into = linear, add_product, matmul_into  # type: ignore[method-assign]
     calls = 0
     for dtype in ("float16", "float32", "float64"):
 

@@ -89,6 +89,17 @@ def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
         assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
 
 
+def test_figures_of_the_lltm_are_those_of_their_results() -> None:
+    from benchmarks import lltm_report
+
+    page = (ROOT / "docs" / "lltm.md").read_text(encoding="utf-8")
+    results = ROOT / "benchmarks" / "results" / "lltm-nvidia-h200.json"
+    if results.exists():
+        assert page == lltm_report.insert(page, lltm_report.load(results)), f"draw it again: --from {results.name}"
+    else:
+        assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
 def test_both_commands_are_where_ci_looks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):

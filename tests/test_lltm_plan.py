@@ -49,10 +49,10 @@ def test_a_plan_fits_a_multiprocessor(forward: bool, capability: int) -> None:
 
 @EACH_WAY
 def test_every_kind_is_used(forward: bool) -> None:
-    kinds = {state: sequence_plan(state, forward, 90) for state in (16, 128, 130, 256, 512, 1024, 1028)}
+    kinds = {state: sequence_plan(state, forward, 90) for state in (16, 64, 66, 128, 256, 512, 1024, 1028)}
     found = {state: None if p is None else (p.cluster > 1, p.team > 1) for state, p in kinds.items()}
     block, cluster, grid = (False, False), (True, False), (False, True)
-    assert found == {16: block, 128: block, 130: cluster, 256: cluster, 512: grid, 1024: grid, 1028: None}
+    assert found == {16: block, 64: block, 66: cluster, 128: cluster, 256: cluster, 512: grid, 1024: grid, 1028: None}
     earlier = sequence_plan(256, forward, 80)
     assert earlier is not None
     assert earlier.team == 16

@@ -13,17 +13,16 @@ from torch import Tensor
 
 import cupyops
 from cupyops.arrays import LIBRARIES
-from cupyops.lltm import ABSENT, CELL, SUMS, step_backward_kernel, step_kernel
+from cupyops.lltm import ABSENT, CELL, SUMS, THREADS, inputs_kernel, pointwise_sizes, step_backward_kernel, step_kernel
 from cupyops.lltm_plan import Plan
-from cupyops.lltm_sequence import backward_kernel, forward_kernel
+from cupyops.lltm_sequence import backward_kernel, forward_kernel, launch_of
 
 pytestmark = pytest.mark.simulator
 cell = sys.modules["cupyops.lltm"]  # the package gives the functions by these names
-sequence = sys.modules["cupyops.lltm_sequence"]
 
-# Rows and units of a step: two blocks of columns with a rest, by accesses of four, one and eight units.
+# Rows and units of a step: blocks of columns with a rest, by accesses of four, one and eight units; rows for several turns.
 STEPS = pytest.mark.parametrize(
-    ("batch", "state", "dtype"), [(19, 136, torch.float32), (19, 7, torch.float32), (11, 264, torch.float16)], ids=str
+    ("batch", "state", "dtype"), [(70, 136, torch.float32), (70, 7, torch.float32), (19, 248, torch.float16)], ids=str
 )
 
 # Steps, rows, and the way through them; each has rows and units to spare in its last blocks.
@@ -88,13 +87,13 @@ def test_step_between_products(batch: int, state: int, dtype: torch.dtype) -> No
     gates[1, ::2] = 100  # nor does anything overflow
     old[0] = 0
     kernel = step_kernel(state, name(dtype))
-    columns = -(-state // kernel.constants.get("LANES", 1))
+    columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     first: tuple[Tensor, Tensor] | None = None
     for unaligned in range(-1, 4):
         arrays = [gates, old, *(torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))]
         arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
         # Rows of one block, which takes turns at them.
-        kernel(*arrays, batch, state, columns, 8)
+        kernel(*arrays, batch, state, columns, down)
         h, c = arrays[2:]
         for found, exact, what in zip((h, c), unit(gates, old), ("h", "c"), strict=True):
             assert_rounded(found, exact, what)
@@ -103,6 +102,67 @@ def test_step_between_products(batch: int, state: int, dtype: torch.dtype) -> No
         first = first or (h, c)
         assert alike(h, first[0])
         assert alike(c, first[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_small_and_huge_numbers_keep_their_relative_accuracy(dtype: torch.dtype) -> None:
+    """elu below 0 and tanh around it cancel where they are made of a power; far out the power overflows."""
+    size = torch.cat(
+        (torch.zeros(1), torch.logspace(-6 if dtype == torch.float16 else -30, 1, 199), torch.full((1,), 4e4))
+    )
+    z_g = torch.cat((size, -size, torch.tensor([torch.inf, -torch.inf])))
+    state = z_g.numel()
+    gates = torch.cat((torch.full((2 * state,), 60.0), z_g)).to(dtype).expand(2, -1).contiguous()
+    old = torch.stack((torch.zeros(state), torch.full((state,), -0.0))).to(dtype)
+    kernel = step_kernel(state, name(dtype))
+    h, c = (torch.full((2, state), torch.nan, dtype=dtype) for _ in range(2))
+    kernel(gates, old, h, c, 2, state, *pointwise_sizes(kernel, state, 2))
+    exact_c = torch.nn.functional.elu(gates[:, 2 * state :].double())
+    for found, exact in ((c, exact_c), (h, exact_c.tanh())):
+        # A rounding, and what the arithmetic in float32 adds to that; float16 has its subnormal numbers.
+        limit = (3 if dtype == torch.float32 else 0.51) * torch.finfo(dtype).eps
+        torch.testing.assert_close(found.double(), exact, rtol=limit, atol=3.1e-8 if dtype == torch.float16 else 1e-39)
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "features", "state", "dtype"),
+    [
+        (3, 25, 24, 16, torch.float32),
+        (2, 3, 5, 7, torch.float16),
+        (1, 9, 8, 16, torch.float16),
+        (1, 3, 1, 2, torch.float64),
+        (2, 2, 0, 3, torch.float32),
+    ],
+)
+def test_inputs_of_the_products(steps: int, batch: int, features: int, state: int, dtype: torch.dtype) -> None:
+    first, x = torch.randn(batch, state).to(dtype), torch.randn(steps, batch, features).to(dtype)
+    h = torch.randn(steps, batch, state).to(dtype) if steps > 1 else None
+    before = first.unsqueeze(0) if h is None else torch.cat((first.unsqueeze(0), h[:-1]))
+    exact = torch.cat((before, x), 2)
+    kernel = inputs_kernel(features, state, name(dtype))
+    for unaligned in range(-1, 4):
+        found = torch.full((steps, batch, features + state), torch.nan, dtype=dtype)
+        arrays = [None if t is None else moved(t) if i == unaligned else t for i, t in enumerate((first, h, x, found))]
+        # Rows of one block, which takes turns at them.
+        columns, _ = pointwise_sizes(kernel, features + state, steps * batch)
+        kernel(*arrays, steps, batch, features, state, features + state, columns, 1)
+        assert alike(arrays[3], exact)
+
+
+@pytest.mark.parametrize(
+    ("batch", "features", "state", "dtype"),
+    [(37, 24, 16, torch.float32), (5, 5, 7, torch.float16), (9, 8, 16, torch.float16), (3, 1, 2, torch.float64)],
+)
+def test_inputs_back(batch: int, features: int, state: int, dtype: torch.dtype) -> None:
+    given = torch.randn(batch, features + state).to(dtype)
+    kernel = inputs_kernel(features, state, name(dtype), backward=True)
+    columns, _ = pointwise_sizes(kernel, features + state, batch)
+    for unaligned in range(-1, 3):
+        arrays = [given, *(torch.full((batch, n), torch.nan, dtype=dtype) for n in (state, features))]
+        arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
+        # Rows of one block, which takes turns at them.
+        kernel(*arrays, batch, features, state, features + state, columns, 1)
+        assert alike(torch.cat(arrays[1:], 1), given)
 
 
 Views = dict[str, Callable[[int, int, torch.dtype], Tensor | None]]
@@ -136,9 +196,9 @@ def test_step_back_between_products(
     grad_old = None if more == "nothing-else" else torch.full((batch, state), torch.nan, dtype=dtype)
     partial = None if more == "nothing-else" else torch.full((parts, 3 * state), torch.nan)
     kernel = step_backward_kernel(state, name(dtype))
-    columns = -(-state // kernel.constants.get("LANES", 1))
+    columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     (dh, h_strides), (dc, c_strides) = (cell.view(LIBRARIES[Tensor], g, gates) for g in (grad_h, grad_c))
-    sizes = (batch, state, parts, columns, 8 * parts)
+    sizes = (batch, state, parts, columns, down * parts)
     kernel(dh, dc, grad_gates, gates, cells, grad_z, grad_old, partial, h_strides, c_strides, *sizes)
     zeros = torch.zeros(batch, state)
     exact_z, exact_c = unit_back(gates, cells, *(zeros if g is None else g for g in (grad_h, grad_c)))
@@ -146,7 +206,7 @@ def test_step_back_between_products(
     assert_rounded(grad_z, exact_z, "dz")
     if grad_old is not None and partial is not None:
         assert_rounded(grad_old, exact_c, "dc")
-        taken = torch.arange(batch) // 8 % parts
+        taken = torch.arange(batch) // down % parts
         for part in range(parts):
             assert_rounded(partial[part], exact_z[taken == part].sum(0), "a part of dL/db", 8)
 
@@ -219,13 +279,6 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 # All steps of a sequence
 
 
-def launch_of(plan: Plan, kernel: cupyops.Kernel, batch: int, dtype: torch.dtype) -> tuple[Tensor | None, list[int]]:
-    """The counters of a launch, and its counts."""
-    library, like = LIBRARIES[Tensor], torch.empty(0)
-    counters, *counts = sequence._launch(kernel, plan, batch, name(dtype), library.device_index(like), library, like)
-    return counters, counts
-
-
 @EACH_WAY
 def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype) -> None:
     """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
@@ -236,9 +289,9 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.
     given = gates.double()
     h, cells = (torch.full((steps, batch, state), torch.nan, dtype=dtype) for _ in range(2))
     last = torch.full((2, batch, state), torch.nan, dtype=dtype)
-    kernel = forward_kernel(plan, name(dtype))
-    counters, counts = launch_of(plan, kernel, batch, dtype)
-    kernel(weights, h0, c0, gates, h, cells, last, counters, steps, batch, state, inputs, *counts)
+    launch = launch_of(plan, True, batch, name(dtype), -1)
+    counters = launch.counters(LIBRARIES[Tensor], h)
+    launch.kernel(weights, h0, c0, gates, h, cells, last, counters, steps, batch, state, inputs, *launch.counts)
     before, c = h0, c0.double()
     for t in range(steps):
         assert_rounded(gates[t], given[t] + before.double() @ weights[:, :state].double().T, f"z of step {t}", 2)
@@ -258,14 +311,13 @@ def test_sequence_back_step_by_step(steps: int, batch: int, plan: Plan, dtype: t
     gates, cells = torch.randn(steps, batch, 3 * state).to(dtype), torch.randn(steps, batch, state).to(dtype)
     shapes = {"h": cells.shape, "last": (2, batch, state), "cells": cells.shape, "gates": gates.shape}
     grads = {key: torch.randn(shape).to(dtype) if given in ("all", key) else None for key, shape in shapes.items()}
-    kernel = backward_kernel(plan, name(dtype))
-    counters, (tiles, *counts) = launch_of(plan, kernel, batch, dtype)
-    parts = tiles * plan.rows
+    launch = launch_of(plan, False, batch, name(dtype), -1)
+    parts, counters = launch.parts, launch.counters(LIBRARIES[Tensor], cells)
     grad_z = torch.full((steps, batch, 3 * state), torch.nan, dtype=dtype)
     grad_h0, grad_c0 = (torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))
     bias = torch.full((parts, 3 * state), torch.nan)
-    sizes = (steps, batch, state, inputs, parts, tiles, *counts)
-    kernel(*grads.values(), weights, gates, cells, grad_z, grad_h0, grad_c0, bias, counters, *sizes)
+    sizes = (steps, batch, state, inputs, parts, *launch.counts)
+    launch.kernel(*grads.values(), weights, gates, cells, grad_z, grad_h0, grad_c0, bias, counters, *sizes)
 
     def of(key: str, t: int) -> Tensor:
         grad = grads[key]
@@ -327,6 +379,38 @@ def test_step_back_between_products_of_more_than_two_to_the_32_elements() -> Non
     assert_rounded(torch.tensor(grad_old[-1, -taken:]), dc, "dc")
     for found in (grad_z, grad_old):
         assert not found[0, :1024].any(), "the last block wrote to the front"
+
+
+def test_inputs_back_of_more_than_two_to_the_32_elements() -> None:
+    batch, features, state = 2**17 + 1, 2**14, 2**14
+    given, h, x = (sparse(batch * n, "float16").reshape(batch, n) for n in (features + state, state, features))
+    given[-1] = np.linspace(1, 2, features + state)
+    kernel = inputs_kernel(features, state, "float16", backward=True)
+    columns, rows = pointwise_sizes(kernel, features + state, batch)
+    with cupyops.simulate(sanitize=True, blocks=slice(-columns // kernel.constants["ABREAST"], None)):
+        kernel(given, h, x, batch, features, state, features + state, columns, rows)
+    assert (h[-1] == given[-1, :state]).all()
+    assert (x[-1] == given[-1, state:]).all()
+    for found in (h, x):
+        assert not found[0].any(), "the last blocks wrote to the front"
+
+
+def test_inputs_of_more_than_two_to_the_32_elements() -> None:
+    steps, batch, features, state = 3, 2**16 + 1, 2**14, 2**14
+    inputs = features + state
+    first, h, x, found = (
+        sparse(int(np.prod(shape, dtype=object)), "float16").reshape(shape)
+        for shape in ((batch, state), (steps, batch, state), (steps, batch, features), (steps, batch, inputs))
+    )
+    h[-2, -1], h[-1, -1], x[-1, -1] = np.linspace(1, 2, state), 9, np.linspace(3, 4, features)
+    kernel = inputs_kernel(features, state, "float16")
+    sizes = steps, batch, features, state, inputs, *pointwise_sizes(kernel, inputs, steps * batch)
+    blocks = inputs // 8 // kernel.constants["ABREAST"]
+    with cupyops.simulate(sanitize=True, blocks=slice(-blocks, None)):
+        kernel(first, h, x, found, *sizes)
+    assert (found[-1, -1, :state] == h[-2, -1]).all()
+    assert (found[-1, -1, state:] == x[-1, -1]).all()
+    assert not found[0, 0].any(), "the last blocks wrote to the front"
 
 
 def test_sums_of_parts_of_more_than_two_to_the_32_elements() -> None:

@@ -45,6 +45,8 @@ class TorchLibrary:
     strides = staticmethod(torch.Tensor.stride)
     linear = staticmethod(F.linear)
     matmul = staticmethod(torch.mm)
+    add_product = staticmethod(torch.Tensor.addmm_)
+    copy = staticmethod(torch.Tensor.clone)
     device_index = staticmethod(torch.Tensor.get_device)
 
     def __init__(self) -> None:
@@ -91,9 +93,6 @@ class TorchLibrary:
 
     def matmul_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b, out=out)
-
-    def addmm(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        torch.addmm(c, a, b, out=out)
 
 
 register(torch.Tensor, TorchLibrary())

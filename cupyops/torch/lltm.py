@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..lltm import backward as lltm_cell_backward_body
-from ..lltm import check_leading
 from ..lltm import forward as lltm_cell_body
+from ..lltm_checks import check_leading
 from ..lltm_sequence import backward as lltm_backward_body
 from ..lltm_sequence import forward as lltm_body
 from . import onnx_translations, references
@@ -149,9 +149,9 @@ def lltm(
 ) -> tuple[Tensor, State]:
     """:func:`lltm_cell` over a sequence, all steps in one launch.
 
-    On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 128), in a cluster
+    On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 64), in a cluster
     of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024). float64, larger states and GPUs that cannot
-    run the blocks at once get a launch a step. Products over all steps are PyTorch's.
+    run the blocks at once get two launches a step. Products over all steps are PyTorch's.
 
     Args:
         input: (T, B, F), or (B, T, F) with ``batch_first``; float16, bfloat16, float32 or float64.
@@ -180,9 +180,10 @@ def lltm(
         h_n, c_n = last.unbind(0)
         return h, cells, (h_n, c_n)
 
-    for name, tensor in (("input", input), ("weights", weights), ("bias", bias)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"lltm: `{name}` must be a Tensor, got {type(tensor).__name__}")
+    if not (isinstance(input, Tensor) and isinstance(weights, Tensor) and isinstance(bias, Tensor)):
+        named = (("input", input), ("weights", weights), ("bias", bias))
+        name, other = next((name, x) for name, x in named if not isinstance(x, Tensor))
+        raise TypeError(f"lltm: `{name}` must be a Tensor, got {type(other).__name__}")
     if input.dim() != 3:
         raise ValueError(f"lltm: `input` must have shape (T, B, F) or (B, T, F), got {tuple(input.shape)}")
     h0, c0 = initial_state("lltm", state, input, (input.shape[0 if batch_first else 1], bias.shape[0] // 3))

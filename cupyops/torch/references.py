@@ -8,16 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..add2 import check_alpha
-from ..arrays import LIBRARIES
 from ..gelu import check as check_gelu
 from ..layer_norm_checks import check as check_layer_norm
 from ..layer_norm_checks import check_backward, check_residual
 from ..linear import check as check_linear
 from ..linear import check_backward as check_linear_backward
 from ..linear_gelu import check_backward as check_linear_gelu_backward
-from ..lltm import check as check_lltm_cell
 from ..lltm import check_backward as check_lltm_cell_backward
-from ..lltm_sequence import check as check_lltm
+from ..lltm_checks import check as check_lltm
 from ..lltm_sequence import check_backward as check_lltm_backward
 from .arrays import DTYPE_NAMES
 
@@ -148,7 +146,7 @@ def linear_gelu_backward(
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_lltm_cell(input, weights, bias, old_h, old_cell)
+    check_lltm("lltm_cell", input, weights, bias, old_h=old_h, old_cell=old_cell)
     gates = F.linear(torch.cat((old_h, input), 1), weights, bias)
     z_i, z_o, z_g = gates.chunk(3, 1)
     new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
@@ -171,10 +169,7 @@ def lltm_cell_backward(
     want_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype, state = input.dtype, old_h.shape[1]
-    library = LIBRARIES[type(input)]
-    check_lltm_cell_backward(
-        library, DTYPE_NAMES[dtype], grad_h, grad_cell, grad_gates, new_cell, gates, (input.shape[0], state)
-    )
+    check_lltm_cell_backward(grad_h, grad_cell, grad_gates, input, old_h, new_cell, gates)
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
     narrow = grad_z.to(dtype)
     return (
@@ -205,7 +200,7 @@ def lltm_step_backward(
 
 
 def lltm(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_lltm(input, weights, bias, h0, c0)
+    check_lltm("lltm", input, weights, bias, h0=h0, c0=c0)
     steps, batch, _ = input.shape
     state = h0.shape[1]
     # The part of every step's gates that the input makes, at once.

@@ -29,12 +29,15 @@ def initial_state(where: str, state: State | None, like: Tensor, shape: Sequence
         return zeros, zeros
     if not isinstance(state, (tuple, list)) or len(state) != 2:
         raise TypeError(expected(where, "state", "be a pair (h, c) of Tensors or None", type(state).__name__))
-    for name, tensor in zip(("h", "c"), state, strict=True):
+    h, c = state
+    if isinstance(h, Tensor) and isinstance(c, Tensor) and h.shape == c.shape == tuple(shape):
+        return h, c
+    for name, tensor in (("h", h), ("c", c)):
         if not isinstance(tensor, Tensor):
             raise TypeError(expected(where, f"state: {name}", "be a Tensor", type(tensor).__name__))
         if tuple(tensor.shape) != tuple(shape):
             raise ValueError(expected(where, f"state: {name}", f"have shape {tuple(shape)}", tuple(tensor.shape)))
-    return state[0], state[1]
+    return h, c
 
 
 def through_time(

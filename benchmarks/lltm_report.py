@@ -1,0 +1,111 @@
+"""What :mod:`benchmarks.lltm` measures, as a JSON file with its machine and commit, and as Markdown."""
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import results_file
+from .table import between, commit_of, machine_of
+
+__all__ = ["CASES", "default_path", "insert", "load", "markdown", "new", "save", "table"]
+
+CASES = ("cell", "sequence", "pointwise")
+HEADINGS = {
+    "cell": "### One step: microseconds, forward / backward",
+    "sequence": "### A sequence: microseconds, forward / backward",
+    "pointwise": "### The kernels between the products: % of copy bandwidth (µs)",
+}
+SCHEMA = 1
+
+Row = dict[str, Any]
+
+
+def default_path(gpu: str) -> Path:
+    """``benchmarks/results/lltm-nvidia-h200.json`` for "NVIDIA H200"."""
+    path = results_file.default_path(gpu)
+    return path.with_name(f"lltm-{path.name}")
+
+
+def new(copy: Row) -> Row:
+    """A document without rows, of this machine, commit and time. copy: "gb_per_s", its spread, and "bytes"."""
+    commit, dirty = results_file.commit()
+    return {
+        "schema": SCHEMA,
+        "environment": results_file.environment(),
+        "commit": commit,
+        "dirty": dirty,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "copy": copy,
+        "rows": [],
+    }
+
+
+def save(path: Path, document: Row) -> None:
+    """Write the file, one row a line."""
+    head = {key: value for key, value in document.items() if key != "rows"}
+    rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in document["rows"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(head, indent=2, ensure_ascii=False).removesuffix("\n}")
+    path.write_text(f'{text},\n  "rows": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
+
+
+def load(path: Path) -> Row:
+    """Read a file.
+
+    Raises:
+        ResultsError: it cannot be read, or is not one of these.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise results_file.ResultsError(f"cannot read {path}: {error}") from None
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or document.get("schema") != SCHEMA or any(r.get("case") not in CASES for r in rows):
+        raise results_file.ResultsError(f"{path} is not a file of the LLTM's results")
+    found: Row = document
+    return found
+
+
+def markdown(document: Row) -> str:
+    """Tables of every case that has rows, and what they were measured on."""
+    copy = document["copy"]
+    parts = [
+        f"Measured on one {machine_of(document['environment'])}; commit {commit_of(document)}. "
+        f"100 % is a copy of {copy['bytes'] / 1e9:.1f} GB, {copy['gb_per_s'] / 1000:.2f} TB/s."
+    ]
+    for case in CASES:
+        mine = [row for row in document["rows"] if row["case"] == case]
+        if mine:
+            parts += [HEADINGS[case], table(mine)]
+    return "\n\n".join(parts) + "\n"
+
+
+def insert(page: str, document: Row) -> str:
+    """The page with the tables between its two markers, in place of what stood there.
+
+    Raises:
+        ValueError: it does not have both markers, in order, once.
+    """
+    return between(page, markdown(document))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line a case: forward / backward, or both where they are one; the fastest altogether in bold."""
+    names = list(dict.fromkeys(row["implementation"] for row in rows))
+    lines = [["sizes", "dtype", *names], ["---"] * (2 + len(names))]
+    for sizes, dtype in dict.fromkeys((tuple(row["sizes"]), row["dtype"]) for row in rows):
+        mine = {r["implementation"]: r for r in rows if (tuple(r["sizes"]), r["dtype"]) == (sizes, dtype)}
+        fastest = min(mine, key=lambda name: mine[name]["both"])
+        texts = {name: _cell(row) for name, row in mine.items()}
+        if "share_of_copy" not in mine[fastest]:
+            texts[fastest] = f"**{texts[fastest]}**"
+        lines.append(["×".join(map(str, sizes)), dtype, *(texts.get(name, "–") for name in names)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _cell(row: Row) -> str:
+    if "share_of_copy" in row:
+        return f"{row['share_of_copy']:.1%} ({row['both']:.1f})"
+    return f"{row['forward']:.1f} / {row['backward']:.1f}" if row["backward"] else f"{row['both']:.1f} together"
