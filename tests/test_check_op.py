@@ -10,6 +10,7 @@ from faulty_ops import Mix, assert_found, changed, failing, samples
 from torch import Tensor
 
 from cupyops.torch import CHECKS, check_op
+from cupyops.torch.operator import operator_of
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
@@ -259,10 +260,10 @@ def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.C
 @pytest.mark.gpu
 def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
     """GELU, which has a time to keep to: a minute."""
-    import autograd_bridge as bridge
+    from cupyops.torch.gelu import _gelu
 
     x = torch.randn(37, 19, device="cuda")
-    report = check_op(bridge._gelu, [(x, "none"), (x, "tanh")])
+    report = check_op(_gelu, [(x, "none"), (x, "tanh")])
     assert {row.check for row in report.skipped} <= {"second_device", "sanitizer"}
     assert len(report.rows) == len(CHECKS)
 
@@ -276,7 +277,7 @@ SHIPPED = pytest.mark.parametrize("name", ["gelu", "gelu_backward", "add2", "lay
     ["reference", pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def test_the_shipped_operators_pass(name: str, lane: str) -> None:
-    import autograd_bridge as bridge
+    import autograd_bridge  # noqa: F401  (declares them)
 
     device = "cuda" if lane == "cuda" else "cpu"
     generator = torch.Generator().manual_seed(5)
@@ -291,7 +292,9 @@ def test_the_shipped_operators_pass(name: str, lane: str) -> None:
     # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
     # That their kernels compile cleanly is asked elsewhere, for every architecture.
     checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
-    check_op(getattr(bridge, f"_{name}"), given[name], lanes=[lane], checks=checks)
+    op = operator_of(getattr(torch.ops.cupyops, name).default)
+    assert op is not None
+    check_op(op, given[name], lanes=[lane], checks=checks)
 
 
 def test_every_check_has_a_fault_that_is_planted() -> None:
