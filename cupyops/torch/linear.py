@@ -78,7 +78,12 @@ def _linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None,
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     """The gradient of the bias is what we have to offer; where it is not wanted, or soon summed up, PyTorch's own node
     costs a call less."""
-    if bias is not None and bias.requires_grad and bias_gradient_pays(x.shape[:-1].numel(), bias.numel()):
+    # The rows of x by its elements, which are had sooner than a part of its shape.
+    if (
+        bias is not None
+        and bias.requires_grad
+        and bias_gradient_pays(x.numel() // (weight.shape[-1] or 1), bias.numel())
+    ):
         return apply(x, weight, bias)
     return linear_by_library(x, weight, bias)
 
@@ -169,9 +174,9 @@ def linear_backward(
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> Tensor:
     """gelu(x·Wᵀ + b): :func:`.gelu.gelu` of :func:`linear`, with one pass less in the backward.
 
-    The product is PyTorch's, with the bias in its epilogue; what it gives is kept for the backward, where one kernel makes
-    of it the gradient of the product and the gradient of the bias, its sums in a fixed order. Under autocast the
-    operation is in the lower type.
+    The product is PyTorch's, with the bias in its epilogue, or on sm_90, where it is large and of 16 bits, a kernel's of
+    ours that applies GELU, too. What it gives is kept for the backward, where one kernel makes of it the gradient of the
+    product and the gradient of the bias, its sums in a fixed order. Under autocast the operation is in the lower type.
 
     Args:
         x: (..., K), float16, bfloat16, float32 or float64, any layout.
