@@ -139,12 +139,14 @@ def test_the_fast_lane_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         of_x, of_y = (tensor_map(t.data_ptr(), 4, 64, "float16", 64) for t in (x, y))
         short = tensor_map(x.data_ptr(), 2, 64, "float16", 64)
         launch(x, y, of_x, of_y, 4, 64)
-        assert (len(launched), len(back)) == (2 * fresh + 1, 3 * fresh)
+        assert (len(launched), len(back)) == (2 * fresh + 1, 4 * fresh)
         for wrong in ((x, y, bytes(of_x), of_y), (x, y, of_y, of_y), (x, y, short, of_y)):
             launch(*wrong, 4, 64)
-        assert (len(launched), len(back)) == (2 * fresh + 1, 3 * fresh + 3)
+        assert (len(launched), len(back)) == (2 * fresh + 1, 4 * fresh + 3)
         launch(x, None, of_x, of_y, 4, 64)  # whose map does not matter
-        assert (len(launched), len(back)) == (2 * fresh + 2, 3 * fresh + 3)
+        assert (len(launched), len(back)) == (2 * fresh + 2, 4 * fresh + 3)
+        launch(x, None, of_x, b"short", 4, 64)
+        assert (len(launched), len(back)) == (2 * fresh + 2, 4 * fresh + 4)
 
 
 def test_a_map_is_bytes_that_know_their_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
