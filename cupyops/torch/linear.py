@@ -143,7 +143,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, 0.0]))
     tensor([[11.5000, 17.0000]])
     """
-    if getattr(weight, "ndim", 2) == 1 and bias is None:
+    if bias is None and getattr(weight, "ndim", 2) == 1:
         return linear(x, weight.unsqueeze(0)).squeeze(-1)
     y: Tensor = _linear.call(x, weight, bias)
     return y
