@@ -210,7 +210,7 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
         ahead = [name for name in names if name != "extension" or "build" not in kinds]
         warm_up.run(choice, operators, kinds, ahead, options.warm_up, echo=_echo)
     for op in operators:
-        if "host" in kinds and op not in EXTRA:
+        if "host" in kinds:
             yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
         if "device" in kinds:
             # Row length by row length, so that a run that is cut short keeps what it has.

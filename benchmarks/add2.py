@@ -10,13 +10,22 @@ from torch import Tensor
 import cupyops
 from autograd_bridge import add2, to_cupy, to_torch
 
-from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
+from .cases import (
+    DTYPES,
+    HOST_ELEMENTS,
+    SIZES,
+    Case,
+    Operand,
+    backward_alone,
+    forward_backward,
+    gradient_of,
+    recording,
+)
 from .peers import compiled, triton_kernels
 from .peers.extension import extension
 
 __all__ = ["cases", "host_cases"]
 
-HOST_ELEMENTS = 1024
 # Below this the backward, three or four launches from autograd, measures the host; that is what host_cases() is for.
 LEAST_BACKWARD = 2**24
 

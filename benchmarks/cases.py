@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = [
     "DTYPES",
     "EXTRA",
+    "HOST_ELEMENTS",
     "OPERATORS",
     "PRODUCTS",
     "ROWWISE",
@@ -37,6 +38,7 @@ __all__ = [
 OPERATORS = ("add2", "gelu", "layer_norm", "linear")
 # What is measured only when asked for, into a file of its own: operators of examples and documentation.
 EXTRA = ("own_ops", "tutorial")
+HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = ("layer_norm",)
 # Matrix products of a library, on shapes of their own, beside PyTorch alone.
@@ -302,6 +304,7 @@ class Choice:
 
 
 def host_cases(op: str) -> Iterator[Case]:
-    """The operator's cases for the host's time per call, on operands too small to keep a GPU busy."""
-    cases: Iterator[Case] = importlib.import_module(f"benchmarks.{op}").host_cases()
+    """The operator's cases for the host's time per call, on operands too small to keep a GPU busy; there may be none."""
+    make = getattr(importlib.import_module(f"benchmarks.{op}"), "host_cases", None)
+    cases: Iterator[Case] = iter(()) if make is None else make()
     return cases

@@ -12,13 +12,12 @@ from torch import Tensor
 import cupyops
 from autograd_bridge import gelu, gelu_backward, to_cupy, to_torch
 
-from .cases import DTYPES, SIZES, Case, Operand, forward_backward, gradient_of, recording
+from .cases import DTYPES, HOST_ELEMENTS, SIZES, Case, Operand, forward_backward, gradient_of, recording
 from .peers import compiled, triton_kernels
 from .peers.extension import extension
 
 __all__ = ["cases", "host_cases"]
 
-HOST_ELEMENTS = 1024
 
 Makers = dict[str, Callable[[], Callable[..., Any]]]
 

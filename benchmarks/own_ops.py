@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from examples.own_op import swiglu as declared_swiglu
 from examples.own_ops.cross_entropy import cross_entropy
 from examples.own_ops.dropout import dropout
 from examples.own_ops.rms_norm import rms_norm
@@ -15,10 +16,10 @@ from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
 
-from .cases import SIZES, Case, Operand, gradient_of
-from .peers import compiled, triton_kernels
+from .cases import HOST_ELEMENTS, SIZES, Case, Operand, forward_backward, gradient_of, recording
+from .peers import compiled, raw_function, triton_kernels
 
-__all__ = ["cases"]
+__all__ = ["cases", "host_cases"]
 
 N = 4096
 LEAST = 2**26  # elements: what is asked of these operators is said of large operands
@@ -53,6 +54,29 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
         yield from _cross_entropy(n)
         yield from _rotary(n)
         yield from _dropout(n)
+
+
+def host_cases() -> Iterator[Case]:
+    """SwiGLU of 1024 elements, declared with one launch in each direction (``examples/own_op.py``), beside the same launches
+    in an ``autograd.Function`` written by hand: without gradient, forward that records one, forward and backward."""
+    x = Operand((HOST_ELEMENTS,), torch.float32)
+
+    def expression(a: Tensor, b: Tensor) -> Tensor:
+        return F.silu(a) * b
+
+    makers = {"ours": lambda: declared_swiglu, "eager": lambda: expression, "function": lambda: raw_function("swiglu")}
+    common: dict[str, Any] = {"implementations": makers, "capturable": False}
+    yield _case("swiglu, declared", "forward", [x, x], [x], reference=expression, **common)
+    yield _case("swiglu, declared", "forward, recording", [x, x], [x], reference=expression, bind=recording, **common)
+    yield _case(
+        "swiglu, declared",
+        "forward and backward",
+        [x, x, x],
+        [x, x],
+        reference=gradient_of(expression),
+        bind=forward_backward,
+        **common,
+    )
 
 
 def _case(

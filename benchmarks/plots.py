@@ -20,6 +20,7 @@ COLOURS = {
     "liger": "#d55e00",
     "extension": "#7f7f7f",
     "dlpack": "#56b4e9",
+    "function": "#8c564b",
 }
 # Of an operator on rows, the lengths that stand for the rest where there is no room for all.
 TYPICAL_LENGTHS = (1024, 8192)

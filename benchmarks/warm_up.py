@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from .cases import EXTRA, Case, Choice, host_cases
+from .cases import Case, Choice, host_cases
 from .peers import Unavailable
 
 __all__ = ["compile_each", "run"]
@@ -81,7 +81,7 @@ def share(choice: Choice, ops: Sequence[str], kinds: Sequence[str], part: int, p
     """Every parts-th of the chosen cases, shuffled: forward and backward, which takes longer, alternate."""
     cases: list[Case] = []
     for op in ops:
-        cases += host_cases(op) if "host" in kinds and op not in EXTRA else ()
+        cases += host_cases(op) if "host" in kinds else ()
         cases += choice.cases(op) if "device" in kinds else ()
     random.Random(0).shuffle(cases)
     return iter(cases[part::parts])

@@ -1,7 +1,7 @@
 """Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,7 +42,7 @@ def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, gra
 
 
 def _kernel(text: str, name: str, geometry: Geometry, plan: Plan, dtype: str, constants: Mapping[str, int]) -> Kernel:
-    choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t"), dtype)
+    choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
     return Kernel(
         text,
         name,
@@ -64,17 +64,12 @@ for _dtype in FLOATS:
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
 
 
-def forward(x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float) -> tuple[Any, Any]:
-    """The body of layer_norm: y of x's shape and dtype, and the statistics (2, *batch, 1...)."""
-    y, _, stats = _forward(x, None, weight, bias, normalized_shape, eps)
+def forward(
+    x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float, dtype: str | None = None
+) -> tuple[Any, Any]:
+    """The body of layer_norm: y of x's shape, in x's dtype or the one named, and the statistics (2, *batch, 1...)."""
+    y, _, stats = add_forward(x, None, weight, bias, normalized_shape, eps, dtype)
     return y, stats
-
-
-def add_forward(
-    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
-) -> tuple[Any, Any, Any]:
-    """The body of add_layer_norm: y, s = x + residual, and the statistics of s."""
-    return _forward(x, residual, weight, bias, normalized_shape, eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,86 +77,119 @@ class Call:
     """What a call comes to, once its arrays' shapes, dtypes and devices have been checked.
 
     Attributes:
-        kernels: what is launched, in this order, each with its sizes.
+        launches: kernels in this order, what each is for, and its sizes.
         dtype, stats: of the sum, and the shape of the statistics.
+        result: dtype of y.
         rows, n: the matrix.
         partial: shape of what blocks leave of the gradients of weight and bias, or None.
     """
 
-    kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
+    launches: tuple[tuple[Kernel, str, tuple[int, ...]], ...]
     dtype: str
     stats: tuple[int, ...]
+    result: str
     rows: int
     n: int
     partial: tuple[int, int, int] | None = None
 
 
-# Calls by all that they depend on. To check and to choose takes twice as long as to launch.
+# Calls by all that they depend on; those of a backward depend on more. To check and to choose takes twice as long as to
+# launch, and a key that is written out half as long as one by a loop.
 _CALLS: dict[tuple[Any, ...], Call] = {}
 _MOST_CALLS = 4096
 
 
-def _remembered(choose: Callable[..., Call], library: Any, shape: Sequence[int], *arrays: Any, **wants: bool) -> Call:
-    if library.is_fake(arrays[0]):
-        return choose(library, shape, *arrays, **wants)  # sizes may be symbols
-    # CuPy's devices have no hash.
-    of_arrays = [None if a is None else (a.shape, a.dtype, getattr(a.device, "id", a.device)) for a in arrays]
-    key = (choose, tuple(shape), *of_arrays, *wants.values())
-    call = _CALLS.get(key)
-    if call is None:
-        call = choose(library, shape, *arrays, **wants)
-        if len(_CALLS) >= _MOST_CALLS:
-            _CALLS.clear()
-        _CALLS[key] = call
+def _remember(key: tuple[Any, ...], call: Call) -> Call:
+    if len(_CALLS) >= _MOST_CALLS:
+        _CALLS.clear()
+    _CALLS[key] = call
     return call
 
 
-def _forward(
-    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float
+def add_forward(
+    x: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
 ) -> tuple[Any, Any, Any]:
+    """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s."""
     library = LIBRARIES[type(x)]
-    call = _remembered(_forward_call, library, normalized_shape, x, residual, weight, bias)
-    x, residual, weight, bias = (None if a is None else library.contiguous(a) for a in (x, residual, weight, bias))
-    y = library.empty(x.shape, call.dtype, x)
-    s = None if residual is None else library.empty(x.shape, call.dtype, x)
+    if library.is_fake(x):  # sizes may be symbols
+        call = _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
+    else:
+        device = library.device_index
+        key = (
+            tuple(normalized_shape),
+            dtype,
+            (x.shape, x.dtype, device(x)),
+            None if residual is None else (residual.shape, residual.dtype, device(residual)),
+            None if weight is None else (weight.shape, weight.dtype, device(weight)),
+            None if bias is None else (bias.shape, bias.dtype, device(bias)),
+        )
+        call = _CALLS.get(key) or _remember(
+            key, _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
+        )
+    contiguous = library.contiguous
+    x = contiguous(x)
+    weight = None if weight is None else contiguous(weight)
+    bias = None if bias is None else contiguous(bias)
+    s = None
+    if residual is not None:
+        residual = contiguous(residual)
+        s = library.empty(x.shape, call.dtype, x)
+    # The cheapest way to an array is one like another.
+    like = x if s is None else s
+    y = library.empty_like(like) if call.result == call.dtype else library.empty(x.shape, call.result, x)
     stats = library.empty(call.stats, DTYPES[call.dtype].acc, x)
-    for kernel, sizes in call.kernels:
-        kernel.launch_fresh(x, residual, weight, bias, s, y, stats, *sizes, eps)
-    if not call.kernels and not library.is_fake(y):
+    for kernel, _, sizes in call.launches:
+        kernel.launch_fresh(x, residual, weight, bias, like, y, stats, *sizes, eps)
+    if not call.launches and not library.is_fake(y):
         _fill_empty(stats, call.rows)
     return y, s, stats
 
 
-def _forward_call(library: Any, normalized_shape: Sequence[int], x: Any, residual: Any, weight: Any, bias: Any) -> Call:
+def _forward_call(
+    library: Any,
+    normalized_shape: Sequence[int],
+    x: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any,
+    result: str | None,
+) -> Call:
     if residual is not None:
         check_residual(x, residual)
     dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
-    check(x, dtype, weight, bias, normalized_shape)
+    check(x, dtype, weight, bias, normalized_shape, result)
     check_devices("layer_norm", x=x, residual=residual, weight=weight, bias=bias)
     batch = x.shape[: len(x.shape) - len(normalized_shape)]
     n, rows = math.prod(normalized_shape), math.prod(batch)
     stats = (2, *batch, *(1,) * len(normalized_shape))
+    about = dtype, stats, result or dtype, rows, n
     if library.is_fake(x) or rows == 0 or n == 0:
-        return Call((), dtype, stats, rows, n)
+        return Call((), *about)
     input_bytes = sum(DTYPES[library.dtype_name(a)].itemsize for a in (x, residual) if a is not None)
     weights = next((a for a in (weight, bias) if a is not None), None)
     weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
     device = library.device_index(x)
-    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device))
+    result_bytes = DTYPES[result or dtype].itemsize
+    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device), result_bytes)
     kernel = forward_kernel(plan, dtype, residual is not None)
-    if plan.kind != "wide":
-        return Call(((kernel, (rows, n)),), dtype, stats, rows, n)
-    types = (library.dtype_name(x), None if residual is None else library.dtype_name(residual), dtype)
-    at_once = _at_once(kernel, (*types, None if weights is None else library.dtype_name(weights)), device)
-    return Call(((kernel, (rows, n, min(at_once // plan.cluster, rows))),), dtype, stats, rows, n)
+    sizes: tuple[int, ...] = (rows, n)
+    if plan.kind == "wide":
+        named = {"x_t": library.dtype_name(x), "y_t": result or dtype}
+        named |= {} if residual is None else {"residual_t": library.dtype_name(residual)}
+        named |= {} if weights is None else {"weight_t": library.dtype_name(weights)}
+        sizes = (rows, n, min(_at_once(kernel, dtype, named, device) // plan.cluster, rows))
+    return Call(((kernel, "y", sizes),), *about)
 
 
-def _at_once(kernel: Kernel, types: tuple[str | None, ...], device: int) -> int:
-    """How many blocks run at once, for blocks that stay: types of x, residual, sum and weight, None for an absent one."""
-    x, residual, dtype, weight = types
-    assert dtype is not None
-    named = {"x_t": x or dtype, "residual_t": residual or dtype, "scalar_t": dtype, "weight_t": weight or dtype}
-    return kernel.resident_blocks({name: named[name] for name in kernel.signature.bindings}, device)
+def _at_once(kernel: Kernel, dtype: str, named: Mapping[str, str], device: int) -> int:
+    """How many blocks run at once, for blocks that stay: types that are not named are the dtype of the sum."""
+    return kernel.resident_blocks({name: named.get(name, dtype) for name in kernel.signature.bindings}, device)
 
 
 def _fill_empty(stats: Any, rows: int) -> None:
@@ -186,31 +214,47 @@ def backward(
     """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); what is not wanted
     has no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of this gradient."""
     library = LIBRARIES[type(x)]
-    arrays = (x, grad_y, stats, weight, grad_sum)
-    call = _remembered(
-        _backward_call, library, normalized_shape, *arrays, want_x=want_x, want_affine=want_weight or want_bias
-    )
-    x, grad_y, stats, weight, grad_sum = (None if a is None else library.contiguous(a) for a in arrays)
-    weight_dtype = call.dtype if weight is None else library.dtype_name(weight)
-    grad_x = library.empty(x.shape if want_x else (0,), call.dtype, x)
-    grad_weight = library.empty(normalized_shape if want_weight else (0,), weight_dtype, x)
-    grad_bias = library.empty(normalized_shape if want_bias else (0,), weight_dtype, x)
-    found = grad_x, grad_weight, grad_bias
-    partial = None if call.partial is None else library.empty(call.partial, DTYPES[call.dtype].acc, x)
-    for kernel, sizes in call.kernels:
-        if kernel is COLUMN_SUMS:
+    about = x, grad_y, stats, weight, grad_sum, want_x, want_weight or want_bias
+    if library.is_fake(x):  # sizes may be symbols
+        call = _backward_call(library, normalized_shape, *about)
+    else:
+        device = library.device_index
+        key = (
+            tuple(normalized_shape),
+            (want_x, want_weight or want_bias),
+            (x.shape, x.dtype, device(x)),
+            (grad_y.shape, grad_y.dtype, device(grad_y)),
+            (stats.shape, stats.dtype, device(stats)),
+            None if weight is None else (weight.shape, weight.dtype, device(weight)),
+            None if grad_sum is None else (grad_sum.shape, grad_sum.dtype, device(grad_sum)),
+        )
+        call = _CALLS.get(key) or _remember(key, _backward_call(library, normalized_shape, *about))
+    contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
+    x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
+    weight = None if weight is None else contiguous(weight)
+    grad_sum = None if grad_sum is None else contiguous(grad_sum)
+    grad_x = empty_like(x) if want_x else empty((0,), call.dtype, x)
+    if weight is not None and want_weight and want_bias:
+        grad_weight, grad_bias = empty_like(weight), empty_like(weight)
+    else:
+        weight_dtype = call.dtype if weight is None else library.dtype_name(weight)
+        grad_weight = empty(normalized_shape if want_weight else (0,), weight_dtype, x)
+        grad_bias = empty(normalized_shape if want_bias else (0,), weight_dtype, x)
+    partial = None if call.partial is None else empty(call.partial, DTYPES[call.dtype].acc, x)
+    for kernel, makes, sizes in call.launches:
+        if makes == "x and parts":
+            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
+        elif makes == "sums":
             of_weight, of_bias = (grad_weight if want_weight else None), (grad_bias if want_bias else None)
             kernel.launch_fresh(partial, of_weight, of_bias, *sizes)
-        elif "partial" not in kernel.signature.names:
+        elif makes == "x":
             kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
         else:
-            makes_x = kernel.constants.get("WANT_X", 1)
-            more, written = (grad_sum, grad_x) if makes_x else (None, None)
-            kernel.launch_fresh(grad_y, x, stats, weight, more, written, partial, *sizes)
-    if not call.kernels and not library.is_fake(grad_x):
+            kernel.launch_fresh(grad_y, x, stats, weight, None, None, partial, *sizes)
+    if not call.launches and not library.is_fake(grad_x):
         for gradient in (grad_weight, grad_bias):
             gradient[...] = 0
-    return found
+    return grad_x, grad_weight, grad_bias
 
 
 def _backward_call(
@@ -221,7 +265,6 @@ def _backward_call(
     stats: Any,
     weight: Any,
     grad_sum: Any,
-    *,
     want_x: bool,
     want_affine: bool,
 ) -> Call:
@@ -229,28 +272,31 @@ def _backward_call(
     check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
     check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
     n, rows = math.prod(normalized_shape), math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
+    result = library.dtype_name(grad_y)
+    about = dtype, (), result, rows, n
     if library.is_fake(x) or rows == 0 or n == 0:
-        return Call((), dtype, (), rows, n)
+        return Call((), *about)
     weight_dtype = dtype if weight is None else library.dtype_name(weight)
     device = library.device_index(x)
-    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device))
-    kernels: list[tuple[Kernel, tuple[int, ...]]] = []
+    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device), DTYPES[result].itemsize)
+    launches: list[tuple[Kernel, str, tuple[int, ...]]] = []
     more = grad_sum is not None
     if not want_x or plan.kind == "streaming":
         if want_x:
-            kernels.append((backward_kernel(plan, dtype, True, False, more), (rows, n)))
+            launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
         plan, want_x, more = backward_columns(n, dtype), False, False
     partial = None
     if want_x or want_affine:
         kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
-        at_once = _at_once(kernel, (None, None, dtype, weight_dtype), device) // plan.cluster
+        at_once = _at_once(kernel, dtype, {"y_t": result, "weight_t": weight_dtype}, device) // plan.cluster
         tiles = 1 if want_x else -(-n // plan.slice)
         parts = max(1, min(at_once // tiles, -(-rows // plan.groups)))
-        kernels.append((kernel, (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)))
+        sizes = (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)
+        launches.append((kernel, "x and parts" if want_x else "parts", sizes))
         if want_affine:
             partial = (2, parts, n)
-            kernels.append((COLUMN_SUMS, (parts, n)))
-    return Call(tuple(kernels), dtype, (), rows, n, partial)
+            launches.append((COLUMN_SUMS, "sums", (parts, n)))
+    return Call(tuple(launches), *about, partial)
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -261,6 +307,15 @@ def _as_cupy(where: str, **arrays: Any) -> list[Any]:
     return [None if a is None else as_cupy(a, where, name) for name, a in arrays.items()]
 
 
+def _name_of(dtype: Any) -> str | None:
+    """Of a dtype as NumPy and CuPy take them."""
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    import numpy
+
+    return str(numpy.dtype(dtype))
+
+
 def layer_norm(
     x: Any,
     normalized_shape: int | Sequence[int],
@@ -269,6 +324,7 @@ def layer_norm(
     eps: float = 1e-5,
     *,
     return_stats: bool = False,
+    dtype: Any = None,
 ) -> Any:
     """Layer normalisation of any array on a GPU, without PyTorch.
 
@@ -281,13 +337,14 @@ def layer_norm(
         weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
         eps: what is added to the variance.
         return_stats: also give mean and 1/√(var + eps).
+        dtype: of y, rounded to it once, as NumPy's or by its name; by default x's.
 
     Returns:
-        A CuPy array of x's shape and dtype, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
+        A CuPy array of x's shape, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
         in place of each dimension of ``normalized_shape``. Computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or not floating.
+        TypeError: x is no array, or it or the dtype not floating.
         RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
         ValueError: an array in host memory, or on another device than x.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
@@ -295,7 +352,7 @@ def layer_norm(
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
     x, weight, bias = _as_cupy("layer_norm", x=x, weight=weight, bias=bias)
-    y, stats = forward(x, weight, bias, _shape(normalized_shape), eps)
+    y, stats = forward(x, weight, bias, _shape(normalized_shape), eps, _name_of(dtype))
     return (y, stats[0], stats[1]) if return_stats else y
 
 
@@ -306,12 +363,14 @@ def add_layer_norm(
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
+    *,
+    dtype: Any = None,
 ) -> tuple[Any, Any]:
     """s = x + residual and the layer normalisation of s in one pass, of any arrays on a GPU, without PyTorch.
 
     Args:
         x, residual: of one shape; their dtypes are promoted as ``cupy.result_type`` says.
-        normalized_shape, weight, bias, eps: as for :func:`layer_norm` of s.
+        normalized_shape, weight, bias, eps, dtype: as for :func:`layer_norm` of s; s itself keeps its dtype.
 
     Returns:
         CuPy arrays (y, s).
@@ -320,7 +379,7 @@ def add_layer_norm(
         ValueError: residual has not x's shape; else as :func:`layer_norm`.
     """
     x, residual, weight, bias = _as_cupy("add_layer_norm", x=x, residual=residual, weight=weight, bias=bias)
-    y, s, _ = add_forward(x, residual, weight, bias, _shape(normalized_shape), eps)
+    y, s, _ = add_forward(x, residual, weight, bias, _shape(normalized_shape), eps, _name_of(dtype))
     return y, s
 
 
@@ -338,7 +397,7 @@ def layer_norm_backward(
     """Gradient of :func:`layer_norm`, without PyTorch.
 
     Args:
-        grad_y: gradient of the result, of x's shape and dtype.
+        grad_y: gradient of the result, of x's shape and the result's dtype.
         x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
         stats: mean and rstd, stacked: (2, ...).
         grad_sum: added to the gradient of x: that of the sum of :func:`add_layer_norm`, if it has been used further.

@@ -39,21 +39,26 @@ def check_shape(x: Any, normalized_shape: Sequence[int], weight: Any = None, bia
         )
 
 
-def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Sequence[int]) -> None:
+def check(
+    x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Sequence[int], result: str | None = None
+) -> None:
     """Refuses what no lane takes: the same words for a body and for a reference.
 
     Args:
         dtype: of the sum that is normalised.
+        result: that is asked for, or None.
 
     Raises:
         RuntimeError: shapes as :func:`check_shape`; a weight or bias of another dtype than x, unless it is float32 beside
             x of 16 bits, or the two of different dtypes.
-        TypeError: x is not floating.
+        TypeError: x or the result is not floating.
         ValueError: a row of more than 2^31 - 2^16 elements.
     """
     check_shape(x, normalized_shape, weight, bias)
     if dtype not in FLOATS:
         raise TypeError(expected("layer_norm", "x", f"have dtype {' or '.join(FLOATS)}", dtype))
+    if result is not None and result not in FLOATS:
+        raise TypeError(expected("layer_norm", "dtype", f"be {' or '.join(FLOATS)}", result))
     allowed = (dtype, "float32") if DTYPES[dtype].itemsize == 2 else (dtype,)
     library = LIBRARIES[type(x)]
     names = [library.dtype_name(p) for p in (weight, bias) if p is not None]
@@ -88,19 +93,19 @@ def check_backward(
 
     Raises:
         ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
-        TypeError: dtypes that are not x's.
+        TypeError: a grad_y that is not floating, or a grad_sum of another dtype than x.
     """
     check(x, dtype, weight, None, normalized_shape)
     library = LIBRARIES[type(x)]
-    for name, gradient in (("grad_y", grad_y), ("grad_sum", grad_sum)):
+    for name, gradient, allowed in (("grad_y", grad_y, FLOATS), ("grad_sum", grad_sum, (dtype,))):
         if gradient is None:
             continue
         if gradient.shape != x.shape:
             raise ValueError(
                 expected("layer_norm_backward", name, f"have x's shape {tuple(x.shape)}", tuple(gradient.shape))
             )
-        if library.dtype_name(gradient) != dtype:
-            raise TypeError(expected("layer_norm_backward", name, f"have dtype {dtype}", library.dtype_name(gradient)))
+        if (found := library.dtype_name(gradient)) not in allowed:
+            raise TypeError(expected("layer_norm_backward", name, f"have dtype {' or '.join(allowed)}", found))
     wanted = (2, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
     if tuple(stats.shape) != wanted:
         raise ValueError(expected("layer_norm_backward", "stats", f"have shape {wanted}", tuple(stats.shape)))

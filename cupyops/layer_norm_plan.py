@@ -123,13 +123,14 @@ _FORWARD_32 = (
 _FORWARD_16 = (
     (8, 2, 1, 128, 1),
     (16, 4, 1, 256, 1),
-    (32, 2, 2, 128, 5),
+    (32, 8, 1, 128, 5),
     (64, 4, 2, 256, 3),
     (96, 3, 1, 128, 8),
-    (128, 4, 1, 128, 5),
+    (128, 2, 2, 64, 8),
+    (256, 2, 2, 128, 6),
     (512, 4, 1, 256, 5),
     (640, 5, 1, 256, 4),
-    (1024, 4, 2, 256, 3),
+    (1024, 4, 1, 256, 5),
     (2048, 8, 1, 256, 3),
     (4096, 8, 1, 512, 1),
 )
@@ -138,15 +139,18 @@ _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
 
 
 @cache
-def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int) -> Plan:
+def forward_plan(
+    n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int | None = None
+) -> Plan:
     """The way of a forward.
 
     Args:
         n: elements of a row.
-        dtype: of the sum and of the result.
+        dtype: of the sum.
         input_bytes: of one element of x and, where there is one, of the residual.
         weight_bytes: of one element of weight and bias.
         capability: of the GPU, 90 for sm_90.
+        result_bytes: of an element of the result; as of the sum by default.
     """
     itemsize = DTYPES[dtype].itemsize
     lanes = lanes_for(n, itemsize)
@@ -161,8 +165,9 @@ def forward_plan(n: int, dtype: str, input_bytes: int, weight_bytes: int, capabi
         if accesses <= most:
             threads = threads_for(accesses, vectors)
             block = max(block, threads) // threads * threads
-            # Wider weights take registers, too.
-            wanted = min_blocks if weight_bytes <= itemsize else min_blocks * 3 // 4
+            # Wider weights take registers, too, and so does a result of float64 beside 16 bits.
+            wider = weight_bytes > itemsize or (result_bytes or itemsize) > 2 * itemsize
+            wanted = min_blocks * 3 // 4 if wider else min_blocks
             return Plan(
                 "registers",
                 block,
@@ -209,28 +214,35 @@ def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_by
 
 
 @cache
-def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int) -> Plan:
+def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int | None = None) -> Plan:
     """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
 
     A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
-    bias beside two rows. Weights wider than x take more of them, so fewer threads share the rest.
+    bias beside two rows. Weights wider than x take more of them, so fewer threads share the rest; so do gradients of a result that
+    is wider, and stages have no room for those.
+
+    Args:
+        n, dtype, weight_bytes, capability: as for :func:`forward_plan`.
+        grad_bytes: of an element of the result's gradient; as x's by default.
     """
     itemsize = DTYPES[dtype].itemsize
+    grad_bytes = grad_bytes or itemsize
     lanes = min(lanes_for(n, itemsize), 4)
     if itemsize == 2 and lanes == 4:
-        plan = _backward_16(n // lanes, weight_bytes, capability)
+        plan = _backward_16(n // lanes, max(weight_bytes, grad_bytes), capability)
         return plan or Plan("streaming", 512, 512, lanes, 2)
     columns = 8 if itemsize == 2 else 4 if itemsize == 4 else 2
     vectors = max(1, columns // lanes)
     accesses = n // lanes
     clusters = (1, 2, 4, 8) if capability >= CLUSTERS_SINCE and lanes * itemsize >= 8 else (1,)
-    if itemsize == 4 and lanes == 4 and accesses > 1280 and capability >= CLUSTERS_SINCE:
-        plan = _wide_backward(accesses)
+    if itemsize == 4 and lanes == 4 and accesses > 1280 and capability >= CLUSTERS_SINCE and grad_bytes <= itemsize:
+        plan = _wide_backward(accesses, grad_bytes)
         if plan is not None:
             return plan
     if itemsize == 4 and lanes == 4 and 1024 < accesses <= 1280:
         vectors = 2
-    at_once = MOST_THREADS if weight_bytes <= itemsize and lanes * itemsize >= 8 else 768
+    wider = max(weight_bytes, grad_bytes) > itemsize
+    at_once = MOST_THREADS if not wider and lanes * itemsize >= 8 else 768 if grad_bytes <= 2 * itemsize else 512
     most = at_once if itemsize < 8 else 512
     for cluster in clusters:
         threads = threads_for(accesses, vectors * cluster)
@@ -259,10 +271,13 @@ _BACKWARD_16 = (
 )
 
 
-def _backward_16(accesses: int, weight_bytes: int, capability: int) -> Plan | None:
+def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
+    """``widest``: bytes of an element of the weights or of the result's gradient."""
     for most, vectors, cluster, block, min_blocks in _BACKWARD_16:
         if accesses > most:
             continue
+        if block == 512 and widest == 8:
+            break
         if capability < CLUSTERS_SINCE:
             if accesses > 2048:
                 break
@@ -270,20 +285,20 @@ def _backward_16(accesses: int, weight_bytes: int, capability: int) -> Plan | No
                 cluster, block, min_blocks = 1, 512, 1
         threads = threads_for(accesses, vectors * cluster)
         block = max(block, threads) // threads * threads
-        if weight_bytes > 2:
+        if widest > 2:
             min_blocks = max(1, min_blocks * 3 // 4)
         full = threads * vectors * cluster == accesses
         return Plan("registers", block, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
     return None
 
 
-def _wide_backward(accesses: int) -> Plan | None:
+def _wide_backward(accesses: int, grad_bytes: int) -> Plan | None:
     """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor."""
     for most, vectors, cluster, min_blocks in ((2048, 2, 8, 4), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 4, 8, 1)):
         if accesses <= most:
             threads = threads_for(accesses, vectors * cluster)
             plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=3)
-            return replace(plan, full=plan.slice * cluster == accesses * 4, shared=3 * plan.slice * 2 * 4)
+            return replace(plan, full=plan.slice * cluster == accesses * 4, shared=3 * plan.slice * (4 + grad_bytes))
     return None
 
 

@@ -19,6 +19,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from .dtypes import DTYPES, INTEGERS
 from .errors import nearest
@@ -101,7 +102,7 @@ class Signature:
     kernel: str
     parameters: tuple[Parameter, ...]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters)
 

@@ -2,7 +2,7 @@
 //
 //   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
 //
-//   s = x, or x + residual rounded to scalar_t      s, y: scalar_t (M, N)      arithmetic in acc_t
+//   s = x, or x + residual rounded to scalar_t      s: scalar_t (M, N)      arithmetic in acc_t      y: y_t (M, N)
 //   γ weight, β bias: weight_t (N), each may be absent      stats: acc_t (2, M), mean and rstd
 //
 // Three ways, by the length of a row: in registers, several rows a block, or one in a cluster of blocks
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_stats(acc_t* stats, long long row, long lo
 template <int R>
 __device__ __forceinline__ void write_normalized(
     const Packed<scalar_t> (&held)[R][VECTORS], const Normalizer (&of)[R], int rows, const Columns& columns,
-    const Affine& affine, scalar_t* y, long long N) {
+    const Affine& affine, y_t* y, long long N) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
         if (!columns.has(v)) break;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_normalized(
 #pragma unroll
             for (int k = 0; k < LANES; ++k)
                 out[k] = fma(fma(held[r][v][k] - of[r].mean, of[r].rstd, of[r].shift), weight[k], bias[k]);
-            Packed<scalar_t> packed;
+            Packed<y_t> packed;
             packed.set(out);
             store_packed(y + r * N + columns.of(v), packed, affine.vectors);
         }
@@ -116,8 +116,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const residual_t* __restrict__ residual,  // (M, N) or null
     const weight_t* __restrict__ weight,      // (N) or null
     const weight_t* __restrict__ bias,        // (N) or null
-    scalar_t* __restrict__ sum,               // (M, N) or null
-    scalar_t* __restrict__ y,                 // (M, N)
+    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
+    y_t* __restrict__ y,                      // (M, N)
     acc_t* __restrict__ stats,                // (2, M)
     long long M, long long N, acc_t eps) {
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
@@ -172,8 +172,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const residual_t* __restrict__ residual,  // (M, N) or null
     const weight_t* __restrict__ weight,      // (N) or null
     const weight_t* __restrict__ bias,        // (N) or null
-    scalar_t* __restrict__ sum,               // (M, N) or null
-    scalar_t* __restrict__ y,                 // (M, N)
+    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
+    y_t* __restrict__ y,                      // (M, N)
     acc_t* __restrict__ stats,                // (2, M)
     long long M, long long N, long long groups, acc_t eps) {
     __shared__ Arrivals arrivals[STAGES];
@@ -248,8 +248,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     const residual_t* __restrict__ residual,  // (M, N) or null
     const weight_t* __restrict__ weight,      // (N) or null
     const weight_t* __restrict__ bias,        // (N) or null
-    scalar_t* __restrict__ sum,               // (M, N) or null
-    scalar_t* __restrict__ y,                 // (M, N)
+    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
+    y_t* __restrict__ y,                      // (M, N)
     acc_t* __restrict__ stats,                // (2, M)
     long long M, long long N, acc_t eps) {
     __shared__ Moments parts[PARTS];

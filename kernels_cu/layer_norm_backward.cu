@@ -3,7 +3,7 @@
 //
 //   dL/ds = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dγ = Σ_rows g·x̂,    dL/dβ = Σ_rows g
 //
-//   g, s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
+//   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
 //
 // In registers, with stages, or streaming, as the forward. Each block leaves its part of dL/dγ and dL/dβ, and column_sums
 // adds them up in a fixed order: nothing is atomic.
@@ -33,7 +33,7 @@ struct BackwardRow {
 
     // The sums of w and of w·x̂ grow by LANES elements.
     __device__ __forceinline__ void sum(
-        const Packed<scalar_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, acc_t (&sums)[2]) const {
+        const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, acc_t (&sums)[2]) const {
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
             const acc_t w = product(g[k], weight[k]);
@@ -44,7 +44,7 @@ struct BackwardRow {
 
     // So do this thread's parts of dL/dγ and dL/dβ.
     __device__ __forceinline__ void sum_affine(
-        const Packed<scalar_t>& g, const Packed<scalar_t>& s, acc_t (&grad_weight)[LANES], acc_t (&grad_bias)[LANES]) const {
+        const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&grad_weight)[LANES], acc_t (&grad_bias)[LANES]) const {
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
             grad_weight[k] = fma(g[k], (s[k] - mean) * rstd, grad_weight[k]);
@@ -54,7 +54,7 @@ struct BackwardRow {
 
     // dL/ds of LANES elements, with mean(w) and mean(w·x̂); where s itself has been used further, that gradient is added.
     __device__ __forceinline__ void store(
-        const Packed<scalar_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&means)[2],
+        const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&means)[2],
         const scalar_t* grad_sum, scalar_t* grad_x, bool vectors) const {
         acc_t out[LANES];
         const acc_t slope = -rstd * means[1];
@@ -86,7 +86,7 @@ struct ColumnGradients {
     }
 
     __device__ __forceinline__ void take(
-        int v, const BackwardRow& row, const Packed<scalar_t>& g, const Packed<scalar_t>& s, acc_t (&sums)[2]) {
+        int v, const BackwardRow& row, const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&sums)[2]) {
         if (WANT_AFFINE) row.sum_affine(g, s, grad_weight[v], grad_bias[v]);
         if (WANT_X) row.sum(g, s, weight[v], sums);
     }
@@ -121,7 +121,7 @@ struct ColumnGradients {
 //
 // Without dL/dx nothing has to be summed over a row: each block has a slice, and so many blocks share a row.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward(
-    const scalar_t* __restrict__ grad_y,    // (M, N)
+    const y_t* __restrict__ grad_y,         // (M, N)
     const scalar_t* __restrict__ s,         // (M, N)
     const acc_t* __restrict__ stats,        // (2, M)
     const weight_t* __restrict__ weight,    // (N) or null
@@ -140,7 +140,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const long long groups = parts * GROUPS, first = part * GROUPS + group_of_block();
     const acc_t one_by_n = columns.one_by_n();
     ColumnGradients gradients(weight, columns, vectors);
-    Packed<scalar_t> g[VECTORS], h[VECTORS], next_g[VECTORS], next_h[VECTORS];
+    Packed<y_t> g[VECTORS], next_g[VECTORS];
+    Packed<scalar_t> h[VECTORS], next_h[VECTORS];
     acc_t next_mean = 0, next_rstd = 0;
     auto fetch = [&](long long row) {
         if (row >= M) return;
@@ -203,7 +204,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 // As layer_norm_forward_wide: the next row is summed while a row's sums meet. A row is read from its stage a second time,
 // since registers hold dL/dγ and dL/dβ.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_wide(
-    const scalar_t* __restrict__ grad_y,    // (M, N)
+    const y_t* __restrict__ grad_y,         // (M, N)
     const scalar_t* __restrict__ s,         // (M, N)
     const acc_t* __restrict__ stats,        // (2, M)
     const weight_t* __restrict__ weight,    // (N) or null
@@ -213,11 +214,14 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     long long M, long long N, long long parts) {
     __shared__ Arrivals arrivals[STAGES], done[STAGES];
     __shared__ Meeting<TwoSums> meeting;
-    const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x);
+    typedef Stages<y_t, scalar_t> Inputs;
+    // Where both are of one size, what an access is aligned for, copies are.
+    const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x) &&
+                         (sizeof(y_t) == sizeof(scalar_t) || Inputs::can_copy(N, grad_y, s));
     const Columns columns = columns_of_block(N);
     const long long first = group_of_grid();
     const acc_t one_by_n = columns.one_by_n();
-    Stages<scalar_t, scalar_t> stages(arrivals, columns);
+    Inputs stages(arrivals, columns);
     if (threadIdx.x == 0) {
         stages.open();
         meeting.open();
@@ -230,9 +234,9 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
     ColumnGradients gradients(weight, columns, vectors);
     sync_row_blocks();
-    auto load = [&](unsigned turn, long long at, int v, Packed<scalar_t>& g, Packed<scalar_t>& h) {
-        g = vectors ? stages.template take<scalar_t, 0>(turn, v) : load_packed(grad_y + at, false);
-        h = vectors ? stages.template take<scalar_t, sizeof(scalar_t)>(turn, v) : load_packed(s + at, false);
+    auto load = [&](unsigned turn, long long at, int v, Packed<y_t>& g, Packed<scalar_t>& h) {
+        g = vectors ? stages.template take<y_t, 0>(turn, v) : load_packed(grad_y + at, false);
+        h = vectors ? stages.template take<scalar_t, sizeof(y_t)>(turn, v) : load_packed(s + at, false);
     };
     auto begin = [&](unsigned turn) {  // takes the row of a turn, and tells what it knows of it
         const long long at_row = first + turn * parts;
@@ -243,7 +247,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
-            Packed<scalar_t> g, h;
+            Packed<y_t> g;
+            Packed<scalar_t> h;
             load(turn, at_row * N + columns.of(v), v, g, h);
             gradients.take(v, row, g, h, sums);
         }
@@ -266,7 +271,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
             const long long at = at_row * N + columns.of(v);
-            Packed<scalar_t> g, h;
+            Packed<y_t> g;
+            Packed<scalar_t> h;
             load(turn, at, v, g, h);
             row.store(g, h, gradients.weight[v], means, grad_sum + at, grad_x + at, vectors);
         }
@@ -278,7 +284,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 
 // A row a block, slice after slice: once for the sums, once for dL/ds.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_streaming(
-    const scalar_t* __restrict__ grad_y,    // (M, N)
+    const y_t* __restrict__ grad_y,         // (M, N)
     const scalar_t* __restrict__ s,         // (M, N)
     const acc_t* __restrict__ stats,        // (2, M)
     const weight_t* __restrict__ weight,    // (N) or null

@@ -84,13 +84,15 @@ __device__ __forceinline__ void sync_row_blocks() {
 #endif
 }
 
-// Each v[i] becomes its sum over the threads of the group that are in one warp, the same bits in all of them.
-template <int COUNT> __device__ __forceinline__ void warp_sum(acc_t (&v)[COUNT]) {
+// Each of the first COUNT becomes its sum over the threads of the group that are in one warp, the same bits in all of them.
+template <int COUNT, int ALL> __device__ __forceinline__ void warp_sum_of(acc_t (&v)[ALL]) {
 #pragma unroll
     for (int step = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; step > 0; step /= 2)
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
 }
+
+template <int COUNT> __device__ __forceinline__ void warp_sum(acc_t (&v)[COUNT]) { warp_sum_of<COUNT>(v); }
 
 // What all warps on a row know, each warp reads for itself: the same order of sums, so the same bits.
 constexpr int PARTS = CLUSTER * ROW_WARPS;  // warps on one row
@@ -164,39 +166,65 @@ struct Moments {
     acc_t count, mean, rest, squares;
 };
 
-// Of a thread's elements and those of its warp, passed twice while in registers. The mean as summed is off by some
-// roundings; the deviations from it tell by how much. So rows far from 0 keep their accuracy, and constant ones have
-// deviations of exactly 0. Beside elements of 16 bits, what rounding leaves of a mean of 24 bits is nothing.
+// Of a thread's elements and those of its warp.
+//
+// Elements of 16 bits pass once, as deviations d from the warp's first element p:
+//
+//   mean = p + Σd/n    squares = Σd² - (Σd)²/n
+//
+// The difference loses the more digits the further p is from the mean: three bits where that is three deviations. Beyond,
+// which is one row of some hundreds, they pass twice as wider ones do. Constant rows have deviations of exactly 0.
+//
+// Wider elements pass twice. The mean as summed is off by some roundings; the deviations from it tell by how much. So rows
+// far from 0 keep their accuracy.
 template <typename T>
 __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
-    constexpr bool CORRECT = sizeof(T) > 2;
-    constexpr int MOST = (ROW_THREADS < 32 ? ROW_THREADS : 32) * VECTORS * LANES;
+    constexpr bool ONCE = sizeof(T) == 2;
+    constexpr int LANES_OF_ROW = ROW_THREADS < 32 ? ROW_THREADS : 32;
+    constexpr int MOST = LANES_OF_ROW * VECTORS * LANES;
     // A power of 2 not above 1 over the number of elements: the sum cannot overflow, and scaling costs no rounding.
     constexpr acc_t SCALE = acc_t(1) / acc_t(4096);
     static_assert(MOST <= 4096, "more elements a warp than the sum is scaled for");
+    acc_t pivot = 0;
+    if constexpr (ONCE) {
+        if (any && columns.has(0)) pivot = held[0][0];
+        pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);
+    }
     int mine = 0;
-    acc_t sum[2] = {0, 0};
+    acc_t sum[3] = {0, 0, 0};  // of the elements or deviations, of squares, of elements that there are
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (any && columns.has(v)) {
             mine += LANES;
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) sum[0] = fma(held[v][k], SCALE, sum[0]);
+            for (int k = 0; k < LANES; ++k) {
+                const acc_t d = held[v][k] - pivot;
+                sum[0] = fma(d, SCALE, sum[0]);
+                if (ONCE) sum[1] = fma(d, d, sum[1]);
+            }
         }
     Moments warp;
     if constexpr (FULL) {
-        acc_t only[1] = {sum[0]};
-        warp_sum(only);
-        sum[0] = only[0];
+        warp_sum_of<ONCE ? 2 : 1>(sum);
         warp.count = acc_t(MOST);
     } else {
-        sum[1] = static_cast<acc_t>(mine);
-        warp_sum(sum);
-        warp.count = sum[1];
+        sum[2] = static_cast<acc_t>(mine);
+        warp_sum_of<3>(sum);
+        warp.count = sum[2];
     }
     // Of no elements, the mean is 0.
     const acc_t one_by_count = FULL ? acc_t(1) / acc_t(MOST) : warp.count > 0 ? acc_t(1) / warp.count : acc_t(0);
-    warp.mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
+    const acc_t mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
+    warp.mean = pivot + mean;
+    warp.rest = 0;
+    bool again = true;
+    if constexpr (ONCE) {
+        const acc_t spare = mean * mean * warp.count;
+        // Squares may be infinite where the elements are not; where they are, nothing is known.
+        warp.squares = (spare < sum[1] ? sum[1] - spare : sum[1]) + (mean - mean);
+        again = spare > acc_t(8) * warp.squares;
+        if (!__any_sync(0xffffffffu, again)) return warp;
+    }
     sum[0] = sum[1] = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
@@ -204,20 +232,14 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
 #pragma unroll
             for (int k = 0; k < LANES; ++k) {
                 const acc_t d = held[v][k] - warp.mean;
-                if (CORRECT) sum[1] += d;
+                sum[1] += d;
                 sum[0] = fma(d, d, sum[0]);
             }
-    if constexpr (CORRECT) {
-        warp_sum(sum);
-        warp.rest = sum[1] * one_by_count;
-        const acc_t spare = sum[1] * warp.rest;
-        warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
-    } else {
-        acc_t only[1] = {sum[0]};
-        warp_sum(only);
-        warp.rest = 0;
-        warp.squares = only[0];
-    }
+    warp_sum_of<2>(sum);
+    if (!again) return warp;  // it was another row of the warp: this one's bits do not depend on its neighbours
+    warp.rest = sum[1] * one_by_count;
+    const acc_t spare = sum[1] * warp.rest;
+    warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
     return warp;
 }
 

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -113,36 +114,43 @@ def sanitize() -> dict[str, str]:
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         return dict.fromkeys(TOOLS, "not run: no compute-sanitizer")
-    results = {}
     script = str(ROOT / "tests" / "sanitize.py")
-    for tool, fault in TOOLS.items():
+
+    def verdict(tool: str, fault: str | None) -> str:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, script]
         if tool == "memcheck":
             # The driver is asked for one parameter more than there should be, and says no: that is the check.
             command[3:3] = ["--report-api-errors", "no"]
         if fault is not None and subprocess.run([*command, "--plant", fault], capture_output=True).returncode != 9:
-            results[tool] = f"did not find the planted fault ({fault})"
-            continue
+            return f"did not find the planted fault ({fault})"
         done = subprocess.run(command, capture_output=True, text=True)
-        results[tool] = "clean" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
-    return results
+        return "clean" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+
+    with ThreadPoolExecutor() as pool:  # a process each
+        return dict(zip(TOOLS, pool.map(verdict, TOOLS, TOOLS.values()), strict=True))
 
 
 def main() -> int:
     """Runs, writes, and returns 0 if everything passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-sanitizer", action="store_true", help="leave compute-sanitizer out")
-    parser.add_argument("--jobs", type=int, default=1, help="test processes at once (needs pytest-xdist)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="test processes at once, the sanitizers beside them (needs pytest-xdist)"
+    )
     parser.add_argument("--out", type=Path, default=RECORD, help="the record to add to")
     arguments = parser.parse_args()
     about = machine()
-    entry = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "machine": about,
-        "hashes": hashes(),
-        "tests": run_suite(arguments.jobs),
-        "sanitizer": {} if arguments.no_sanitizer else sanitize(),
-    }
+    with ThreadPoolExecutor(1) as beside:
+        sanitizing = None if arguments.no_sanitizer else beside.submit(sanitize)
+        if sanitizing is not None and arguments.jobs == 1:
+            sanitizing.result()
+        entry = {
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "machine": about,
+            "hashes": hashes(),
+            "tests": run_suite(arguments.jobs),
+            "sanitizer": {} if sanitizing is None else sanitizing.result(),
+        }
     record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     record[f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"] = entry
     arguments.out.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -71,8 +71,8 @@ _STORE = (
     "reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
     "reinterpret_cast<Lanes<Out, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
 )
-_ALIGNED = ("alignment not asked for", "lanes.cuh", "% (N * sizeof(T)) == 0", "% sizeof(T) == 0")
-_OUT = ("alignment of the output not asked for", ELEMENTWISE, "whole && aligned<LANES>(out) && (", "whole && (")
+_ALIGNED = ("alignment not asked for", "lanes.cuh", "% (N * sizeof(T));", "% sizeof(T);")
+_OUT = ("alignment of the output not asked for", ELEMENTWISE, "(misaligned<LANES>(out) | ... | ", "(0ull | ... | ")
 _INT = (
     "start of a tile cut to 32 bits",
     ELEMENTWISE,

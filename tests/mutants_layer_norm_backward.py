@@ -122,6 +122,18 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
         "backward and wide",
         [
             (
+                "second array where one of the same dtype would end",
+                BACKWARD,
+                "take<scalar_t, sizeof(y_t)>",
+                "take<scalar_t, sizeof(scalar_t)>",
+            ),
+            (
+                "copies of rows that are not whole",
+                BACKWARD,
+                "(sizeof(y_t) == sizeof(scalar_t) || Inputs::can_copy(N, grad_y, s));",
+                "true;",
+            ),
+            (
                 "stage filled again before it is read",
                 BACKWARD,
                 "            arrival_wait(done + (turn - 1) % STAGES, (turn - 1) / STAGES % 2);\n",
@@ -143,7 +155,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "arrive(done + (turn + 1) % STAGES)",
             ),
             ("the wrong row asked for", BACKWARD, "request(turn - 1 + STAGES);", "request(turn + STAGES);"),
-            ("gradient taken for x", BACKWARD, "take<scalar_t, sizeof(scalar_t)>", "take<scalar_t, 0>"),
+            ("gradient taken for x", BACKWARD, "take<scalar_t, sizeof(y_t)>", "take<scalar_t, 0>"),
             (
                 "swapped arrays",
                 BACKWARD,

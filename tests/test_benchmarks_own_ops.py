@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import own_ops, tutorial
-from benchmarks.cases import EXTRA, OPERATORS, Case, check, device_cases
+from benchmarks.cases import EXTRA, OPERATORS, Case, check, device_cases, host_cases
 
 SMALL = 2**15
 
@@ -43,3 +43,13 @@ def test_the_steps_of_the_tutorial(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_extra_cases_are_measured_when_asked_for_alone() -> None:
     assert not set(EXTRA) & set(OPERATORS)
     assert all(next(device_cases(op, (2**28,))).op == op for op in EXTRA)
+
+
+def test_a_declared_operator_is_measured_beside_a_function_written_by_hand() -> None:
+    directions = []
+    for case in host_cases("own_ops"):
+        assert list(case.implementations) == ["ours", "eager", "function"]
+        checked(case, "eager")
+        directions.append(case.direction)
+    assert directions == ["forward", "forward, recording", "forward and backward"]
+    assert not list(host_cases("tutorial"))

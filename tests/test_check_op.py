@@ -286,15 +286,17 @@ def test_the_shipped_operators_pass(name: str, lane: str) -> None:
         "gelu": [(x, "none"), (x, "tanh")],
         "gelu_backward": [(z, x, "none")],
         "add2": [(x, z, 1), (x, weight, -0.5)],
-        "layer_norm": [(x, weight, bias, [19], 1e-5), (x, None, None, [19], 1e-5)],
-        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5)],
+        "layer_norm": [
+            (x, weight, bias, [19], 1e-5),
+            (x, None, None, [19], 1e-5),
+            (x, weight, bias, [19], 1e-5, "bfloat16"),
+        ],
+        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5), (x, z, weight, bias, [19], 1e-5, "float16")],
     }
     # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
     # That their kernels compile cleanly is asked elsewhere, for every architecture.
     checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
-    op = operator_of(getattr(torch.ops.cupyops, name).default)
-    assert op is not None
-    check_op(op, given[name], lanes=[lane], checks=checks)
+    check_op(operator_of(getattr(torch.ops.cupyops, name).default), given[name], lanes=[lane], checks=checks)
 
 
 def test_every_check_has_a_fault_that_is_planted() -> None:

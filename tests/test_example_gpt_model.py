@@ -12,8 +12,9 @@ from char_gpt_support import CPU, TEXT, config, trainer
 from example_support import quiet
 from torch import Tensor
 
+from autograd_bridge import AddLayerNorm, LayerNorm
 from examples.gpt.config import SIZES, learning_rate
-from examples.gpt.model import OPERATORS, CharGPT
+from examples.gpt.model import OPERATORS, AddNormOfProduct, CharGPT, NormOfProduct
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,7 +107,29 @@ def test_autocast_keeps_the_stream_in_float32_and_the_branches_in_bfloat16(backe
         for norm in (block.norm1, block.norm2):
             norm.register_forward_hook(lambda _, given, made: seen.append(tuple(x.dtype for x in (*given, *made))))
     subject.step(0)
-    assert seen == [(torch.bfloat16, torch.float32, torch.float32, torch.float32)] * 4
+    norm = torch.bfloat16 if backend == "kernels" else torch.float32
+    assert seen == [(torch.bfloat16, torch.float32, norm, torch.float32)] * 4
+
+
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_norms_in_the_products_dtype_train_to_the_same_bits(where: str, tmp_path: Path) -> None:
+    found = []
+    for norm, add_norm in ((NormOfProduct, AddNormOfProduct), (LayerNorm, AddLayerNorm)):
+        subject = trainer(tmp_path, torch.device(where), amp=True)
+        for module in subject.model.modules():
+            if isinstance(module, LayerNorm | AddLayerNorm):
+                module.__class__ = add_norm if isinstance(module, AddLayerNorm) else norm
+        with torch.autocast(where, torch.bfloat16):
+            assert subject.model.norm(torch.ones(1, 1, 16, device=where)).dtype == (
+                torch.bfloat16 if norm is NormOfProduct else torch.float32
+            )
+        loss = subject.loss(*subject.draw_batch())
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in subject.parameters)])
+    assert torch.equal(found[0][0], found[1][0])
+    for a, b in zip(*found, strict=True):
+        # On a GPU, PyTorch's attention may add in another order each time.
+        assert torch.equal(a, b) if where == "cpu" else torch.allclose(a, b, rtol=1e-3, atol=1e-5)
 
 
 def test_building_leaves_the_global_random_numbers_alone(tmp_path: Path) -> None:

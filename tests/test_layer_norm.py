@@ -325,8 +325,12 @@ def test_backward_refuses_operands_that_do_not_belong_together(device: str) -> N
         layer_norm_backward(x.t(), x, stats, 6)
     with pytest.raises(ValueError, match=r"`stats` must have shape \(2, 4, 1\), got \(4, 1\)"):
         layer_norm_backward(x, x, stats[0], 6)
-    with pytest.raises(TypeError, match=r"`grad_y` must have dtype float32, got float64"):
-        layer_norm_backward(x.double(), x, stats, 6)
+    with pytest.raises(
+        TypeError, match=r"`grad_y` must have dtype float16 or bfloat16 or float32 or float64, got int64"
+    ):
+        layer_norm_backward(x.long(), x, stats, 6)
+    with pytest.raises(TypeError, match=r"`grad_sum` must have dtype float32, got float64"):
+        layer_norm_backward(x, x, stats, 6, grad_sum=x.double())
 
 
 @pytest.mark.gpu

@@ -17,7 +17,9 @@ def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
     for n in LENGTHS:
         for weight_bytes in {size, 4} if size == 2 else {size}:
             found += [(n, forward_plan(n, dtype, inputs * size, weight_bytes, capability)) for inputs in (1, 2)]
-            found.append((n, backward_plan(n, dtype, weight_bytes, capability)))
+            for result_bytes in (2, 4, 8):
+                found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, result_bytes)))
+                found.append((n, backward_plan(n, dtype, weight_bytes, capability, result_bytes)))
         found.append((n, backward_columns(n, dtype)))
     return found
 
@@ -65,6 +67,16 @@ def test_streaming_is_for_what_fits_nowhere() -> None:
     assert forward_plan(100_003, "bfloat16", 2, 2, 90).kind == "streaming", "an odd row takes no bulk copies"
     assert backward_plan(65_536, "float32", 4, 90).kind == "wide"
     assert backward_plan(2**18, "float32", 4, 90).kind == "streaming"
+
+
+def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
+    plain, narrow, wide = (backward_plan(20_480, "float32", 4, 90, grad_bytes) for grad_bytes in (4, 2, 8))
+    assert plain == backward_plan(20_480, "float32", 4, 90)
+    assert plain.shared == plain.stages * plain.slice * (4 + 4)
+    assert (narrow.kind, narrow.shared) == ("wide", narrow.stages * narrow.slice * (4 + 2))
+    assert wide.kind == "registers", "stages of float64 would not fit"
+    assert backward_plan(2**16, "float32", 4, 90, 8).kind == "streaming"
+    assert forward_plan(4096, "bfloat16", 2, 2, 90) == forward_plan(4096, "bfloat16", 2, 2, 90, 4)
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:

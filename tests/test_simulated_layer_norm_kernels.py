@@ -36,17 +36,25 @@ class Way:
     Attributes:
         plan: of a forward or of a backward.
         n: elements of a row.
-        dtype: of the rows; ``weights``: of weight and bias, where they differ from it.
+        dtype: of the rows; ``weights``: of weight and bias, where they differ from it; ``result``: of y and its gradient.
     """
 
     plan: Plan
     n: int
     dtype: torch.dtype = torch.float32
     weights: torch.dtype | None = None
+    result: torch.dtype | None = None
 
     @property
     def name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def rounded(self) -> torch.dtype:
+        """What y has the digits of: those of the arithmetic, where the result could hold more."""
+        if self.result == torch.float64 and self.dtype != torch.float64:
+            return torch.float32
+        return self.result or self.dtype
 
     @property
     def columns(self) -> tuple[Tensor, Tensor]:
@@ -78,6 +86,17 @@ FORWARD = {
     "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 4),
     "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
     "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
+    "of fewer bits": Way(Plan("registers", 64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
+    "of more bits": Way(Plan("registers", 128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(Plan("registers", 64, 32, 1, 3), 77, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(Plan("registers", 64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide of fewer bits": staged(
+        Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=2, affine_shared=True), 1028, result=torch.bfloat16), 4, 4
+    ),
+    "wide of more bits": staged(
+        Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2
+    ),
+    "streaming of fewer bits": Way(Plan("streaming", 64, 64, 2, 2), 1202, torch.float64, result=torch.float32),
 }
 BACKWARD = {
     "a part of a warp": Way(Plan("registers", 64, 8, 4, 2), 60),
@@ -91,6 +110,16 @@ BACKWARD = {
     "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 8),
     "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
     "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
+    "of fewer bits": Way(Plan("registers", 64, 8, 4, 2), 60, result=torch.bfloat16),
+    "of more bits": Way(Plan("registers", 64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(Plan("registers", 64, 16, 1, 3), 45, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(Plan("registers", 64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide of fewer bits": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=3), 1032, result=torch.bfloat16), 6),
+    # Halves of such a row do not begin at multiples of 16 bytes.
+    "wide of fewer bits and not whole": staged(
+        Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=3), 1028, result=torch.bfloat16), 6
+    ),
+    "streaming of fewer bits": Way(Plan("streaming", 64, 64, 4, 2), 1204, result=torch.float16),
 }
 
 
@@ -126,12 +155,14 @@ def run_forward(
     """y, x + residual (None without one), and the statistics; the array of number `off` is off its alignment."""
     m, dtype = len(x), way.dtype
     summed = None if residual is None else torch.empty(m, way.n, dtype=dtype)
-    arrays = [x, residual, weight, bias, summed, torch.empty(m, way.n, dtype=dtype)]
+    arrays = [x, residual, weight, bias, summed, torch.empty(m, way.n, dtype=way.result or dtype)]
     arrays = [placed(a, int(i == off)) for i, a in enumerate(arrays)]
+    x, *_, summed, y = arrays
+    arrays[4] = x if residual is None else summed  # s is x then
     stats = torch.empty(2, m, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     groups = (2,) if way.plan.kind == "wide" else ()
     forward_kernel(way.plan, way.name, residual is not None)(*arrays, stats, m, way.n, *groups, eps)
-    return arrays[-1], arrays[-2], stats
+    return y, summed, stats
 
 
 def assert_near(got: Tensor, exact: Tensor, dtype: torch.dtype, what: str) -> None:
@@ -151,7 +182,8 @@ def test_forward(way: Way) -> None:
     variance, mean = torch.var_mean(wide, 1, unbiased=False, keepdim=True)
     normalized = (wide - mean) / (variance + EPS).sqrt()
     y, _, stats = run_forward(way, x, None, weight, bias)
-    assert_near(y, normalized * weight.double() + bias.double(), way.dtype, "y")
+    assert y.dtype == (way.result or way.dtype)
+    assert_near(y, normalized * weight.double() + bias.double(), way.rounded, "y")
     assert_near(stats[0], mean[:, 0], stats.dtype, "mean")
     assert_near(stats[1], torch.rsqrt(variance + EPS)[:, 0], stats.dtype, "rstd")
     # A row's bits do not depend on addresses, nor on its neighbours.
@@ -163,9 +195,9 @@ def test_forward(way: Way) -> None:
         )
     one, _, _ = run_forward(way, x[m - 2 :], None, weight, bias)
     assert alike(one, y[m - 2 :])
-    assert_near(run_forward(way, x, None, weight, None)[0], normalized * weight.double(), way.dtype, "y without bias")
-    assert_near(run_forward(way, x, None, None, bias)[0], normalized + bias.double(), way.dtype, "y without weight")
-    assert_near(run_forward(way, x, None, None, None)[0], normalized, way.dtype, "y without both")
+    assert_near(run_forward(way, x, None, weight, None)[0], normalized * weight.double(), way.rounded, "y without bias")
+    assert_near(run_forward(way, x, None, None, bias)[0], normalized + bias.double(), way.rounded, "y without weight")
+    assert_near(run_forward(way, x, None, None, None)[0], normalized, way.rounded, "y without both")
 
 
 @ways(FORWARD)
@@ -175,7 +207,7 @@ def test_forward_of_hard_rows(way: Way) -> None:
     for kind in ("mean 1e3, deviation 1e-2", "one outlier", "the first an outlier"):
         if way.dtype.itemsize > 2 or kind != "mean 1e3, deviation 1e-2":  # 16 bits do not hold the deviation
             y, _, _ = run_forward(way, rows[kind], None, None, None)
-            assert_near(y, exact_rows(rows[kind], EPS), way.dtype, kind)
+            assert_near(y, exact_rows(rows[kind], EPS), way.rounded, kind)
     y, _, _ = run_forward(way, rows["constant"], None, None, None)
     # 0, but for what rounding leaves of the mean: a few units of eps² of the elements, over √eps of the norm.
     assert (y.double().abs() <= rows["constant"].double().abs() * (64 * torch.finfo(acc).eps ** 2) / EPS**0.5).all()
@@ -184,6 +216,17 @@ def test_forward_of_hard_rows(way: Way) -> None:
     y, _, stats = run_forward(way, huge, None, None, None)
     assert_near(stats[0], huge[:, 0].double(), stats.dtype, "mean of huge numbers")
     assert not y.isnan().any()
+
+
+@ways(FORWARD)
+def test_hard_rows_do_not_change_their_neighbours(way: Way) -> None:
+    plain, hard = torch.randn(6, way.n).to(way.dtype), hard_rows(way.n)["the first an outlier"][:1].to(way.dtype)
+    y, _, stats = run_forward(way, plain, None, None, None)
+    mixed = torch.cat([plain[:3], hard, plain[3:]])
+    beside, _, stats_beside = run_forward(way, mixed, None, None, None)
+    others = [0, 1, 2, 4, 5, 6]
+    assert alike(beside[others], y)
+    assert alike(stats_beside[:, others], stats)
 
 
 @ways(FORWARD)
@@ -206,6 +249,9 @@ SUMS = {
     "wide and not whole": (staged(FORWARD["wide"], 6, 4), torch.float16, torch.float32),
     "wide of halves": (staged(FORWARD["wide and full"], 4), torch.float16, torch.float16),
     "streaming": (FORWARD["streaming"], torch.float32, torch.bfloat16),
+    "registers of fewer bits": (FORWARD["of fewer bits"], torch.bfloat16, torch.float32),
+    "wide of fewer bits": (staged(replace(FORWARD["wide of fewer bits"], n=1032), 6, 4), torch.bfloat16, torch.float32),
+    "streaming of fewer bits": (FORWARD["streaming of fewer bits"], torch.float32, torch.float64),
 }
 
 
@@ -218,7 +264,7 @@ def test_forward_of_a_sum(name: str) -> None:
     assert alike(s, x + residual)
     wide = s.double()
     variance, mean = torch.var_mean(wide, 1, unbiased=False, keepdim=True)
-    assert_near(y, (wide - mean) / (variance + EPS).sqrt() * weight.double() + bias.double(), way.dtype, "y")
+    assert_near(y, (wide - mean) / (variance + EPS).sqrt() * weight.double() + bias.double(), way.rounded, "y")
     for off in (0, 1, 4, 5):
         again = run_forward(way, x, residual, weight, bias, off)
         assert all(alike(a, b) for a, b in zip(again, (y, s, stats), strict=True))
@@ -270,7 +316,7 @@ def run_backward(  # type: ignore[no-untyped-def]
 @ways(BACKWARD)
 def test_backward(way: Way) -> None:
     m = rows_of(way)
-    g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(way.dtype) for _ in range(3))
+    g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
     weight, _ = way.columns
     affine = way.plan.kind != "streaming"
     stats, wanted, *sums = exact_gradients(way, g, x, weight)
@@ -301,7 +347,7 @@ def test_backward_of_weight_and_bias_alone(way: Way, parts: int) -> None:
     """Slices of a row each for itself: three of them, the last not whole."""
     lanes = way.plan.lanes
     way = replace(way, n=2 * way.plan.slice + way.n // lanes // 2 * lanes, plan=replace(way.plan, full=False))
-    g, x = ((torch.randn(37, way.n) + 1).to(way.dtype) for _ in range(2))
+    g, x = ((torch.randn(37, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype))
     stats, _, *sums = exact_gradients(way, g, x, None)
     _, partial = run_backward(way, g, x, stats, None, None, False, True, parts)
     for off in (0, 1):
@@ -343,7 +389,7 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
     # Of blocks that stay, the last cluster takes the last row in its second turn.
     groups = (ROWS // 2,) if way == "wide" else ()
     with cupyops.simulate(sanitize=True, blocks=slice(-2, None)):
-        kernel(x, None, None, None, None, y, stats, ROWS, COLUMNS, *groups, EPS)
+        kernel(x, None, None, None, x, y, stats, ROWS, COLUMNS, *groups, EPS)
     taken = {"registers": 8, "wide": 1, "streaming": 2}[way]
     wanted = F.layer_norm(torch.tensor(x[-taken:]), (COLUMNS,), eps=EPS)
     torch.testing.assert_close(torch.tensor(y[-taken:]), wanted)

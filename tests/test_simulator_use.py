@@ -211,21 +211,22 @@ def test_strides_of_more_than_32_bits(sanitize: bool) -> None:
         assert (cupyops.add2(a, a[0], alpha=2) == a + 2 * a[0]).all()
 
 
+# Many rows, and rows that are themselves longer than 32 bits count.
 @pytest.mark.parametrize("sanitize", [False, True])
 @pytest.mark.parametrize("lanes", [16, 1])
-def test_more_elements_than_32_bits_count_in_a_broadcast(lanes: int, sanitize: bool) -> None:
-    rows, columns = 2**20 + 1, 2**12 + 16
-    row, out = np.arange(columns, dtype=np.int64).astype(np.int8), sparse(rows * columns, "int8")
-    column = sparse(rows, "int8")
-    column[-9:] = 5
+@pytest.mark.parametrize(("rows", "columns"), [(2**20 + 1, 2**12 + 16), (2, 2**31 + 2**12)])
+def test_more_elements_than_32_bits_count_in_a_broadcast(rows: int, columns: int, lanes: int, sanitize: bool) -> None:
+    row, column, out = (sparse(n, "int8") for n in (columns, rows, rows * columns))
+    row[-(2**12) :] = np.arange(2**12, dtype=np.int64).astype(np.int8)
+    column[-1] = 5
     kernel = strided(2, lanes, True)
     groups = rows * columns // lanes
-    last = columns // lanes // 128  # whole blocks within the last row
+    last = 2**12 // lanes // 128  # whole blocks at the end of the last row
     with cupyops.simulate(sanitize=sanitize, blocks=slice(-last, None)):
         # Sizes innermost first, in groups of lanes; no dividers, which count to 2^31.
         kernel(row, column, out, 3, groups, (columns // lanes, rows), (0, 0), (1, 0), (0, 1))
     written = lanes * (groups - (-(-groups // 128) - last) * 128)
-    assert written >= columns // 2
+    assert written >= 2**11
     assert (out[-written:] == row[-written:] + np.int8(15)).all()
     assert not out[: 2**20].any()
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["IMPLEMENTATIONS", "LABELS", "BuildFailed", "Unavailable", "compiled", "liger_kernels", "triton_kernels"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "LABELS",
+    "BuildFailed",
+    "Unavailable",
+    "compiled",
+    "liger_kernels",
+    "raw_function",
+    "triton_kernels",
+]
 
 LABELS = {
     "ours": "cupyops",
@@ -21,6 +30,7 @@ LABELS = {
     "liger": "Liger",
     "extension": "C++ extension",
     "dlpack": "cupyops through DLPack",
+    "function": "autograd.Function, RawKernel",
 }
 IMPLEMENTATIONS = tuple(LABELS)
 
@@ -41,6 +51,18 @@ def triton_kernels(op: str) -> ModuleType:
     """
     _need_triton()
     return importlib.import_module(f"benchmarks.peers.{op}_triton")
+
+
+def raw_function(name: str) -> Callable[..., Any]:
+    """A function of ``benchmarks.peers.raw_function``.
+
+    Raises:
+        Unavailable: CuPy is missing.
+    """
+    if importlib.util.find_spec("cupy") is None:
+        raise Unavailable("CuPy is not installed")
+    function: Callable[..., Any] = getattr(importlib.import_module("benchmarks.peers.raw_function"), name)
+    return function
 
 
 def liger_kernels(op: str) -> ModuleType:

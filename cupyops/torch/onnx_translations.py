@@ -17,6 +17,7 @@ __all__ = ["add2", "add_layer_norm", "gelu", "layer_norm", "linear", "linear_gel
 
 # onnx.TensorProto.DataType
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
+_FLOATS = {"float32": FLOAT, "float16": FLOAT16, "float64": DOUBLE, "bfloat16": BFLOAT16}
 
 
 def _in_float32(op: Any, *values: Any) -> Any:
@@ -98,10 +99,12 @@ def _layer_norm_float64(op: Any, x: Any, weight: Any, bias: Any, axis: int, eps:
     return y if bias is None else op.Add(y, bias), mean, rstd
 
 
-def layer_norm(op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float) -> tuple[Any, Any]:
+def layer_norm(
+    op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
+) -> tuple[Any, Any]:
     """(x - mean)/√(var + eps)·weight + bias by rows, and the statistics."""
-    axis, dtype = -len(normalized_shape), x.dtype
-    if dtype == DOUBLE:
+    axis, result = -len(normalized_shape), x.dtype if dtype is None else _FLOATS[dtype]
+    if x.dtype == DOUBLE:
         y, mean, rstd = _layer_norm_float64(op, x, weight, bias, axis, eps)
     else:
         x, weight, bias = _in_float32(op, x, weight, bias)
@@ -109,16 +112,15 @@ def layer_norm(op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, e
             weight = op.Expand(op.CastLike(1.0, x), op.Shape(x, start=axis))
         operands = (x, weight) if bias is None else (x, weight, bias)
         y, mean, rstd = op.LayerNormalization(*operands, axis=axis, epsilon=eps, _outputs=3)
-        y = _as(op, y, dtype)
-    return y, op.Concat(op.Unsqueeze(mean, [0]), op.Unsqueeze(rstd, [0]), axis=0)
+    return _as(op, y, result), op.Concat(op.Unsqueeze(mean, [0]), op.Unsqueeze(rstd, [0]), axis=0)
 
 
 def add_layer_norm(
-    op: Any, x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float
+    op: Any, x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
 ) -> tuple[Any, Any, Any]:
     """layer_norm(s), s and the statistics, of s = x + residual."""
     s = add2(op, x, residual, 1)
-    y, stats = layer_norm(op, s, weight, bias, normalized_shape, eps)
+    y, stats = layer_norm(op, s, weight, bias, normalized_shape, eps, dtype)
     return y, s, stats
 
 

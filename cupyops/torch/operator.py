@@ -30,19 +30,23 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
 from .gradients import Backward, Gradient, Schema, declared, of_reference, refused
+from .vmap_rules import vmap_by_loop, vmap_of_reference
+from .way_in import (
+    call_source,
+    dispatch_modes,
+    fast_function,
+    grad_enabled,
+    is_compiling,
+    transforms_active,
+    write_call,
+)
 
 __all__ = ["Operator", "operator", "operator_of"]
-
-_is_compiling = torch.compiler.is_compiling
-_transforms_active = torch._C._are_functorch_transforms_active
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_grad_enabled = torch.is_grad_enabled
 
 # By qualified name; an operator that is forgotten is not kept by it.
 _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
@@ -138,7 +142,7 @@ class Operator:
             gradient = declared(parsed, [a.name for a in backward.op._schema.arguments], backward.call, wrt)
         else:
             gradient = refused(self.name) if reference is None else of_reference(reference)
-        self._apply = self._refuse if gradient is None else _fast_function(self.name, self.body, *gradient)
+        self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient)
         if record is not None:
             self._apply = partial(record, self._apply)
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
@@ -149,12 +153,12 @@ class Operator:
                 vmap = self._vmap
             else:
                 whole = None if reference is None else _completed(reference, parsed)
-                vmap = _vmap_by_loop(self.qualified_name) if whole is None else _vmap_of_reference(whole)
+                vmap = vmap_by_loop(self.qualified_name) if whole is None else vmap_of_reference(whole)
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
-        self.call: Callable[..., Any] = _write_call(
-            _call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
+        self.call: Callable[..., Any] = write_call(
+            call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
         )
         _DECLARED[self.qualified_name] = self
@@ -179,13 +183,13 @@ class Operator:
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
         args = self._cast(args)
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
-        if self._mutated and _grad_enabled() and any(x.requires_grad for x in tensors):
+        if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
-        if _is_compiling():
+        if is_compiling():
             return self._registered(args)
-        if _transforms_active():
+        if transforms_active():
             return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
-        if _dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
+        if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self._registered(args)
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
             if self.reference is not None:
@@ -197,7 +201,7 @@ class Operator:
             return self._dispatch(tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self._registered(args)
-        if _grad_enabled() and any(x.requires_grad for x in tensors):
+        if grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
         return self.body(*args)
 
@@ -284,44 +288,6 @@ class Operator:
         return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
 
 
-def _vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of an operator whose reference, in plain PyTorch, knows how to be batched. It does not know the operator,
-    which would live as long as its library."""
-
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        batched = [i for i, x in enumerate(args) if isinstance(x, Tensor) and in_dims[i] is not None]
-
-        def run(*tensors: Tensor) -> Any:
-            full = list(args)
-            for i, x in zip(batched, tensors, strict=True):
-                full[i] = x
-            return reference(*full)
-
-        dims = tuple(in_dims[i] for i in batched)
-        outputs = torch.func.vmap(run, in_dims=dims, randomness=info.randomness)(*(args[i] for i in batched))
-        return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
-
-    return rule
-
-
-def _vmap_by_loop(qualified_name: str) -> Callable[..., Any]:
-    """The rule of an operator of which nothing is known: a call for each. Under its name, since an operator that knew
-    itself would live as long as its library."""
-    namespace, _, name = qualified_name.partition("::")
-
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        op = getattr(getattr(torch.ops, namespace), name).default
-        calls = [
-            op(*(x.select(dim, i) if dim is not None else x for x, dim in zip(args, in_dims, strict=True)))
-            for i in range(info.batch_size)
-        ]
-        if isinstance(calls[0], Tensor):
-            return torch.stack(calls), 0
-        return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
-
-    return rule
-
-
 def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
     """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
 
@@ -360,100 +326,6 @@ def _counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., 
         return results
 
     return counting
-
-
-def _call_source(
-    name: str,
-    tensors: Mapping[str, bool],
-    others: Sequence[str],
-    defaults: Mapping[str, Any] | None = None,
-    *,
-    casts: bool = False,
-) -> str:
-    """The text of the way into an operator: plain tensors on a GPU straight on, anything else to ``dispatch``.
-
-    It is written for each schema, as :mod:`cupyops.fast_lane` writes launches: a loop over the tensors takes half a
-    microsecond, a tenth of what a launch costs altogether.
-
-    Args:
-        tensors: names, and whether each may be None.
-        defaults: of arguments that may be left out.
-        casts: autocast would convert the tensors.
-
-    >>> print(_call_source("scale", {"x": False}, ["factor"]))
-    def scale(x, factor):
-        if (
-            not (is_compiling() or transforms_active() or dispatch_modes())
-            and (type(x) is Tensor or type(x) is Parameter)
-            and x.is_cuda and not x.is_neg()
-        ):
-            if (x.requires_grad) and grad_enabled():
-                return apply(x, factor)
-            return body(x, factor)
-        return dispatch((x, factor,))
-    """
-    arguments = ", ".join([*tensors, *others])
-    plain, on_gpu, wants_grad = [], [], []
-    for t, optional in tensors.items():
-        may = f"{t} is None or " if optional else ""
-        plain.append(f"        and ({may}type({t}) is Tensor or type({t}) is Parameter)")
-        on_gpu.append(f"{t}.is_cuda and not {t}.is_neg()")
-        on_gpu[-1] = f"        and ({may}{on_gpu[-1]})" if optional else f"        and {on_gpu[-1]}"
-        wants_grad.append(f"({t} is not None and {t}.requires_grad)" if optional else f"{t}.requires_grad")
-    defaults = defaults or {}
-    parameters = ", ".join(f"{a}={defaults[a]!r}" if a in defaults else a for a in (*tensors, *others))
-    return "\n".join(
-        [
-            f"def {name}({parameters}):",
-            "    if (",
-            "        not (is_compiling() or transforms_active() or dispatch_modes())",
-            *(["        and not is_autocast_enabled('cuda')"] if casts else []),
-            *plain,
-            *on_gpu,
-            "    ):",
-            f"        if ({' or '.join(wants_grad)}) and grad_enabled():",
-            f"            return apply({arguments})",
-            f"        return body({arguments})",
-            f"    return dispatch(({arguments},))",
-        ]
-    )
-
-
-def _write_call(source: str, parts: Mapping[str, Any]) -> Any:
-    """The function of :func:`_call_source`, over body, apply and dispatch."""
-    scope: dict[str, Any] = {
-        "is_autocast_enabled": torch.is_autocast_enabled,
-        "is_compiling": _is_compiling,
-        "transforms_active": _transforms_active,
-        "dispatch_modes": _dispatch_modes,
-        "grad_enabled": _grad_enabled,
-        "Tensor": Tensor,
-        "Parameter": Parameter,
-        **parts,
-    }
-    name = source.partition("(")[0].removeprefix("def ")
-    exec(compile(source, f"<way into {name}>", "exec"), scope)
-    return scope[name]
-
-
-def _fast_function(name: str, body: Any, setup_context: Any, backward: Any) -> Callable[..., Any]:
-    """``apply`` of a Function that saves within forward: the form with ``setup_context`` costs about four times as much
-    a call.
-
-    The bound method is the one in C++. Function.apply, in Python, first looks for functorch's wrappers; an operator has
-    done so before.
-    """
-
-    def forward(ctx: Any, *args: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        output = body(*args)
-        setup_context(ctx, args, output)
-        return output
-
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(f"{name}_function", (torch.autograd.Function,), members)
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply
 
 
 def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:

@@ -49,12 +49,19 @@ def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def layer_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Sequence[int], eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape)
+    check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape, dtype)
+    wide, result = _wide_dtype(x.dtype), x.dtype if dtype is None else getattr(torch, dtype)
+    if result != x.dtype:  # else it would be rounded to x's dtype first
+        x, weight, bias = (None if t is None else t.to(wide) for t in (x, weight, bias))
     y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    wide = _wide_dtype(x.dtype)
-    return y, torch.stack((mean.to(wide), rstd.to(wide))).detach()
+    return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
 def add_layer_norm(
@@ -64,10 +71,11 @@ def add_layer_norm(
     bias: Tensor | None,
     normalized_shape: Sequence[int],
     eps: float,
+    dtype: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_residual(x, residual)
     s = torch.add(x, residual)
-    y, stats = layer_norm(s, weight, bias, normalized_shape, eps)
+    y, stats = layer_norm(s, weight, bias, normalized_shape, eps, dtype)
     return y, s, stats
 
 
