@@ -36,6 +36,11 @@ class TensorMap(bytes):
     box_rows: int
     size: int
 
+    def __repr__(self) -> str:
+        return f"<TensorMap of {self.dtype}[{self.rows}, {self.columns}] at {self.address:#x}>"
+
+    __str__ = __repr__  # which launches show in messages
+
     def moved(self, address: int) -> "TensorMap":
         """The map of such a matrix elsewhere."""
         return tensor_map(address, self.rows, self.columns, self.dtype, self.box_rows)

@@ -154,3 +154,4 @@ def test_a_map_is_bytes_that_know_their_matrix(monkeypatch: pytest.MonkeyPatch) 
     found = tensor_map(4096, 2, 8, "bfloat16", 64)
     assert isinstance(found, TensorMap)
     assert len(found) == 128
+    assert f"{found}" == repr(found) == "<TensorMap of bfloat16[2, 8] at 0x1000>"
