@@ -67,6 +67,7 @@ class ArrayLibrary(Protocol):
     def host_number(self, x: Array, dtype: str, /) -> Array: ...  # such a number, converted as the library would
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
     def device_index(self, x: Array, /) -> int: ...  # of the GPU
+    def address(self, x: Array, /) -> int: ...  # of the first element
     def info(self, x: Array, /) -> Info: ...
     def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
     def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
@@ -138,6 +139,9 @@ class CupyLibrary:
 
     def device_index(self, x: Array) -> int:
         return int(x.device.id)
+
+    def address(self, x: Array) -> int:
+        return int(x.data.ptr)
 
     def info(self, x: Array) -> Info:
         return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cuda", x.device.id, x.data.ptr)

@@ -12,6 +12,7 @@ from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .dtypes import DTYPES
 from .errors import expected, nearest
 from .signature import Parameter
+from .tensor_map import TensorMap
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -151,7 +152,9 @@ def _check_scalars(
     kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, Info], types: Mapping[str, str]
 ) -> None:
     for p in kernel.signature.parameters:
-        if not p.pointer:
+        if p.map_of is not None:
+            _check_map(kernel, p, values, infos)
+        elif not p.pointer:
             _check_scalar(kernel, p, values[p.name], types)
     counted = (t for p in kernel.signature.parameters for t in p.shape or () if t in values)
     for size in (*kernel.geometry.sizes, *counted):
@@ -165,6 +168,16 @@ def _check_scalars(
             if infos[p.name].size != count:
                 shape = " x ".join(p.shape) or "1"
                 raise ValueError(expected(kernel.name, p.name, f"hold {shape} = {count} elements", infos[p.name].size))
+
+
+def _check_map(kernel: "Kernel", p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
+    """A map is of the array that its name says, or of any where that is absent."""
+    found, array = values[p.name], infos.get(p.map_of or "")
+    if not isinstance(found, TensorMap):
+        raise TypeError(expected(kernel.name, p.name, "be a TensorMap", type(found).__name__))
+    if array is not None and (found.address, found.size) != (array.pointer, array.size):
+        wanted = f"be a map of `{p.map_of}`, {array.size} elements at {array.pointer:#x}"
+        raise ValueError(expected(kernel.name, p.name, wanted, f"one of {found.size} at {found.address:#x}"))
 
 
 def _check_scalar(kernel: "Kernel", p: Parameter, value: Any, types: Mapping[str, str]) -> None:

@@ -108,7 +108,7 @@ def jobs_for(
                 continue
             text, what = kernel.final_text(types), kernel.describe(types)
             names = tuple(dict.fromkeys(types.values()))
-            jobs += [Job(what, kernel.name, names, a, text, kernel.options) for a in architectures if a >= kernel.since]
+            jobs += [Job(what, kernel.name, names, a, text, kernel.options) for a in architectures if kernel.runs_on(a)]
     return jobs
 
 

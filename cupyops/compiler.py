@@ -59,7 +59,7 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
         text: from :func:`cupyops.source.assemble`.
         what: kernel and dtypes, for messages.
         target: ``sm_90``, ``sm_90a``, or ``compute_90`` for PTX.
-        options: added to :data:`OPTIONS`.
+        options: added to :data:`OPTIONS`; an ``-arch`` among them stands for the target.
 
     Raises:
         CompileError: NVRTC rejects the text.
@@ -99,7 +99,7 @@ def _nvrtc_build() -> str:
 def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> Binary:
     """Compiles without looking at the cache. Arguments and errors as for :func:`binary_for`."""
     compiler = nvrtc()
-    flags = [f"-arch={target}", *options]
+    flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
         # NVRTC's own cache gives the code back without the log, and the registers stand in the log.
         flags.append("--no-cache")

@@ -87,6 +87,9 @@ def launch(
             band = _Guarded(p, infos[p.name], stream)
             values[position] = band.pointer
             guarded.append(band)
+            for i, other in enumerate(signature.parameters):
+                if other.map_of == p.name:
+                    values[i] = values[i].moved(band.pointer)
     try:
         _submit(variant, values, grid, stream)
         runtime.streamSynchronize(stream)

@@ -166,6 +166,7 @@ def name(device: int) -> str:
     return found.decode() if isinstance(found, bytes) else str(found)
 
 
+@cache
 def multiprocessors(device: int) -> int:
     """How many multiprocessors a GPU has, or the simulator, for arrays in host memory."""
     if device < 0:
@@ -203,7 +204,7 @@ def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> i
             cluster * multiprocessors, 1, 1, threads, 1, 1, shared, None, ctypes.pointer(attribute), 1
         )
         clusters = ctypes.c_int()
-        status = _libcuda().cuOccupancyMaxActiveClusters(
+        status = libcuda().cuOccupancyMaxActiveClusters(
             ctypes.byref(clusters), ctypes.c_void_p(function), ctypes.byref(config)
         )
         blocks = 0 if status else clusters.value * cluster
@@ -215,7 +216,7 @@ def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> i
 
 
 @cache
-def _libcuda() -> Any:
+def libcuda() -> Any:
     try:
         return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -230,7 +231,7 @@ def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence
     Raises:
         LaunchError: they differ, so the text's declaration was misread and a launch would pass garbage.
     """
-    query = getattr(_libcuda(), "cuFuncGetParamInfo", None)
+    query = getattr(libcuda(), "cuFuncGetParamInfo", None)
     if query is None:
         return
     function = ctypes.c_void_p(handle(raw))

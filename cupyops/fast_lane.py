@@ -15,13 +15,14 @@ from typing import Any
 from . import driver
 from .geometry import Geometry
 from .signature import Parameter, Signature
+from .tensor_map import TensorMap
 
 __all__ = ["TensorLane", "write_fast_lane"]
 
 # Names that the written function uses itself.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
-    + ("errors", "checked", "launch_kernel", "stream", "type", "IndexError", "Exception")
+    + ("errors", "checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap")
 )
 
 
@@ -111,6 +112,12 @@ def fast_lane_source(
     # struct would pack the truth of any object.
     bools = [names[p.name] for p in signature.parameters if p.type == "bool" and not p.pointer]
     conditions += [f"({x} is not True and {x} is not False)" for x in bools]
+    for p in signature.parameters:
+        if p.map_of is not None:
+            array, x = names[p.map_of], names[p.name]
+            of_another = f"{x}.address != {array}.data_ptr() or {x}.size != {array}.numel()"
+            may = next(f"{array} is not None and " if a.nullable else "" for a in arrays if a.name == p.map_of)
+            conditions += [f"type({x}) is not TensorMap", f"({may}({of_another}))"]
     unpacking, values = [], []
     for p in signature.parameters:
         if p.length is None:
@@ -198,6 +205,7 @@ def write_fast_lane(
             "current_device": lane.current_device,
             "stream": lane.stream,
             "checked": checked,
+            "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
             # What a wrong argument raises on the way: the checked lane says it better.
             "errors": (AttributeError, TypeError, ValueError, OverflowError, driver.struct.error, RuntimeError),

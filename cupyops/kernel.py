@@ -117,6 +117,8 @@ class Kernel:
         headers: texts for ``#include "name"`` beside the shared ones.
         options: for NVRTC, beside :data:`cupyops.compiler.OPTIONS`.
         since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
+        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's matrix units
+            (wgmma): it is compiled for ``sm_90a``.
         cooperative: blocks wait for one another, so all must run at once: the driver refuses a grid of more than
             :meth:`resident_blocks`.
         choices: what the undeclared types are in the compilations that :func:`cupyops.warmup` and the compile command
@@ -154,6 +156,7 @@ class Kernel:
         headers: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         since: int = 0,
+        exactly: bool = False,
         cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
@@ -164,6 +167,7 @@ class Kernel:
         self.name = name = the_kernel(text) if name is None else name
         geometry = Threads() if geometry is None else geometry
         self.since = since
+        self.exactly = exactly
         self.cooperative = cooperative
         self.choices = choices
         self.text = text
@@ -174,7 +178,7 @@ class Kernel:
         self.constants = {**geometry.constants, **_integers(name, constants or {})}
         self.shared = shared
         self.headers = {**beside, **(headers or {})}
-        self.options = tuple(options)
+        self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
         self.signature = Signature.parse(text, name)
         unknown = [d for d in self.dtypes if d not in DTYPES]
         if unknown or not self.dtypes:
@@ -259,10 +263,8 @@ class Kernel:
         what = self.describe(types)
         with cupy.cuda.Device(device) as gpu:
             capability = int(gpu.compute_capability)
-            if capability < self.since:
-                raise LaunchError(
-                    f"{what} needs a GPU of sm_{self.since} or later, and GPU {device} is sm_{capability}"
-                )
+            if not self.runs_on(capability):
+                raise LaunchError(f"{what} needs a GPU of {self._wanted}, and GPU {device} is sm_{capability}")
             text = self.final_text(types)
             binary = bundle.find(text, capability, self.options)
             if binary is None:
@@ -293,6 +295,14 @@ class Kernel:
 
     def _located(self, error: CompileError) -> CompileError:
         return CompileError(located(str(error), self.filename, self.text, self._declared_in))
+
+    def runs_on(self, capability: int) -> bool:
+        """Whether GPUs of this compute capability can run the kernel."""
+        return capability == self.since if self.exactly else capability >= self.since
+
+    @property
+    def _wanted(self) -> str:
+        return f"sm_{self.since}" + (" and no other" if self.exactly else " or later")
 
     def resident_blocks(self, types: Mapping[str, str], device: int) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
@@ -329,6 +339,10 @@ class Kernel:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
+            if self.exactly:
+                raise LaunchError(
+                    f"{self.describe(call.types)} needs a GPU of {self._wanted}: the simulator lacks what it is written with"
+                )
             try:
                 simulator.launch(self, call, sizes)
             except CompileError as error:

@@ -57,39 +57,33 @@ for _dtype in FLOATS:
 def forward(x: Any, weight: Any, bias: Any, where: str = "linear") -> Any:
     """The body of linear: y (..., N) of x (..., K); ``where`` stands in messages."""
     library = LIBRARIES[type(x)]
-    _glance(library, x, weight, bias, where)
-    if not library.is_fake(x):
-        n, k = weight.shape
-        few_is_x = library.size(x) <= MOST_FEW * k
-        if few_is_x or n <= MOST_FEW:
-            y = _narrow(library, x, weight, bias, few_is_x)
-            if y is not None:
-                return y
-    return _product(library, x, weight, bias, where)
+    try:
+        n, k = weight.shape  # an error of many words where there are other than two
+        # What the library might take, and should not.
+        if (bias is not None and bias.shape != (n,)) or library.dtype_name(x) not in FLOATS:
+            check(x, weight, bias, where)
+        if not library.is_fake(x):
+            few_is_x = library.size(x) <= MOST_FEW * k
+            if few_is_x or n <= MOST_FEW:
+                y = _narrow(library, x, weight, bias, few_is_x)
+                if y is not None:
+                    return y
+        return library.linear(x, weight, bias)
+    except (RuntimeError, ValueError):
+        check(x, weight, bias, where)
+        raise
 
 
 def by_library(x: Any, weight: Any, bias: Any) -> Any:
     """The same by the library alone, which may record a gradient of its own."""
     library = LIBRARIES[type(x)]
-    _glance(library, x, weight, bias, "linear")
-    return _product(library, x, weight, bias, "linear")
-
-
-def _glance(library: Any, x: Any, weight: Any, bias: Any, where: str) -> None:
-    """Refuses what the library might take."""
-    if (
-        library.dtype_name(x) not in FLOATS
-        or len(weight.shape) != 2
-        or (bias is not None and bias.shape != weight.shape[:1])
-    ):
-        check(x, weight, bias, where)
-
-
-def _product(library: Any, x: Any, weight: Any, bias: Any, where: str) -> Any:
     try:
+        n, _ = weight.shape
+        if (bias is not None and bias.shape != (n,)) or library.dtype_name(x) not in FLOATS:
+            check(x, weight, bias)
         return library.linear(x, weight, bias)
     except (RuntimeError, ValueError):
-        check(x, weight, bias, where)
+        check(x, weight, bias)
         raise
 
 
@@ -120,10 +114,11 @@ def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, An
     check_backward(grad_y, x, weight)
     library = LIBRARIES[type(grad_y)]
     grad = rows_of(library, grad_y)
-    grad_bias = empty(library, grad_y)
     if want_bias:
         grad = library.contiguous(grad)
         grad_bias = bias_gradient(library, grad)
+    else:
+        grad_bias = empty(library, grad_y)
     return (*products(library, grad, grad_y.shape[:-1], x, weight), grad_bias)
 
 
@@ -139,13 +134,13 @@ def empty(library: Any, like: Any) -> Any:
 
 def products(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any) -> tuple[Any, Any]:
     """dL/dx = dL/dy·W and dL/dW = dL/dyᵀ·x, of dL/dy as a matrix."""
-    grad_x, grad_weight = empty(library, grad), empty(library, grad)
-    if weight is not None:
+    if weight is None:
+        grad_x = empty(library, grad)
+    else:
         grad_x = library.matmul(grad, weight)
         if len(batch) != 1:
             grad_x = grad_x.reshape((*batch, weight.shape[1]))
-    if x is not None:
-        grad_weight = library.matmul(grad.T, rows_of(library, x))
+    grad_weight = empty(library, grad) if x is None else library.matmul(grad.T, rows_of(library, x))
     return grad_x, grad_weight
 
 
@@ -260,17 +255,18 @@ def check_backward(grad_y: Any, x: Any, weight: Any, where: str = "linear_backwa
         ValueError: shapes.
         TypeError: dtypes.
     """
-    if len(grad_y.shape) == 0:
+    shape, dtype = grad_y.shape, grad_y.dtype  # once each: they cost a tensor a fraction of a microsecond
+    if not shape:
         raise ValueError(expected(where, "grad_y", "have shape (..., N)", "()"))
-    if weight is not None and (len(weight.shape) != 2 or weight.shape[0] != grad_y.shape[-1]):
-        wanted = f"have shape ({grad_y.shape[-1]}, K), a row for each column of `grad_y`"
+    if weight is not None and (len(rows := weight.shape) != 2 or rows[0] != shape[-1]):
+        wanted = f"have shape ({shape[-1]}, K), a row for each column of `grad_y`"
         raise ValueError(expected(where, "weight", wanted, tuple(weight.shape)))
-    if x is not None and x.shape[:-1] != grad_y.shape[:-1]:
-        wanted = f"have shape ({', '.join(map(str, (*grad_y.shape[:-1], 'K')))}), a row for each of `grad_y`"
+    if x is not None and x.shape[:-1] != shape[:-1]:
+        wanted = f"have shape ({', '.join(map(str, (*shape[:-1], 'K')))}), a row for each of `grad_y`"
         raise ValueError(expected(where, "x", wanted, tuple(x.shape)))
     for name, other in (("x", x), ("weight", weight)):
-        if other is not None and other.dtype != grad_y.dtype:
-            raise TypeError(expected(where, name, f"have dtype {grad_y.dtype}, as `grad_y` has", other.dtype))
+        if other is not None and other.dtype != dtype:
+            raise TypeError(expected(where, name, f"have dtype {dtype}, as `grad_y` has", other.dtype))
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

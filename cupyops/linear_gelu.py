@@ -12,6 +12,7 @@ from .gelu import FORWARD
 from .gelu import backward as gelu_backward
 from .gelu import check as check_gelu
 from .gelu import forward as gelu_forward
+from .hopper_linear import linear_gelu_by_matrix_units
 from .kernel import Kernel
 from .linear import check_backward as check_linear_backward
 from .linear import column_sums, empty, products, rows_of
@@ -49,6 +50,9 @@ for _dtype in FLOATS:
 
 def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[Any, Any]:
     """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
+    found = linear_gelu_by_matrix_units(LIBRARIES[type(x)], x, weight, bias, approximate)
+    if found is not None:
+        return found
     z = linear_forward(x, weight, bias, "linear_gelu")
     return gelu_forward(z, approximate), z
 

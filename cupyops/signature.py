@@ -57,7 +57,9 @@ _NOT_CODE = re.compile(
     rf"|^[ \t]*\#(?:\\.|{_COMMENT}|[^\n\\])*",
     re.DOTALL | re.MULTILINE,
 )
+_TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
+_MAP_BYTES = 128
 _SHAPE = re.compile(r"(?://|/\*)\s*\(([^)\n]*)\)(?P<nullable>\s+or\s+null\b)?")
 
 
@@ -73,6 +75,8 @@ class Parameter:
         shape: names and numbers whose product is the number of elements, or None for a view.
         length: for ``Int64s<length>`` (a number or a constant's name), else None.
         nullable: a call may give None for this array.
+        map_of: for ``const __grid_constant__ TensorMap x_map``, what the copying hardware is told of an array
+            (:mod:`cupyops.tensor_map`), the array's name, x; else None.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Parameter:
     shape: tuple[str, ...] | None = None
     length: str | None = None
     nullable: bool = False
+    map_of: str | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """The dtype's name under this choice of types."""
@@ -118,6 +123,12 @@ class Signature:
         parameter."""
         codes, fields, offset = [], [], 0
         for p in self.parameters:
+            if p.map_of is not None:
+                pad = -offset % 64
+                codes.append(f"{pad}x{_MAP_BYTES}s")
+                fields.append((offset + pad, _MAP_BYTES))
+                offset += pad + _MAP_BYTES
+                continue
             if p.length is not None:
                 count, code, size = int(constants.get(p.length, p.length)), "q", 8
             elif p.pointer:
@@ -261,6 +272,8 @@ def _parameter(kernel: str, declaration: str, comment: str) -> Parameter:
     words = " ".join(words.replace("*", " * ").split())
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
         return Parameter(vector[2], "int64", length=vector[1])
+    if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
+        return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
     pointer = "*" in words
     if words.count("*") > 1 or "&" in words or "[" in words:
         raise TypeError(
@@ -339,6 +352,14 @@ def check_declaration(
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
         raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
     for p in signature.parameters:
+        if p.map_of is not None:
+            if p.map_of not in {a.name for a in arrays}:
+                raise TypeError(f"{kernel}: `{p.name}` is the map of an array `{p.map_of}`, and there is none")
+            continue
+        if p.type == "TensorMap":
+            raise TypeError(
+                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and call it after its array: x_map for x"
+            )
         if p.type == "acc_t" and "scalar_t" not in bindings:
             raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")
         if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:

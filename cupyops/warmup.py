@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from . import toolchain
+from . import driver, toolchain
 from .dtypes import DTYPES
 from .errors import expected
 from .kernel import Kernel, all_kernels
@@ -18,7 +18,8 @@ def warmup(
 ) -> int:
     """Compiles and loads kernels on a GPU, for all arrays of one dtype at a time.
 
-    A kernel that meets other types later (mixed dtypes, say) is still compiled at that call.
+    A kernel that meets other types later (mixed dtypes, say) is still compiled at that call; one that this GPU cannot run
+    is left out.
 
     Args:
         dtypes: names; kernels that do not take one of them leave it out.
@@ -39,6 +40,8 @@ def warmup(
         device = int(toolchain.cupy().cuda.Device().id)
     ready = 0
     for kernel in all_kernels() if kernels is None else kernels:
+        if kernel.since and not kernel.runs_on(driver.capability(device)):
+            continue
         for types in kernel.type_choices():
             if set(types.values()) <= set(dtypes):
                 kernel.variant(types, device)

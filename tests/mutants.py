@@ -42,6 +42,9 @@ def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str =
     return [Mutant(kernel, what, file, old, new, tests, stem) for what, file, old, new in faults]
 
 
+# Kernels that no simulator runs, so that faults in them are not planted here; why, and what holds them to their values.
+GPU_ONLY = {"hopper_linear": "no matrix units outside a GPU of sm_90: tests/test_hopper_linear.py, on such a GPU"}
+
 ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
 GELU_KERNELS = "gelu.cu"
 

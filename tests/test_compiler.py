@@ -124,6 +124,15 @@ def test_real_nvrtc_knows_the_gpus_of_today() -> None:
 # What comes back
 
 
+def test_an_architecture_among_the_options_stands_for_the_target() -> None:
+    """As of a text that needs what one generation alone has: sm_90 has no setmaxnreg, sm_90a has."""
+    text = """extern "C" __global__ void __launch_bounds__(128, 1) k() {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }"""
+    with pytest.raises(CompileError):
+        compile_text(text, "k", "sm_90", OPTIONS)
+    assert set(compile_text(text, "k", "sm_90", (*OPTIONS, "-arch=sm_90a")).resources) == {"k"}
+
+
 @pytest.mark.parametrize(("target", "begins"), [("sm_80", b"\x7fELF"), ("compute_80", b"//")])
 def test_binary_or_ptx(target: str, begins: bytes) -> None:
     pytest.importorskip("cupy")

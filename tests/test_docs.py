@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from cupyops import Kernel
 from cupyops.compiler import OPTIONS, compile_text
@@ -120,6 +121,8 @@ def test_both_commands_are_where_ci_looks() -> None:
         "cupyops.elementwise_text",
         "cupyops.expressions",
         "cupyops.torch.elementwise",
+        "cupyops.torch.gelu",
+        "cupyops.torch.linear",
         "cupyops.torch.layer_norm",
         "cupyops.torch.lltm",
         "cupyops.torch.way_in",
@@ -129,7 +132,7 @@ def test_both_commands_are_where_ci_looks() -> None:
 )
 def test_docstring_examples(name: str) -> None:
     module = importlib.import_module(name)
-    scope = vars(module) | {"Threads": importlib.import_module("cupyops").Threads}
+    scope = vars(module) | {"Threads": importlib.import_module("cupyops").Threads, "torch": torch}
     failed, tried = doctest.testmod(module, extraglobs=scope)
     assert tried > 0
     assert failed == 0

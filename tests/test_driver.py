@@ -88,7 +88,7 @@ def test_what_the_loaded_kernel_reports_must_be_what_the_text_declares(
         return 0
 
     library = SimpleNamespace() if reported is None else SimpleNamespace(cuFuncGetParamInfo=query)
-    monkeypatch.setattr(driver, "_libcuda", lambda: library)
+    monkeypatch.setattr(driver, "libcuda", lambda: library)
     signature = Signature.parse(TEXT, "scale")
     fields = signature.packing({"scalar_t": "float32"}, {})[1]
     raw = SimpleNamespace(ptr=42)

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import cupyops.torch
 from cupyops import Elementwise, GridStride, Kernel, Threads, driver, warmup
 from cupyops.cache import Binary
+from cupyops.errors import LaunchError
 from cupyops.geometry import Geometry
 
 # Declarations
@@ -254,6 +255,32 @@ def test_a_kernel_is_loaded_on_the_gpu_of_its_arrays(gpus: Gpus) -> None:
     """And not on the current one: a handle of one GPU is worth nothing on another."""
     found = scale()
     assert [found.variant({"scalar_t": "float32"}, device).function for device in (1, 0, 1)] == [101, 100, 101]
+
+
+@pytest.mark.parametrize(
+    ("capability", "exactly", "words"),
+    [
+        ("80", False, "scale<float32> needs a GPU of sm_90 or later, and GPU 0 is sm_80"),
+        ("80", True, "scale<float32> needs a GPU of sm_90 and no other, and GPU 0 is sm_80"),
+        ("100", True, "scale<float32> needs a GPU of sm_90 and no other, and GPU 0 is sm_100"),
+        ("100", False, ""),
+        ("90", True, ""),
+    ],
+)
+def test_a_kernel_is_not_loaded_on_a_gpu_that_lacks_what_it_needs(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capability: str, exactly: bool, words: str
+) -> None:
+    gpus.compute_capability = capability
+    monkeypatch.setattr(driver, "capability", lambda device: int(capability))
+    found = scale(since=90, exactly=exactly)
+    assert found.options == (("-arch=sm_90a",) if exactly else ())
+    assert warmup(("float32",), kernels=[found], device=0) == (0 if words else 1)
+    if not words:
+        assert found.variant({"scalar_t": "float32"}, 0).function == 100
+        return
+    with pytest.raises(LaunchError) as caught:
+        found.variant({"scalar_t": "float32"}, 0)
+    assert str(caught.value) == words
 
 
 def test_variants_are_kept_apart_by_type_and_device(gpus: Gpus) -> None:

@@ -71,9 +71,11 @@ class NumpyLibrary:
     def device_index(self, x: Array) -> int:
         return -1
 
+    def address(self, x: Array) -> int:
+        return int(x.__array_interface__["data"][0])
+
     def info(self, x: Array) -> Info:
-        pointer = int(x.__array_interface__["data"][0])
-        return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cpu", -1, pointer)
+        return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cpu", -1, self.address(x))
 
     def stream(self, device: int) -> int:
         return 0

@@ -48,6 +48,7 @@ class TorchLibrary:
     add_product = staticmethod(torch.Tensor.addmm_)
     copy = staticmethod(torch.Tensor.clone)
     device_index = staticmethod(torch.Tensor.get_device)
+    address = staticmethod(torch.Tensor.data_ptr)
 
     def __init__(self) -> None:
         # A CPU build of PyTorch has no such functions, and no tensors that would need them.
@@ -77,7 +78,7 @@ class TorchLibrary:
         return x.to(_DTYPES[dtype])
 
     def is_fake(self, x: torch.Tensor) -> bool:
-        return isinstance(x, FakeTensor) or x.is_meta
+        return type(x) is FakeTensor or x.is_meta
 
     def info(self, x: torch.Tensor) -> Info:
         place, fake = x.device.type, self.is_fake(x)
