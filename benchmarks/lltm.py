@@ -38,7 +38,12 @@ SEQUENCES = ((16, 128), (64, 128), (16, 256), (16, 512), (16, 768), (64, 1024)) 
 POINTWISE = ((400_000, 128), (50_000, 1024))  # rows, units: ten times the caches
 FEATURES = 32  # of a sequence
 DTYPES = (torch.float32, torch.bfloat16)
-RUNS, FEW, ROUNDS = 200, 20, 9  # of a small case, of a large or long one, and of the kernels alone
+RUNS, SOME, FEW, ROUNDS = (
+    200,
+    60,
+    10,
+    9,
+)  # of a small cell, of a sequence, of a large or long case, and of the kernels alone
 
 Row = dict[str, Any]
 
@@ -99,7 +104,7 @@ def sequence_rows(steps: int, batch: int, state: int, dtype: torch.dtype, device
     if device.type == "cuda":
         found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
     # As many at a turn that most come after another of their own, as in a training loop.
-    for timing in measure(found, RUNS if steps <= 128 else FEW):
+    for timing in measure(found, SOME if steps <= 128 else FEW):
         yield row("sequence", (steps, batch, FEATURES, state), dtype, timing)
 
 
