@@ -31,6 +31,7 @@ NOT_LAUNCH_CODE = (
     *("__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"),
     *("check*.py", "bench*.py", "roofline.py", "timing.py"),
 )
+PATIENCE = 900  # seconds for a sanitizer
 TOOLS = {
     "memcheck": "bounds",
     "racecheck": "race",
@@ -123,7 +124,10 @@ def sanitize() -> dict[str, str]:
             command[3:3] = ["--report-api-errors", "no"]
         if fault is not None and subprocess.run([*command, "--plant", fault], capture_output=True).returncode != 9:
             return f"did not find the planted fault ({fault})"
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"no end within {PATIENCE} s"
         return "clean" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
 
     with ThreadPoolExecutor() as pool:  # a process each
