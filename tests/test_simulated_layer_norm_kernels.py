@@ -219,7 +219,7 @@ def test_forward_of_hard_rows(way: Way) -> None:
 
 
 @ways(FORWARD)
-def test_hard_rows_do_not_change_their_neighbours(way: Way) -> None:
+def test_forward_of_hard_rows_beside_others(way: Way) -> None:
     plain, hard = torch.randn(6, way.n).to(way.dtype), hard_rows(way.n)["the first an outlier"][:1].to(way.dtype)
     y, _, stats = run_forward(way, plain, None, None, None)
     mixed = torch.cat([plain[:3], hard, plain[3:]])
