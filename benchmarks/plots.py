@@ -199,10 +199,17 @@ def _curves(rows: Sequence[Row], panels: list[tuple[str, ...]], over: Callable[[
     return figure
 
 
+def host_label(row: Row, rows: Sequence[Row]) -> str:
+    """The operator's name, and the variant where it is measured in more than one."""
+    op, variant = row["op"], row["variant"]
+    return op if len({r["variant"] for r in rows if r["op"] == op}) == 1 else f"{op}, {variant}"
+
+
 def _host(rows: Sequence[Row]) -> Any:
     """Host microseconds per call."""
-    groups = list(dict.fromkeys(f"{row['op']}\n{row['direction']}" for row in rows))
-    times = {(f"{row['op']}\n{row['direction']}", row["implementation"]): row["microseconds"] for row in rows}
+    labels = [f"{host_label(row, rows)}\n{row['direction']}" for row in rows]
+    groups = list(dict.fromkeys(labels))
+    times = {(label, row["implementation"]): row["microseconds"] for label, row in zip(labels, rows, strict=True)}
     names = present(rows)
     figure, (axes,) = _grid(1, 1, 8, 0.16 * len(groups) * len(names) + 0.8)
     _bars(axes, groups, times, names, "{:.1f}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from .cases import ROWWISE
 from .peers import LABELS
-from .plots import elements, kind, largest, of_many_rows, present
+from .plots import elements, host_label, kind, largest, of_many_rows, present
 
 __all__ = ["between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
@@ -158,9 +158,9 @@ def _share_and_time(row: Row) -> str:
 def _host_table(rows: Sequence[Row]) -> str:
     names = present(rows)
     body = []
-    for op, direction in dict.fromkeys((row["op"], row["direction"]) for row in rows):
-        mine = [row for row in rows if (row["op"], row["direction"]) == (op, direction)]
-        body.append([op, direction, *_cells(mine, names, lambda row: f"{row['microseconds']:.2f}")])
+    for label, direction in dict.fromkeys((host_label(row, rows), row["direction"]) for row in rows):
+        mine = [row for row in rows if (host_label(row, rows), row["direction"]) == (label, direction)]
+        body.append([label, direction, *_cells(mine, names, lambda row: f"{row['microseconds']:.2f}")])
     return _table(["operator", "call", *(LABELS[n] for n in names)], body)
 
 

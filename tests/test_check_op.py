@@ -286,17 +286,20 @@ def test_the_shipped_operators_pass(name: str, lane: str) -> None:
         "gelu": [(x, "none"), (x, "tanh")],
         "gelu_backward": [(z, x, "none")],
         "add2": [(x, z, 1), (x, weight, -0.5)],
-        "layer_norm": [
-            (x, weight, bias, [19], 1e-5),
-            (x, None, None, [19], 1e-5),
-            (x, weight, bias, [19], 1e-5, "float64"),
-        ],
-        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5), (x, z, weight, bias, [19], 1e-5, "float64")],
+        "layer_norm": [(x, weight, bias, [19], 1e-5), (x, None, None, [19], 1e-5)],
+        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5)],
+    }
+    # Results of more bits than the rows: of 16-bit rows, statistics are good to what 16 bits show, not to float32's last bit.
+    wider: dict[str, list[tuple[Any, ...]]] = {
+        name: [(*samples[0], "float64")] for name, samples in given.items() if name.endswith("layer_norm")
     }
     # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
     # That their kernels compile cleanly is asked elsewhere, for every architecture.
     checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
-    check_op(operator_of(getattr(torch.ops.cupyops, name).default), given[name], lanes=[lane], checks=checks)
+    op = operator_of(getattr(torch.ops.cupyops, name).default)
+    check_op(op, given[name], lanes=[lane], checks=checks)
+    if name in wider:
+        check_op(op, wider[name], lanes=[lane], checks=checks, dtypes=[torch.float32, torch.float64])
 
 
 def test_every_check_has_a_fault_that_is_planted() -> None:
