@@ -36,13 +36,20 @@ def test_each_run_was_made_on_what_is_here(run: str) -> None:
 
 
 # What a run left open, by the CUDA major of its CuPy, and what has become of it. The tests want it exact.
+_LAYER_NORM = (
+    "float64 results of float16 rows were 1.2 times as far off as PyTorch's own may be twice: statistics of 16-bit rows are "
+    "good to 21 bits, not 24. The check takes such results of wider rows now, and has not run there again."
+)
 OPEN = {
     "12": {
-        f"tests.test_add2::test_cupy_arrays[{dtype}]": "CuPy's own allclose did not compile: it took CUDA 13's headers, which "
-        "that machine's PyTorch brings, for NVRTC 12. The test compares on the host now, and has not run there again."
-        for dtype in ("float16", "float32", "float64", "int64", "int8")
-    }
+        "tests.test_check_op::test_the_shipped_operators_pass[cuda-layer_norm]": _LAYER_NORM,
+        "tests.test_example_linear_regression::test_the_line_is_learned_on_the_gpu[kernels]": "PyTorch's warning, once a "
+        "process, where the first product on a GPU is one of autograd's thread, was taken for a failure. It is let pass now.",
+    },
+    "13": {"tests.test_check_op::test_the_shipped_operators_pass[cuda-layer_norm]": _LAYER_NORM},
 }
+# What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and how many tests that were.
+LACKING = {"12": {"CuPy has no cuBLAS here": 3, "nvcc is missing": 1}}
 
 
 def test_both_cuda_majors_and_two_gpus_have_run() -> None:
@@ -60,7 +67,7 @@ def test_nothing_failed_but_what_is_known_to_be_open(run: str) -> None:
     known = OPEN.get(major(run), {})
     assert tests["passed"] > 1000
     assert sorted(tests["failed"]) == sorted(known)
-    assert tests["skipped"] == {}
+    assert {why.partition(":")[0]: n for why, n in tests["skipped"].items()} == LACKING.get(major(run), {})
     assert tests["exit_code"] == (1 if known else 0)
 
 
