@@ -30,7 +30,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_sequence_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lltm, "RUNS", 10)
+    monkeypatch.setattr(lltm, "SOME", 10)
     rows = list(lltm.sequence_rows(3, 2, 4, torch.float32, torch.device("cpu")))
     assert [row["implementation"] for row in rows] == ["ours", "cuDNN LSTM", "cuDNN GRU"]
     for row in rows:

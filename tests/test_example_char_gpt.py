@@ -185,7 +185,7 @@ def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         "--prompt",
     ):
         assert option in output
-    assert "(default: 800 on a CPU, 5000 on a GPU)" in " ".join(output.split())
+    assert "(default: 800 on a CPU, 2000 on a GPU)" in " ".join(output.split())
 
 
 def test_options_left_out_are_the_devices() -> None:
