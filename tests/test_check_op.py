@@ -9,7 +9,7 @@ import torch
 from faulty_ops import Mix, assert_found, changed, failing, samples
 from torch import Tensor
 
-from cupyops.torch import CHECKS, check_op
+from cupyops.torch import CHECKS, CheckFailed, check_op
 from cupyops.torch.operator import operator_of
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
@@ -289,17 +289,35 @@ def test_the_shipped_operators_pass(name: str, lane: str) -> None:
         "layer_norm": [(x, weight, bias, [19], 1e-5), (x, None, None, [19], 1e-5)],
         "add_layer_norm": [(x, z, weight, bias, [19], 1e-5)],
     }
-    # Results of more bits than the rows: of 16-bit rows, statistics are good to what 16 bits show, not to float32's last bit.
-    wider: dict[str, list[tuple[Any, ...]]] = {
-        name: [(*samples[0], "float64")] for name, samples in given.items() if name.endswith("layer_norm")
-    }
     # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
     # That their kernels compile cleanly is asked elsewhere, for every architecture.
     checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
     op = operator_of(getattr(torch.ops.cupyops, name).default)
     check_op(op, given[name], lanes=[lane], checks=checks)
-    if name in wider:
-        check_op(op, wider[name], lanes=[lane], checks=checks, dtypes=[torch.float32, torch.float64])
+    if name.endswith("layer_norm"):
+        wider = (*given[name][0], "float64")
+        # What float16 rows lack stands below.
+        dtypes = [torch.bfloat16, torch.float32, torch.float64] if name == "layer_norm" else None
+        check_op(op, wider, lanes=[lane], checks=checks, dtypes=dtypes)
+
+
+@pytest.mark.parametrize(
+    "lane", [pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+@pytest.mark.xfail(
+    strict=True,
+    raises=CheckFailed,
+    reason="moments of 16-bit rows are taken in one pass, and show in a result of more bits: 1.1 to 1.2 times what is allowed",
+)
+def test_layer_norm_of_float16_rows_to_a_result_of_more_bits(lane: str) -> None:
+    """To be mended in the kernel, by two passes where the result has more than 16 bits."""
+    import autograd_bridge  # noqa: F401  (declares it)
+
+    generator = torch.Generator().manual_seed(5)
+    x, _, weight, bias = (torch.randn(s, generator=generator) for s in ((37, 19), (37, 19), (19,), (19,)))
+    sample = tuple(t.to("cuda" if lane == "cuda" else "cpu") for t in (x, weight, bias))
+    op = operator_of(torch.ops.cupyops.layer_norm.default)
+    check_op(op, (*sample, [19], 1e-5, "float64"), lanes=[lane], checks="values", dtypes=[torch.float16])
 
 
 def test_every_check_has_a_fault_that_is_planted() -> None:

@@ -267,6 +267,7 @@ def test_bad_operands_are_named(device: str, name: str, least: int, monkeypatch:
         (RuntimeError, rf"{name}: both arguments to linear need to be at least 1D", (x[0, 0], weight, bias)),
         (RuntimeError, rf"{name}: .*they are 2D and 3D", (x, weight[None], bias)),
         (RuntimeError, rf"{name}: .*they are 2D and 1D", (x, weight[0], bias)),
+        (RuntimeError, rf"{name}: .*they are 2D and 0D", (x, weight[0, 0], bias)),
         (RuntimeError, rf"{name}: mat1 and mat2 shapes cannot be multiplied \(3x5 and 4x6\)", (x, weight[:, :4])),
     ]
     for kind, words, inputs in wrong:

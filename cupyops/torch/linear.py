@@ -82,7 +82,7 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
     if (
         bias is not None
         and bias.requires_grad
-        and bias_gradient_pays(x.numel() // (weight.shape[-1] or 1), bias.numel())
+        and bias_gradient_pays(x.numel() // (weight.shape[-1:].numel() or 1), bias.numel())
     ):
         return apply(x, weight, bias)
     return linear_by_library(x, weight, bias)
