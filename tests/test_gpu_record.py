@@ -37,7 +37,7 @@ def test_each_run_was_made_on_what_is_here(run: str) -> None:
 
 # What a run left open, by the CUDA major of its CuPy, and what has become of it. The tests want it exact.
 _LAYER_NORM = (
-    "A float64 result of float16 rows was off by 1.2 times what is allowed, since moments of 16-bit rows are taken in one pass. "
+    "A float64 result of float16 rows was off by 1.2 times what is allowed: moments of 16-bit rows are taken in one pass. "
     "That case is a test of its own now, expected to fail (tests/test_check_op.py), until the kernel takes two passes there."
 )
 OPEN = {
