@@ -17,7 +17,7 @@ from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
-__all__ = ["TensorLane", "write_fast_lane"]
+__all__ = ["TensorLane", "deciding", "write_fast_lane"]
 
 # Names that the written function uses itself.
 _OWN_WORDS = frozenset(
@@ -50,14 +50,15 @@ def fast_lane_source(
     constants: Mapping[str, int],
     *,
     one_device: bool = False,
-    fresh: bool = False,
+    vouched: bool = False,
 ) -> str:
     """The function's text.
 
     Args:
         signature, geometry, constants: the kernel's.
         one_device: there is one GPU, so it is the current one.
-        fresh: the outputs are what the caller has just allocated to fit; their dtypes are looked at, no more.
+        vouched: the caller has looked at shapes and layouts, and allocated the outputs to fit: dtypes and devices of the
+            inputs are looked at, no more.
 
     >>> from cupyops.geometry import Threads
     >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
@@ -97,9 +98,10 @@ def fast_lane_source(
     arrays = [p for p in signature.parameters if p.pointer]
     first = next(p for p in arrays if not p.nullable)
     lead = names[first.name]
-    dtypes = [f"None if {x} is None else {x}.dtype" if p.nullable else f"{x}.dtype" for p, x in _named(arrays, names)]
-    checked = [p for p in arrays if p.const or not fresh or p is first]
-    shapes = {names[p.name]: p.shape for p in checked if p.shape is not None}
+    keyed = _named(deciding(signature, vouched=vouched), names)
+    dtypes = [f"None if {x} is None else {x}.dtype" if p.nullable else f"{x}.dtype" for p, x in keyed]
+    checked = [p for p in arrays if p.const or not vouched or p is first]
+    shapes = {names[p.name]: p.shape for p in checked if p.shape is not None and not vouched}
     conditions = [f"type({lead}) not in plain", *([] if one_device else ["current_device() != device"])]
     of_arrays = [(p, x, f"{x}.get_device() != device") for p, x in _named(checked, names) if p is not first]
     shaped = [(p, x) for p, x in _named(checked, names) if x in shapes]
@@ -168,6 +170,14 @@ def fast_lane_source(
     )
 
 
+def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
+    """The arrays by whose dtypes a kernel is looked up: all of them or, of a vouched call, the inputs, and the outputs of a
+    type that no input is bound to decide."""
+    arrays = [p for p in signature.parameters if p.pointer]
+    decided = {p.type for p in arrays if p.const and not p.nullable}
+    return [p for p in arrays if not vouched or p.const or (p.type in signature.bindings and p.type not in decided)]
+
+
 def _free(word: str, taken: set[str]) -> str:
     """The word, with underscores behind it where Python or the function has it already (``in``, ``gx``); from now on it
     is taken."""
@@ -194,11 +204,11 @@ def write_fast_lane(
     *,
     cooperative: bool = False,
 ) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
-    """The function, the one for fresh outputs, and the dictionary from (device, dtypes) to loaded kernels that both
-    look in, still empty."""
+    """The function, the one for vouched calls, and the dictionary from (device, dtypes of what is :func:`deciding`) to
+    loaded kernels that both look in, still empty."""
     variants: dict[tuple[Any, ...], Any] = {}
     functions = []
-    for fresh in (False, True):
+    for vouched in (False, True):
         scope: dict[str, Any] = {
             "variants": variants,
             "plain": lane.plain,
@@ -210,7 +220,7 @@ def write_fast_lane(
             # What a wrong argument raises on the way: the checked lane says it better.
             "errors": (AttributeError, TypeError, ValueError, OverflowError, driver.struct.error, RuntimeError),
         }
-        text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, fresh=fresh)
+        text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
         exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)
         scope["launch"].__qualname__ = signature.kernel  # what Python says of too few or too many arguments
         functions.append(scope["launch"])

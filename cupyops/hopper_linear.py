@@ -66,7 +66,7 @@ def linear_gelu_by_matrix_units(
     kernel = hopper_kernel(plan, approximate)
     pairs = -(-m // (2 * TILE_M)) * -(-n // TILE_N)
     clusters = min(pairs, kernel.resident_blocks({"scalar_t": dtype}, device) // 2)
-    kernel.launch_fresh(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
+    kernel.launch_vouched(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
     return y, z
 
 

@@ -23,7 +23,7 @@ from .call import Call, bind, check
 from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
-from .fast_lane import write_fast_lane
+from .fast_lane import deciding, write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, Geometry, Grid, Target, Threads
 from .origin import declaring_file, located
 from .signature import Signature, check_declaration, only, the_kernel
@@ -194,8 +194,9 @@ class Kernel:
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
         # Bodies call this attribute; the fast lane takes its place once there is something to be fast about.
         self.launch: Callable[..., None] = self.checked_launch
-        # The same for a body that has just allocated its outputs to fit: the fast lane need not look at them again.
-        self.launch_fresh: Callable[..., None] = self.checked_launch
+        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
+        # look again.
+        self.launch_vouched: Callable[..., None] = self.checked_launch
         self._fast_variants: dict[tuple[Any, ...], Variant] = {}
         _KERNELS.add(self)
 
@@ -395,11 +396,13 @@ class Kernel:
         tensors = getattr(call.library, "fast_lane", None)
         if tensors is None:
             return
-        given = [call.values[p.name] for p in self.signature.parameters if p.pointer]
-        key = (call.lead.device, *(None if x is None else x.dtype for x in given))
+        given = [
+            [call.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)
+        ]
+        keys = [(call.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
         with _BUILDING:
             if self.launch == self.checked_launch:
-                self.launch, self.launch_fresh, self._fast_variants = write_fast_lane(
+                self.launch, self.launch_vouched, self._fast_variants = write_fast_lane(
                     self.signature,
                     self.geometry,
                     self.constants,
@@ -407,11 +410,11 @@ class Kernel:
                     self.checked_launch,
                     cooperative=self.cooperative,
                 )
-            self._fast_variants[key] = variant
+            self._fast_variants.update(dict.fromkeys(keys, variant))
 
     def close_fast_lane(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
-        self.launch = self.launch_fresh = self.checked_launch
+        self.launch = self.launch_vouched = self.checked_launch
 
 
 def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:

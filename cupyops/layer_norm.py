@@ -145,7 +145,7 @@ def add_forward(
     y = library.empty_like(like) if call.result == call.dtype else library.empty(x.shape, call.result, x)
     stats = library.empty(call.stats, DTYPES[call.dtype].acc, x)
     for kernel, _, sizes in call.launches:
-        kernel.launch_fresh(x, residual, weight, bias, like, y, stats, *sizes, eps)
+        kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
     if not call.launches and not library.is_fake(y):
         _fill_empty(stats, call.rows)
     return y, s, stats
@@ -243,14 +243,14 @@ def backward(
     partial = None if call.partial is None else empty(call.partial, DTYPES[call.dtype].acc, x)
     for kernel, makes, sizes in call.launches:
         if makes == "x and parts":
-            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
+            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
         elif makes == "sums":
             of_weight, of_bias = (grad_weight if want_weight else None), (grad_bias if want_bias else None)
-            kernel.launch_fresh(partial, of_weight, of_bias, *sizes)
+            kernel.launch_vouched(partial, of_weight, of_bias, *sizes)
         elif makes == "x":
-            kernel.launch_fresh(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
+            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
         else:
-            kernel.launch_fresh(grad_y, x, stats, weight, None, None, partial, *sizes)
+            kernel.launch_vouched(grad_y, x, stats, weight, None, None, partial, *sizes)
     if not call.launches and not library.is_fake(grad_x):
         for gradient in (grad_weight, grad_bias):
             gradient[...] = 0

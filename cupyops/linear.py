@@ -104,7 +104,7 @@ def _narrow(library: Any, x: Any, weight: Any, bias: Any, few_is_x: bool) -> Any
     y = library.empty((*x.shape[:-1], n), dtype, x)
     bias = None if bias is None else library.contiguous(bias)
     first, second = (weight, x) if few_is_x else (x, weight)
-    narrow_kernel(plan, dtype, few_is_x).launch_fresh(first, second, bias, y, many, k, 0 if bias is None else n)
+    narrow_kernel(plan, dtype, few_is_x).launch_vouched(first, second, bias, y, many, k, 0 if bias is None else n)
     return y
 
 
@@ -176,11 +176,11 @@ def column_sums(
     gpu = driver.capability(device), driver.multiprocessors(device)
     kernel, groups, tiles, last, last_tiles = _launches(kernels, m, n, dtype, *gpu, gelu)
     if last is None:
-        kernel.launch_fresh(*arrays, sums, m, n, 1, tiles)
+        kernel.launch_vouched(*arrays, sums, m, n, 1, tiles)
         return sums
     parts = library.empty((groups, n), DTYPES[dtype].acc, first)
-    kernel.launch_fresh(*arrays, parts, m, n, groups, tiles)
-    last.launch_fresh(parts, sums, groups, n, 1, last_tiles)
+    kernel.launch_vouched(*arrays, parts, m, n, groups, tiles)
+    last.launch_vouched(parts, sums, groups, n, 1, last_tiles)
     return sums
 
 

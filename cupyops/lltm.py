@@ -107,16 +107,18 @@ def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple
     if not belong(2, x, weights, bias, old_h, old_cell) or dtype not in FLOATS:
         check("lltm_cell", x, weights, bias, old_h=old_h, old_cell=old_cell)
     (batch, features), state = x.shape, old_h.shape[1]
-    new_h, new_cell = library.empty((batch, state), dtype, x), library.empty((batch, state), dtype, x)
+    contiguous = library.contiguous
+    old_cell = contiguous(old_cell)
+    # The cheapest way to an array is one like another.
+    new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
     if library.is_fake(new_h) or batch == 0 or state == 0:
         return new_h, new_cell, library.empty((batch, 3 * state), dtype, x)
-    old_cell = library.contiguous(old_cell)
     inputs = features + state
     if whole(batch, state, inputs):
-        x, weights, bias, old_h = (library.contiguous(a) for a in (x, weights, bias, old_h))
+        x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
         gates = library.empty((batch, 3 * state), dtype, x)
         threads, tiles = -(-state // 4) * 128, -(-batch // 16)
-        CELL.launch_fresh(
+        CELL.launch_vouched(
             x, weights, bias, old_h, old_cell, new_h, new_cell, gates, batch, features, state, inputs, threads, tiles
         )
         return new_h, new_cell, gates
@@ -130,7 +132,7 @@ def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str) -> No
     batch, state = new_h.shape
     kernel = step_kernel(state, dtype)
     sizes = pointwise_sizes(kernel, state, batch)
-    kernel.launch_fresh(gates, old_cell, new_h, new_cell, batch, state, *sizes)
+    kernel.launch_vouched(gates, old_cell, new_h, new_cell, batch, state, *sizes)
 
 
 def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
@@ -145,7 +147,7 @@ def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
     kernel = inputs_kernel(features, state, dtype)
     sizes = pointwise_sizes(kernel, state + features, steps * batch)
     first_h, x = library.contiguous(first_h), library.contiguous(x)
-    kernel.launch_fresh(first_h, h, x, inputs, steps, batch, features, state, state + features, *sizes)
+    kernel.launch_vouched(first_h, h, x, inputs, steps, batch, features, state, state + features, *sizes)
     return inputs
 
 
@@ -176,11 +178,13 @@ def backward(
     (batch, features), state = x.shape, old_h.shape[1]
     check_backward(grad_h, grad_cell, grad_gates, x, old_h, new_cell, gates)
     inputs = features + state
+    new_cell, gates = library.contiguous(new_cell), library.contiguous(gates)
     grad_x = library.empty((batch, features) if want_x else (0,), dtype, x)
     grad_weights = library.empty((3 * state, inputs) if want_weights else (0,), dtype, x)
     grad_bias = library.empty((3 * state,) if want_bias else (0,), dtype, x)
-    grad_old_h = library.empty((batch, state) if want_h else (0,), dtype, x)
-    grad_old = library.empty((batch, state) if want_cell else (0,), dtype, x)
+    # The cheapest way to an array is one like another.
+    grad_old_h = library.empty_like(new_cell) if want_h else library.empty((0,), dtype, x)
+    grad_old = library.empty_like(new_cell) if want_cell else library.empty((0,), dtype, x)
     found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
     if library.is_fake(grad_x):
         return found
@@ -188,7 +192,6 @@ def backward(
         for gradient in (grad_x, grad_weights, grad_bias):
             gradient[...] = 0
         return found
-    new_cell, gates = library.contiguous(new_cell), library.contiguous(gates)
     grad_gates = None if grad_gates is None else library.contiguous(grad_gates)
     grad_h, h_view = view(library, grad_h, gates)
     grad_cell, cell_view = view(library, grad_cell, gates)
@@ -196,7 +199,7 @@ def backward(
         x, weights, old_h = library.contiguous(x), library.contiguous(weights), library.contiguous(old_h)
         input_blocks = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
         weight_blocks = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
-        CELL_BACKWARD.launch_fresh(
+        CELL_BACKWARD.launch_vouched(
             grad_h,
             grad_cell,
             grad_gates,
@@ -226,13 +229,13 @@ def backward(
         grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, old, h_view, cell_view, dtype, want_bias
     )
     if want_bias:
-        SUMS.launch_fresh(partial, grad_bias, partial.shape[0], 3 * state)
+        SUMS.launch_vouched(partial, grad_bias, partial.shape[0], 3 * state)
     if want_h and want_x and features:
         both = library.empty((batch, inputs), dtype, x)
         library.matmul_into(grad_z, weights, both)
         kernel = inputs_kernel(features, state, dtype, backward=True)
         sizes = pointwise_sizes(kernel, inputs, batch)
-        kernel.launch_fresh(both, grad_old_h, grad_x, batch, features, state, inputs, *sizes)
+        kernel.launch_vouched(both, grad_old_h, grad_x, batch, features, state, inputs, *sizes)
     elif want_h:
         library.matmul_into(grad_z, weights[:, :state], grad_old_h)
     elif want_x and features:
@@ -263,7 +266,7 @@ def step_backward(
     parts, down = parts_of(kernel, dtype, library.device_index(gates), columns, batch)
     partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if want_sums else None
     sizes = (batch, state, parts, columns, parts * down)
-    kernel.launch_fresh(
+    kernel.launch_vouched(
         grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, partial, h_view, cell_view, *sizes
     )
     return partial

@@ -142,7 +142,7 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
         last[0], last[1] = h[steps - 1], cells[steps - 1]
         return h, last, cells, gates
     launch = launch_of(plan, True, batch, dtype, device)
-    launch.kernel.launch_fresh(
+    launch.kernel.launch_vouched(
         library.contiguous(weights),
         library.contiguous(h0),
         c0,
@@ -213,11 +213,11 @@ def backward(
             library, dh, last, dc, dz, weights[:, :state], cells, gates, grad_z, first_h, first_c, dtype
         )
         if want_bias:
-            SUMS.launch_fresh(grad_z, grad_bias, steps * batch, 3 * state)
+            SUMS.launch_vouched(grad_z, grad_bias, steps * batch, 3 * state)
     else:
         launch = launch_of(plan, False, batch, dtype, device)
         sums = library.empty((launch.parts, 3 * state), DTYPES[dtype].acc, x)
-        launch.kernel.launch_fresh(
+        launch.kernel.launch_vouched(
             dh,
             last,
             dc,
@@ -238,7 +238,7 @@ def backward(
             *launch.counts,
         )
         if want_bias:
-            SUMS.launch_fresh(sums, grad_bias, launch.parts, 3 * state)
+            SUMS.launch_vouched(sums, grad_bias, launch.parts, 3 * state)
     flat = grad_z.reshape((steps * batch, 3 * state))
     if want_x and features:
         library.matmul_into(flat, weights[:, state:], grad_x.reshape((steps * batch, features)))

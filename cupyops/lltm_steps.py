@@ -26,7 +26,7 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
     old_h, old_cell = first_h, first_c
     for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
         library.add_product(z, old_h, weights)
-        kernel.launch_fresh(z, old_cell, new_h, new_cell, *sizes)
+        kernel.launch_vouched(z, old_cell, new_h, new_cell, *sizes)
         old_h, old_cell = new_h, new_cell
 
 
@@ -70,7 +70,7 @@ def backward(
         before = made_c[t % 2] if t else grad_c0
         h_given = (z[t], ABSENT) if dh is None else (dh, dense)
         c_given = (z[t], ABSENT) if dc is None else (dc, dense)
-        kernel.launch_fresh(
+        kernel.launch_vouched(
             h_given[0], c_given[0], of_gates[t], z[t], c[t], dz[t], before, None, h_given[1], c_given[1], *sizes
         )
         if t == 0:

@@ -90,7 +90,7 @@ class Tuned:
         self._by_tensors: dict[tuple[Any, ...], Kernel] = {}
         self._by_types: dict[tuple[Any, ...], Kernel] = {}
         self.launch = self._write("launch")
-        self.launch_fresh = self._write("launch_fresh")
+        self.launch_vouched = self._write("launch_vouched")
         tuning.users.add(self)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import kernels_cu
 from cupyops import Elementwise, GridStride, LaunchError, Rows, Threads, driver
-from cupyops.fast_lane import TensorLane, fast_lane_source, write_fast_lane
+from cupyops.fast_lane import TensorLane, deciding, fast_lane_source, write_fast_lane
 from cupyops.geometry import Geometry, Target
 from cupyops.kernel import Variant
 from cupyops.signature import Signature
@@ -99,14 +99,15 @@ class Lane:
     ) -> None:
         self.returned: list[tuple[Any, ...]] = []
         checked = lambda *args: self.returned.append(args)  # noqa: E731
-        self.launch, self.fresh, variants = write_fast_lane(signature, geometry, constants, gpu.lane(), checked)
+        self.launch, self.vouched, variants = write_fast_lane(signature, geometry, constants, gpu.lane(), checked)
         self.packing, _ = packing = signature.packing(types, constants)
         gpu.size = self.packing.size
-        dtypes = [p.c_type(types) for p in signature.parameters if p.pointer]
         self.variants = [
             Variant("k", SimpleNamespace(ptr=7 + device), packing, geometry, Target(4, 132), 48) for device in (0, 1)
         ]
-        variants.update({(device, *dtypes): v for device, v in enumerate(self.variants)})
+        for vouched in (False, True):
+            dtypes = [p.c_type(types) for p in deciding(signature, vouched=vouched)]
+            variants.update({(device, *dtypes): v for device, v in enumerate(self.variants)})
 
 
 @pytest.fixture
@@ -172,16 +173,17 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-# What a caller that has just allocated its outputs answers for itself.
-OF_OUTPUTS = {"an output on the host", "a layout of an output", "too many elements", "a size"}
+# What a caller answers for that has looked at shapes and layouts, and allocated its outputs.
+VOUCHED = {"dtype of an output", "an output on the host", "a layout of an output", "a layout", "too few elements"}
+VOUCHED |= {"too many elements", "a size", "negative sizes whose product fits"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "fresh"), [(w, fresh) for w in WRONG for fresh in (False, True) if not (fresh and w in OF_OUTPUTS)]
+    ("wrong", "vouched"), [(w, vouched) for w in WRONG for vouched in (False, True) if not (vouched and w in VOUCHED)]
 )
-def test_each_wrong_argument_goes_to_the_checked_lane(gpu: Gpu, many: Lane, wrong: str, fresh: bool) -> None:
+def test_each_wrong_argument_goes_to_the_checked_lane(gpu: Gpu, many: Lane, wrong: str, vouched: bool) -> None:
     args = right(**WRONG[wrong])
-    (many.fresh if fresh else many.launch)(*args)
+    (many.vouched if vouched else many.launch)(*args)
     assert not gpu.launches
     (returned,) = many.returned
     assert all(a is b for a, b in zip(returned, args, strict=True))
@@ -229,27 +231,38 @@ def test_nothing_is_launched_for_no_elements(gpu: Gpu, many: Lane, M: int, N: in
     assert not many.returned
 
 
-def test_fresh_outputs_are_not_looked_at_but_inputs_are(gpu: Gpu, many: Lane) -> None:
-    class Fresh(Array):
-        def looked_at(self) -> Any:
-            raise AssertionError("looked at")
+def test_of_a_vouched_call_outputs_and_shapes_are_not_looked_at_but_inputs_are(
+    gpu: Gpu, many: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_at(_: Any) -> Any:
+        raise AssertionError("looked at")
 
-        get_device = is_contiguous = numel = looked_at
-
-    many.fresh(*right(y=Fresh(5, 2, pointer=2**47)))
+    for method in ("is_contiguous", "numel"):
+        monkeypatch.setattr(Array, method, looked_at)
+    output = type("Output", (Array,), {"get_device": looked_at, "dtype": property(looked_at, lambda *_: None)})
+    many.vouched(*right(y=output(pointer=2**47)))
     assert many.packing.unpack(gpu.values[0]) == PACKED
-    many.fresh(*right(view=Array(dtype="float64", device=1)))
+    many.vouched(*right(view=Array(dtype="float64", device=1)))
     assert (len(gpu.launches), len(many.returned)) == (1, 1)
 
 
-def test_the_first_array_is_looked_at_even_if_it_is_a_fresh_output(gpu: Gpu) -> None:
-    signature = Signature.parse('extern "C" __global__ void fill(float* y,  // (n)\n long long n) {}', "fill")
-    lane = Lane(gpu, signature, GridStride("n"), {}, {})
-    for array in (Array(4), Array(5, contiguous=False), Wrapper(5), Array(5, device=1)):
-        lane.fresh(array, 5)
-    assert len(lane.returned) == 4
-    lane.fresh(Array(5), 5)
+def test_the_first_array_is_looked_at_even_if_it_is_an_output(gpu: Gpu) -> None:
+    signature = Signature.parse('extern "C" __global__ void fill(scalar_t* y,  // (n)\n long long n) {}', "fill")
+    lane = Lane(gpu, signature, GridStride("n"), {"scalar_t": "float32"}, {})
+    for array in (Array(5, dtype="float64"), Wrapper(5), Array(5, device=1)):
+        lane.vouched(array, 5)
+    assert len(lane.returned) == 3
+    lane.vouched(Array(5), 5)
     assert len(gpu.launches) == 1
+
+
+def test_of_a_vouched_call_a_type_is_decided_by_an_input_that_is_there_or_by_an_output() -> None:
+    text = """extern "C" __global__ void k(
+        const x_t* x, const x_t* more, const w_t* weight,  // (n) or null
+        x_t* sum, w_t* of_weight, y_t* y, float* stats, long long n) {}"""
+    signature = Signature.parse(text, "k")
+    assert [p.name for p in deciding(signature, vouched=True)] == ["x", "more", "weight", "of_weight", "y"]
+    assert [p.name for p in deciding(signature)] == [*signature.names[:-1]]
 
 
 def test_blocks_that_wait_for_one_another_are_launched_as_a_whole(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,17 +319,17 @@ def test_constants_may_have_any_name(gpu: Gpu) -> None:
 
 
 def test_python_names_the_kernel_of_too_few_arguments(many: Lane) -> None:
-    for function in (many.launch, many.fresh):
+    for function in (many.launch, many.vouched):
         with pytest.raises(TypeError, match=r"^many\(\) missing 10 required"):
             function()
 
 
 @pytest.mark.parametrize("name", ["add2", "add2_scalar", "add2_strided", "gelu_forward", "gelu_backward"])
-@pytest.mark.parametrize("fresh", [False, True])
-def test_every_shipped_signature_can_be_written(name: str, fresh: bool) -> None:
+@pytest.mark.parametrize("vouched", [False, True])
+def test_every_shipped_signature_can_be_written(name: str, vouched: bool) -> None:
     text = kernels_cu.source(name.partition("_")[0])
     size = "groups" if name == "add2_strided" else "n"
-    source = fast_lane_source(Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "LANES": 2}, fresh=fresh)
+    source = fast_lane_source(Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "LANES": 2}, vouched=vouched)
     compile(source, name, "exec")
     assert source.count(".numel() != ") == source.count(".is_contiguous()")
 

@@ -115,7 +115,7 @@ class Taken:
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
         for kernel in (hopper_kernel(LONG, "none"), hopper_kernel(LONG, "tanh")):
             monkeypatch.setattr(kernel, "resident_blocks", lambda types, device: 132)
-            monkeypatch.setattr(kernel, "launch_fresh", lambda *a: self.calls.append(a))
+            monkeypatch.setattr(kernel, "launch_vouched", lambda *a: self.calls.append(a))
 
     def takes(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> bool:
         library = OnAGpu()

@@ -38,8 +38,8 @@ def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]
     "geometry",
     [GridStride("N"), Rows("M"), Threads("N", "M", block=(32, 8, 1)), Threads("M", "M"), Elementwise("N", vectors=2)],
 )
-@pytest.mark.parametrize("fresh", [False, True])
-def test_both_lanes_launch_the_same(gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, fresh: bool) -> None:
+@pytest.mark.parametrize("vouched", [False, True])
+def test_both_lanes_launch_the_same(gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, vouched: bool) -> None:
     found = scale(geometry, shared=256)
     types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)
     found(Stub(2, 2), Stub(2, 2), 1.0, 2, 2)
@@ -48,7 +48,7 @@ def test_both_lanes_launch_the_same(gpu: Driver, lanes: list[tuple[Any, ...]], g
     for _ in range(20):
         rows, columns = generator.randint(1, 1000), generator.choice([1, 5, 10**5, 2**33])
         args = (Stub(rows, columns), Stub(rows, columns), generator.random(), rows, columns)
-        (found.launch_fresh if fresh else found.launch)(*args)
+        (found.launch_vouched if vouched else found.launch)(*args)
         fast = gpu.launches[-1][:5], gpu.read(*types)
         assert len(lanes) == 1
         found.checked_launch(*args)

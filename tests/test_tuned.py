@@ -261,7 +261,7 @@ def test_under_torch_compile_with_sizes_that_are_symbols(gpu: Gpu) -> None:
     def _(x: torch.Tensor) -> torch.Tensor:
         y = torch.empty_like(x)
         axpys(x, y, 2.0, x.numel())
-        axpys.launch_fresh(x, y, 2.0, x.numel())
+        axpys.launch_vouched(x, y, 2.0, x.numel())
         return y
 
     compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, dynamic=True, backend="eager")

@@ -204,7 +204,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
         if all(x.dtype is dtype and x.shape == shape and x.is_contiguous() for x in tensors):
             outs = allocate(first, dtype, None, wanted)
             if any(wanted):
-                alike.launch_fresh(*tensors, *outs, *scalars, first.numel())
+                alike.launch_vouched(*tensors, *outs, *scalars, first.numel())
             return results_of_call(outs, first, dtype)
         check_devices(program.name, **dict(zip(program.inputs, tensors, strict=True)))
         shape = torch.broadcast_shapes(*(x.shape for x in tensors))
@@ -217,7 +217,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
         ):
             outs = allocate(first, dtype, None, wanted)
             if any(wanted):
-                alike.launch_fresh(*tensors, *outs, *scalars, first.numel())
+                alike.launch_vouched(*tensors, *outs, *scalars, first.numel())
             return results_of_call(outs, first, dtype)
         outs = allocate(first, dtype, shape, wanted)
         total = next((out.numel() for out in outs if out is not None), 0)
@@ -226,7 +226,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             widest = max(x.dtype.itemsize for x in (*tensors, *(out for out in outs if out is not None)))
             views = [spread(x.shape, stride, shape) for x, stride in zip(tensors, strides, strict=True)]
             lanes, wide, sizes, dividers, *loop = plan(shape, views, widest)
-            strided(len(sizes), lanes, wide).launch_fresh(
+            strided(len(sizes), lanes, wide).launch_vouched(
                 *tensors, *outs, *scalars, total // lanes, sizes, dividers, *loop
             )
         return results_of_call(outs, first, dtype)

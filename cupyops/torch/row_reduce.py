@@ -176,7 +176,7 @@ def body_of(
         chosen = kernel(plan, dtype)
         blocks = min(-(-rows // plan.groups), 2**31 - 1)
         if not any(kind == "column" for kind in kinds):
-            chosen.launch_fresh(*given, *outs, *scalars, rows, n, blocks)
+            chosen.launch_vouched(*given, *outs, *scalars, rows, n, blocks)
             return finished(lambda i: outs[i])
         blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), x.get_device()))
         parts = blocks * plan.groups
@@ -185,7 +185,7 @@ def body_of(
         make = x.new_zeros if plan.stream else x.new_empty
         sums = [make((parts, n), dtype=wide) if s else None for s in summed]
         arrays: list[Any] = [part if s else out for part, out, s in zip(sums, outs, summed, strict=True)]
-        chosen.launch_fresh(*given, *arrays, *scalars, rows, n, blocks, parts)
+        chosen.launch_vouched(*given, *arrays, *scalars, rows, n, blocks, parts)
         return finished(lambda i: arrays[i].sum(0))
 
     return body
