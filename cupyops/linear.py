@@ -96,9 +96,10 @@ def _narrow(library: Any, x: Any, weight: Any, bias: Any, few_is_x: bool) -> Any
     few, many = (rows, n) if few_is_x else (n, rows)
     dtype = library.dtype_name(x)
     size = DTYPES[dtype].itemsize
-    if many * k * size < linear_plan.LEAST_NARROW:
+    small = many * k * size < linear_plan.LEAST_NARROW
+    if small and not few_is_x:
         return None
-    plan = narrow_plan(few, many, k, size, driver.capability(library.device_index(x)))
+    plan = narrow_plan(few, many, k, size, driver.capability(library.device_index(x)), small=small)
     if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
         return None
     y = library.empty((*x.shape[:-1], n), dtype, x)

@@ -171,15 +171,18 @@ class NarrowPlan:
 
 
 NARROW_BLOCK = 128
-MOST_FEW = 8
-# Bytes of the long matrix below which a launch is all that either way costs.
+MOST_FEW = 16
+# Bytes of the other matrix below which a product is about a launch, and ours costs the host less.
 LEAST_NARROW = 2**22
+_MOST_SMALL_K = 1024  # as far as small products were measured
 _NARROW_SINCE = 90  # where it was measured; elsewhere the library multiplies
 
 
 @cache
-def narrow_plan(few: int, rows: int, k: int, itemsize: int, capability: int) -> NarrowPlan | None:
-    """The way to multiply a long matrix (rows, k) by one of few rows, or None where the library is as fast.
+def narrow_plan(
+    few: int, rows: int, k: int, itemsize: int, capability: int, *, small: bool = False
+) -> NarrowPlan | None:
+    """The way to multiply a matrix (rows, k) by one of few rows, or None where the library is as fast.
 
     Measured on an H200, the time of PyTorch's linear over ours, for 4096 x 4096 and few rows of x, and for few rows of
     weight with 16384 x 768 and 16384 x 4096:
@@ -193,12 +196,31 @@ def narrow_plan(few: int, rows: int, k: int, itemsize: int, capability: int) -> 
     8         0.72: library     library                   1.84
     ========  ================  ========================  ========================
 
+    Small products, few rows of x and a square weight: microseconds of the GPU, PyTorch's and ours. On the host a call is
+    11 to 14 and 8.
+
+    ========  ======================  ======================  ======================  ==========================
+    few       64                      256                     512                     1024
+    ========  ======================  ======================  ======================  ==========================
+    1         2.1, 1.7; bf16 2.5 1.7  2.5, 1.9; bf16 2.8 1.8  3.3, 2.0; bf16 3.3 2.0  3.0, 2.4; bf16 7.6 2.2
+    4         2.1, 1.7; bf16 2.5 1.8  2.3, 2.0; bf16 2.8 1.9  3.2, 2.2; bf16 3.3 2.2  4.8, 2.9; bf16 7.6 2.7
+    8         2.2, 1.8; bf16 2.4 1.8  2.9, 2.2; bf16 2.8 2.0  4.2, 2.6; bf16 3.3 2.4  6.8, 3.8; bf16 4.0 3.4
+    16        2.2, 2.1; bf16 2.4 2.2  3.0, 2.4; bf16 2.9 2.4  4.3, 3.2; bf16 3.2 3.0  7.6, 5.4; bf16 3.9 5.0: library
+    ========  ======================  ======================  ======================  ==========================
+
     Args:
         itemsize: of an element.
         capability: of the GPU.
+        small: both matrices are, and the few rows are x's.
     """
     lanes = lanes_for(k, itemsize)
     if capability != _NARROW_SINCE or itemsize == 8 or lanes * itemsize < 16 or not 1 <= few <= MOST_FEW:
+        return None
+    if small:
+        if k > _MOST_SMALL_K or (few > 8 and itemsize == 2 and rows * k > 2**18):
+            return None
+        return NarrowPlan(few, lanes, 2, 4) if rows * k >= 2**18 and few <= 8 else NarrowPlan(few, lanes, 1, 1)
+    if few > 8:
         return None
     many = rows >= 8192
     if itemsize == 4:

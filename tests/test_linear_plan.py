@@ -48,7 +48,7 @@ def test_the_shapes_that_were_measured() -> None:
 
 @pytest.mark.parametrize(
     ("few", "rows", "k", "itemsize", "capability"),
-    [(0, 4096, 4096, 2, 90), (9, 4096, 4096, 4, 90), (8, 4096, 4096, 2, 90), (1, 4096, 4097, 2, 90)]
+    [(0, 4096, 4096, 2, 90), (9, 4096, 4096, 4, 90), (17, 64, 64, 4, 90), (8, 4096, 4096, 2, 90), (1, 4096, 4097, 2, 90)]
     + [(1, 4096, 4096, 8, 90), (1, 4096, 4096, 2, 80), (1, 4096, 4096, 4, 100)],
 )
 def test_what_is_left_to_the_library(few: int, rows: int, k: int, itemsize: int, capability: int) -> None:
@@ -61,6 +61,19 @@ def test_few_rows_are_ours_on_the_gpu_that_was_measured() -> None:
             plan = narrow_plan(few, rows, 4096, itemsize, 90)
             assert plan is not None
             assert (plan.few, plan.lanes) == (few, 16 // itemsize)
+
+
+def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
+    def way(few: int, n: int, itemsize: int, k: int | None = None) -> tuple[int, int] | None:
+        plan = narrow_plan(few, n, k or n, itemsize, 90, small=True)
+        return plan and (plan.rows_each, plan.split)
+
+    assert [way(few, 64, size) for few in (1, 16) for size in (2, 4)] == [(1, 1)] * 4
+    assert [way(8, n, 4) for n in (256, 512, 1024)] == [(1, 1), (2, 4), (2, 4)]
+    assert [way(16, n, 4) for n in (512, 1024)] == [(1, 1)] * 2
+    assert [way(16, n, 2) for n in (512, 1024)] == [(1, 1), None]
+    assert [way(4, 64, 4, k) for k in (1024, 2048)] == [(1, 1), None]
+    assert [way(few, 64, size) for few, size in ((17, 4), (4, 8))] == [None] * 2
 
 
 def test_a_gradient_of_a_bias_pays_from_so_many_elements_on() -> None:

@@ -132,12 +132,14 @@ def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
 
 
 @pytest.mark.parametrize("few_is_x", [True, False])
-def test_few_rows_go_to_our_kernel_where_they_are_long(monkeypatch: pytest.MonkeyPatch, few_is_x: bool) -> None:
+def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_small(
+    monkeypatch: pytest.MonkeyPatch, few_is_x: bool
+) -> None:
     launched = []
     kept = linear_module.narrow_kernel
 
     def spy(plan: NarrowPlan, dtype: str, is_x: bool) -> Kernel:
-        launched.append((plan.few, is_x))
+        launched.append((plan.few, plan.split, is_x))
         return kept(plan, dtype, is_x)
 
     monkeypatch.setattr(linear_module, "narrow_kernel", spy)
@@ -145,7 +147,11 @@ def test_few_rows_go_to_our_kernel_where_they_are_long(monkeypatch: pytest.Monke
     x, weight = (few, long) if few_is_x else (long, few)
     bias = torch.arange(len(weight), dtype=torch.float32)
     wanted = torch.nn.functional.linear(x, weight, bias)
-    for least, expected in ((long.nbytes + 1, []), (long.nbytes, [(3, few_is_x)])):
+    for least, expected in (
+        (long.nbytes + 1, [(3, 1, True)] if few_is_x else []),
+        (long.nbytes, [(3, 2, few_is_x)]),
+    ):
+        launched.clear()
         monkeypatch.setattr(linear_plan, "LEAST_NARROW", least)
         torch.testing.assert_close(linear(x, weight, bias), wanted, rtol=1e-5, atol=1e-3)
         assert launched == expected

@@ -78,13 +78,11 @@ def _linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None,
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     """The gradient of the bias is what we have to offer; where it is not wanted, or soon summed up, PyTorch's own node
     costs a call less."""
-    # The rows of x by its elements, which are had sooner than a part of its shape.
-    if (
-        bias is not None
-        and bias.requires_grad
-        and bias_gradient_pays(x.numel() // (weight.shape[-1:].numel() or 1), bias.numel())
-    ):
-        return apply(x, weight, bias)
+    if bias is not None and bias.requires_grad:
+        # The rows of x by its elements, which are had sooner than a part of its shape.
+        n = bias.numel()
+        if bias_gradient_pays(x.numel() * n // (weight.numel() or 1), n):
+            return apply(x, weight, bias)
     return linear_by_library(x, weight, bias)
 
 
