@@ -396,9 +396,7 @@ class Kernel:
         tensors = getattr(call.library, "fast_lane", None)
         if tensors is None:
             return
-        given = [
-            [call.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)
-        ]
+        given = [[call.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)]
         keys = [(call.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
         with _BUILDING:
             if self.launch == self.checked_launch:

@@ -6,9 +6,10 @@ A value is of an element, of a row or of a column. ``sum``, ``max`` and ``min`` 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from .dtypes import DTYPES, FLOATS
 from .expressions import Statement, arithmetic, calls, kernel_name, names_in
@@ -52,9 +53,29 @@ class RowProgram:
         return {s.name: found[s.name] for s in self.statements}
 
     @property
-    def held(self) -> int:
-        """Of how many arrays a thread keeps elements in registers: inputs, and sums over rows."""
-        return len(self.elements) + len(self.columns) + list(self.kinds().values()).count("column")
+    def held(self) -> "Holding":
+        """What a thread keeps of each access to a row."""
+        steps = _steps(self)
+        kinds = list(self.kinds().values())
+        return Holding(
+            packed=len(self.elements) + len(self.columns),
+            wide=kinds.count("column") + len(_kept(self, steps)),
+            stores=any(s.kind == "element" and s.name in self.results for s in steps),
+        )
+
+
+class Holding(NamedTuple):
+    """What a thread keeps in registers of each access to a row.
+
+    Attributes:
+        packed: arrays that it has read.
+        wide: values in the type of the arithmetic: sums over rows, and what several passes read.
+        stores: results are of elements.
+    """
+
+    packed: int
+    wide: int
+    stores: bool
 
 
 @dataclass(frozen=True)
@@ -151,7 +172,7 @@ def text_of(program: RowProgram) -> str:
         "        };",
         "        if (!STREAM) load(Columns{0, n});",
         *(f"        const acc_t {x}_of_row = convert<acc_t>({x}[row]);" for x in program.rows),
-        *(f"        const long long {x}_of_row = {x}[row];" for x in program.indices),
+        *(f"        const int {x}_of_row = whole_number({x}[row]);" for x in program.indices),
         *_row(program, steps),
         "    }",
         *(f"    {y}_sums.store(n);" for y in summed),
@@ -170,12 +191,14 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     """What is done with one row: passes for what is reduced, and one for what is made of its elements."""
     lines: list[str] = []
     elements = {s.name: s for s in steps if s.kind == "element"}
+    kept = _kept(program, steps)
+    made: set[str] = set()  # of those that are kept
     waiting: list[Step] = []  # what one pass makes, and values of the row that follow from it
 
     def flush() -> None:
         reduced = [s for s in waiting if s.over]
         if reduced:
-            lines.extend(_reducing_pass(program, reduced, steps))
+            lines.extend(_reducing_pass(program, reduced, steps, kept, made))
         for s in waiting:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}_of_row = {_in_row(program, s.expression, steps)};")
@@ -194,7 +217,32 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
         elif step.kind == "row":
             waiting.append(step)
     flush()
-    return lines + _last_pass(program, steps)
+    return lines + _last_pass(program, steps, made)
+
+
+def _passes(program: RowProgram, steps: Sequence[Step]) -> list[list[str]]:
+    """The expressions that each pass makes of elements."""
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    passes: list[list[str]] = []
+    waiting: list[Step] = []
+    for step in steps:
+        if step.over in REDUCTIONS and {s.name for s in waiting} & _reach(step.expression, elements):
+            passes.append([s.expression for s in waiting if s.over])
+            waiting = []
+        if step.over in REDUCTIONS or step.kind == "row":
+            waiting.append(step)
+    last = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
+    last_expressions = [s.expression if s.kind == "column" else s.name for s in last]
+    return [*passes, [s.expression for s in waiting if s.over], last_expressions]
+
+
+def _kept(program: RowProgram, steps: Sequence[Step]) -> frozenset[str]:
+    """Values of elements that several passes read and that a function makes: to keep one takes a register, to make it again
+    many instructions."""
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    reached = [set().union(*(_reach(e, elements) for e in expressions)) for expressions in _passes(program, steps)]
+    called = {s.name for s in elements.values() if re.search(r"[A-Za-z_]\w*\s*\(", s.expression)}
+    return frozenset(name for name in called if sum(name in names for names in reached) > 1)
 
 
 def _reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
@@ -209,36 +257,63 @@ def _reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
     return found
 
 
-def _values(program: RowProgram, expressions: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """Declarations of what expressions of one element read: inputs from registers, then elements' names in order."""
+def _values(
+    program: RowProgram,
+    expressions: Sequence[str],
+    steps: Sequence[Step],
+    keep: Collection[str] = (),
+    made: Collection[str] = (),
+) -> list[str]:
+    """Declarations of what expressions of one element read: inputs from registers, then elements' names in order.
+
+    Args:
+        keep: names whose values later passes will read.
+        made: those that an earlier pass has kept.
+    """
     elements = {s.name: s for s in steps if s.kind == "element"}
     needed = set().union(*(_reach(e, elements) for e in expressions))
     rows = [*program.rows, *(s.name for s in steps if s.kind == "row")]
-    return [
+    lines = [
         *(f"const acc_t {x} = {x}_of_row;" for x in rows if x in needed),
-        *(f"const long long {x} = {x}_of_row;" for x in program.indices if x in needed),
+        *(f"const int {x} = {x}_of_row;" for x in program.indices if x in needed),
         *(["const int j = column + k;"] if "j" in needed else []),
         *(f"const acc_t {x} = {x}_row.of[v][k];" for x in (*program.elements, *program.columns) if x in needed),
-        *(f"const acc_t {s.name} = {arithmetic(s.expression)};" for s in elements.values() if s.name in needed),
     ]
+    for s in elements.values():
+        if s.name in needed:
+            again = f"STREAM ? {_written(s.expression)} : {s.name}_kept[v][k]"
+            lines.append(f"const acc_t {s.name} = {again if s.name in made else _written(s.expression)};")
+            if s.name in keep and s.name not in made:
+                lines.append(f"if (!STREAM) {s.name}_kept[v][k] = {s.name};")
+    return lines
+
+
+def _written(expression: str) -> str:
+    """The expression as the kernel has it."""
+    return re.sub(r"(?<![\w.])exp(?=\s*\()", "exponential", arithmetic(expression))
 
 
 def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
     """An expression of a row's values, by their names in the kernel."""
     rows = {s.name for s in steps if s.kind == "row"} | {*program.rows, *program.indices}
-    return re.sub(
-        r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}_of_row" if m[0] in rows else m[0], arithmetic(expression)
-    )
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}_of_row" if m[0] in rows else m[0], _written(expression))
 
 
-def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step]) -> list[str]:
-    """One pass, and what the threads of the row make of it together."""
-    body = _values(program, [s.expression for s in reduced], steps)
+def _reducing_pass(
+    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], kept: Collection[str], made: set[str]
+) -> list[str]:
+    """One pass, and what the threads of the row make of it together; what it keeps is then among what is made."""
+    expressions = [s.expression for s in reduced]
+    body = _values(program, expressions, steps, kept, made)
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    keeps = [s for s in kept if s not in made and any(s in _reach(e, elements) for e in expressions)]
+    made.update(keeps)
     for s in reduced:
-        own, value = f"{s.name}_of_row", arithmetic(s.expression)
+        own, value = f"{s.name}_of_row", _written(s.expression)
         joined = {"sum": f"+= {value}", "max": f"= larger({own}, {value})", "min": f"= smaller({own}, {value})"}
         body.append(f"{own} {joined[s.over]};")
     return [
+        *(f"        acc_t {name}_kept[VECTORS][LANES];" for name in sorted(keeps)),
         *(f"        acc_t {s.name}_of_row = {REDUCTIONS[s.over]};" for s in reduced),
         *_each(body),
         *(f"        {s.name}_of_row = group.{s.over}({s.name}_of_row);" for s in reduced),
@@ -258,16 +333,16 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
     ]
 
 
-def _last_pass(program: RowProgram, steps: Sequence[Step]) -> list[str]:
+def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]) -> list[str]:
     """The results that are of elements, and the sums over rows."""
     results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
     if not results:
         return []
     stored = [s for s in results if s.kind == "element"]
     summed = [s for s in results if s.kind == "column"]
-    body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps)
+    body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
     body += [f"{s.name}_lanes[k] = {s.name};" for s in stored]
-    body += [f"if (mine) {s.name}_sums.add(v, k, column, {arithmetic(s.expression)});" for s in summed]
+    body += [f"if (mine) {s.name}_sums.add(v, k, column, {_written(s.expression)});" for s in summed]
     before = [f"acc_t {s.name}_lanes[LANES];" for s in stored]
     behind = []
     for s in stored:
@@ -319,25 +394,36 @@ class RowPlan:
 
 
 @cache
-def plan_of(n: int, dtype: str, held: int) -> RowPlan:
+def plan_of(n: int, dtype: str, held: Holding) -> RowPlan:
     """The cut of rows of n elements.
 
-    Two accesses a thread while that makes no more than 512 threads, with registers for 1024 threads on a multiprocessor:
-    32 KiB on their way, of an array, beside what others compute. Longer rows take four. Chosen by that count and by what
-    compiles without spills, not measured.
+    Two accesses a thread while that makes no more than 512 threads, four where a row is longer, or where it leaves nothing but
+    values of the row: there the threads' talk is what takes time. The more registers an access takes, the fewer threads are
+    to fit a multiprocessor, and the fewer bytes are on their way. Measured on an H200, 65536 rows of 4096 in bfloat16
+    (of float32 only by what compiles without spills), as a share of a copy's bandwidth, by accesses and threads of a multiprocessor:
 
-    Args:
-        held: of how many arrays a thread keeps elements, see :meth:`RowProgram.held`; above 3, it gets more registers.
+    ========================  =========  =======  =======  =======  =======
+    program                   registers  2, 1024  2, 1536  4, 1024  4, 1536
+    ========================  =========  =======  =======  =======  =======
+    cross entropy             4          51.3     57.2     72.0     74.2
+    RMSNorm                   8          92.4     97.9     96.4     71.4
+    softmax                   12         79.6     95.9     88.5     47.3
+    cross entropy, backward   12         77.6     90.1     84.7     38.3
+    softmax, backward         16         100.9    93.6     77.2     33.0
+    RMSNorm, backward         20         92.0     53.8     47.5     18.9
+    ========================  =========  =======  =======  =======  =======
     """
-    itemsize = DTYPES[dtype].itemsize
+    itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     lanes = lanes_for(n, itemsize)
     accesses = max(n // lanes, 1)
-    resident, longest = (1024, 1024) if held <= 3 else (640, 512)
-    for vectors, most in ((2, 512), (4, longest)):
+    registers = (held.packed * max(lanes * itemsize, 4) + held.wide * lanes * acc) // 4
+    resident = 1536 if registers <= (12 if itemsize == 2 else 8) else 1024 if registers <= 20 else 640
+    few = (4, 512, resident) if registers <= 4 and not held.stores else (2, 512, resident)
+    for vectors, most, threads_at_once in (few, (4, 1024 if registers <= 12 else 512, 0)):
         threads = threads_for(accesses, vectors)
         if threads <= most:
             block = max(128 // threads, 1) * threads
-            min_blocks = max(1, resident // block) if vectors == 2 and itemsize < 8 else 1
+            min_blocks = max(1, threads_at_once // block) if itemsize < 8 else 1
             return RowPlan(block, threads, lanes, vectors, threads * vectors * lanes == n, min_blocks=min_blocks)
     return RowPlan(512, 512, lanes, 4, full=False, stream=True)
 

@@ -39,7 +39,9 @@ def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]
     [GridStride("N"), Rows("M"), Threads("N", "M", block=(32, 8, 1)), Threads("M", "M"), Elementwise("N", vectors=2)],
 )
 @pytest.mark.parametrize("vouched", [False, True])
-def test_both_lanes_launch_the_same(gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, vouched: bool) -> None:
+def test_both_lanes_launch_the_same(
+    gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, vouched: bool
+) -> None:
     found = scale(geometry, shared=256)
     types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)
     found(Stub(2, 2), Stub(2, 2), 1.0, 2, 2)

@@ -48,7 +48,13 @@ def test_the_shapes_that_were_measured() -> None:
 
 @pytest.mark.parametrize(
     ("few", "rows", "k", "itemsize", "capability"),
-    [(0, 4096, 4096, 2, 90), (9, 4096, 4096, 4, 90), (17, 64, 64, 4, 90), (8, 4096, 4096, 2, 90), (1, 4096, 4097, 2, 90)]
+    [
+        (0, 4096, 4096, 2, 90),
+        (9, 4096, 4096, 4, 90),
+        (17, 64, 64, 4, 90),
+        (8, 4096, 4096, 2, 90),
+        (1, 4096, 4097, 2, 90),
+    ]
     + [(1, 4096, 4096, 8, 90), (1, 4096, 4096, 2, 80), (1, 4096, 4096, 4, 100)],
 )
 def test_what_is_left_to_the_library(few: int, rows: int, k: int, itemsize: int, capability: int) -> None:

@@ -10,7 +10,7 @@ from cupyops.compiler import OPTIONS, binary_for
 from cupyops.elementwise_text import Program
 from cupyops.expressions import arithmetic, inputs_of, names_in, parse, results_of
 from cupyops.kernel import Kernel, all_kernels
-from cupyops.row_text import RowProgram, plan_of
+from cupyops.row_text import Holding, RowProgram, plan_of
 from cupyops.torch import elementwise, row_reduce
 
 # The language
@@ -163,7 +163,7 @@ def written_kernels() -> list[Kernel]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
-def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtype) -> None:
+def test_what_is_written_compiles_without_a_warning_and_spills_no_more_than_was_measured(dtype: torch.dtype) -> None:
     pytest.importorskip("cupy")
     from cupyops.compiler import OPTIONS, compile_text, warnings_in
 
@@ -179,8 +179,9 @@ def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtyp
         assert types in list(kernel.type_choices()), "what warmup() would compile"
         what = f"{kernel.describe(types)} {kernel.constants}"
         binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
-        assert warnings_in(binary.log) == [], what
-        assert binary.resources[kernel.name][1] == 0, f"{what}: registers are spilled"
+        assert [w for w in warnings_in(binary.log) if "Registers are spilled" not in w] == [], what
+        # Bytes a thread: of rows of 16 bits some were measured to cost less than fewer threads would.
+        assert binary.resources[kernel.name][1] <= (64 if name == "bfloat16" else 0), f"{what}: registers are spilled"
 
 
 def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
@@ -194,7 +195,7 @@ def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_a_plan_covers_its_row(dtype: str) -> None:
     for n in (0, 1, 2, 7, 31, 32, 33, 100, 1000, 1023, 4096, 5000, 8192, 12345, 16384, 65536, 10**6):
-        for held in (1, 4):
+        for held in (Holding(1, 0, False), Holding(1, 1, True), Holding(3, 1, True), Holding(6, 2, True)):
             plan = plan_of(n, dtype, held)
             assert plan.block <= 1024
             assert plan.block % plan.row_threads == 0
@@ -202,6 +203,32 @@ def test_a_plan_covers_its_row(dtype: str) -> None:
             assert n % plan.lanes == 0
             assert plan.stream or plan.row_threads * plan.lanes * plan.vectors >= n
             assert not plan.full or plan.row_threads * plan.lanes * plan.vectors == n
+
+
+def test_what_a_thread_keeps_decides_the_cut() -> None:
+    ways = {  # as measured: threads of a row, accesses, blocks of a multiprocessor
+        Holding(1, 0, False): (128, 4, 12),
+        Holding(2, 0, True): (256, 2, 6),
+        Holding(1, 1, True): (256, 2, 6),
+        Holding(2, 1, True): (256, 2, 4),
+        Holding(3, 1, True): (256, 2, 4),
+        Holding(4, 1, True): (256, 2, 2),
+    }
+    for held, way in ways.items():
+        plan = plan_of(4096, "bfloat16", held)
+        assert (plan.row_threads, plan.vectors, plan.min_blocks) == way
+    assert plan_of(4096, "float32", Holding(2, 1, True)).min_blocks == 2
+
+
+def test_what_a_function_makes_for_several_passes_is_kept() -> None:
+    def held(*program: str) -> Holding:
+        return RowProgram("k", tuple(parse("; ".join(program), "k")), ("x",), (), (), (), (), ("y",)).held
+
+    softmax = "m = max(x)", "e = exp(x - m)", "s = sum(e)"
+    assert held(*softmax, "y = e / s") == Holding(1, 1, True)
+    assert held(*softmax, "y = x / s") == Holding(1, 0, True)  # one pass alone reads e
+    assert held("m = max(x)", "e = x - m", "s = sum(e)", "y = e / s") == Holding(1, 0, True)
+    assert held(*softmax, "y = log(s) + m") == Holding(1, 0, False)
 
 
 # What it computes: programs without a reference, so that a CPU simulates them, under checks
