@@ -8,6 +8,8 @@ struct Arrivals {
     unsigned long long word;
 };
 
+__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
 #if defined(CUPYOPS_SIMULATOR)
 
 // Here the word holds what is missing (8 bits) of how many (8 bits), the phase (1 bit), and the bytes missing (32 bits).
@@ -44,8 +46,6 @@ template <typename T> __device__ inline void send(const T& value, T* to, int blo
 }
 
 #elif __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ void arrival_init(Arrivals* a, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(a)), "r"(count) : "memory");

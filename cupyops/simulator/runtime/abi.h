@@ -111,6 +111,10 @@ int cupyops_barrier(int operation, int predicate);
 unsigned long long cupyops_warp(
     int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate);
 unsigned cupyops_active_mask();
+// A barrier with a number, from 1 on, for so many threads of the block. With `reads_alone` they learn of one another only
+// what was read before.
+void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone);
+void* cupyops_kept(unsigned number, size_t bytes);  // zeros at first, of the block and this number, for twins of the hardware
 unsigned cupyops_lane();
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment);
 void* cupyops_dynamic_shared();

@@ -23,7 +23,7 @@ struct Stack {
     char* top() const { return low + STACK_BYTES; }
 };
 
-enum class State : unsigned char { NEW, READY, BARRIER, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
+enum class State : unsigned char { NEW, READY, BARRIER, MEETING, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
 
 struct Block;
 
@@ -70,6 +70,8 @@ struct Block {
     struct Group* group = nullptr;
     std::vector<Fibre> fibres;
     unsigned done = 0, at_barrier = 0;
+    std::unordered_map<unsigned, unsigned> meeting;               // threads at each barrier with a number
+    std::unordered_map<unsigned, std::unique_ptr<char[]>> kept;  // what twins of the hardware keep
     bool begun = false;
     char* saved = nullptr;  // its shared memory while another block of the cluster runs
     Shadow* shadow = nullptr;
@@ -138,6 +140,7 @@ unsigned rank_in(uint64_t stamp);
 unsigned thread_in(uint64_t stamp);
 bool before(uint64_t stamp, bool read, const Fibre& now);
 void fence(Fibre& fibre);
+void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone);
 void flag_read(Fibre& fibre, uintptr_t flag);
 void flag_written(Fibre& fibre, uintptr_t flag);
 unsigned tick(Fibre& fibre);

@@ -11,6 +11,23 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
+std::shared_ptr<std::vector<unsigned>> no_clocks(const Fibre& fibre) {
+    return std::make_shared<std::vector<unsigned>>(fibre.block->group->blocks.size() * machine.threads, 0u);
+}
+
+void add_known(std::vector<unsigned>& all, const Fibre& fibre, int reads) {
+    if (fibre.known[reads])
+        for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], (*fibre.known[reads])[i]);
+    for (auto& block : fibre.block->group->blocks)
+        for (const Fibre& other : block->fibres) {
+            unsigned& clock = all[place_of(block->rank, other.thread)];
+            if (fibre.waited) clock = std::max(clock, other.cluster_clock);
+            if (block.get() != fibre.block) continue;
+            if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
+            if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
+        }
+}
+
 }  // namespace
 
 void learn(Clocks& clocks, const Clocks& more) {
@@ -82,22 +99,21 @@ unsigned tick(Fibre& fibre) {
 
 // What the thread knows now: what it has learnt by flags, its warp's clocks, its block's and its cluster's at the barriers.
 void fence(Fibre& fibre) {
-    Group& group = *fibre.block->group;
     for (int reads = 0; reads < 2; ++reads) {
-        const size_t count = group.blocks.size() * machine.threads;
-        auto told = fibre.known[reads] ? std::make_shared<std::vector<unsigned>>(*fibre.known[reads]) : std::make_shared<std::vector<unsigned>>(count, 0u);
-        std::vector<unsigned>& all = *told;
-        for (auto& block : group.blocks)
-            for (const Fibre& other : block->fibres) {
-                unsigned& clock = all[place_of(block->rank, other.thread)];
-                if (fibre.waited) clock = std::max(clock, other.cluster_clock);
-                if (block.get() != fibre.block) continue;
-                if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
-                if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
-            }
+        auto told = no_clocks(fibre);
+        add_known(*told, fibre, reads);
         fibre.fenced[reads] = told;
     }
     tick(fibre);
+}
+
+void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
+    for (int reads = reads_alone; reads < 2; ++reads) {
+        auto together = no_clocks(*fibres[0]);
+        for (const Fibre* fibre : fibres) add_known(*together, *fibre, reads);
+        for (Fibre* fibre : fibres) fibre->known[reads] = together;
+    }
+    for (Fibre* fibre : fibres) tick(*fibre);
 }
 
 void flag_written(Fibre& fibre, uintptr_t flag) {
