@@ -51,13 +51,13 @@ CUPYOPS_UNCHECKED int move(const Box& b, bool in, unsigned block) {
             const size_t bytes = inside ? (end - first) * b.itemsize : 0, skipped = inside ? (first - b.column - c) * b.itemsize : 0;
             char* const global = b.matrix + ((b.row + r) * b.columns + first) * b.itemsize;
             if (in) {
-                if (bytes) cupyops_touch(global, bytes, 0);
-                cupyops_touch(shared, 16, 1);
+                if (bytes) cupyops_touch_by_hardware(global, bytes, 0);
+                cupyops_touch_by_hardware(shared, 16, 1);
                 __builtin_memset(shared, 0, 16);
                 __builtin_memcpy(shared + skipped, global, bytes);
             } else if (bytes) {
-                cupyops_touch(shared + skipped, bytes, 0);
-                cupyops_touch(global, bytes, 1);
+                cupyops_touch_by_hardware(shared + skipped, bytes, 0);
+                cupyops_touch_by_hardware(global, bytes, 1);
                 __builtin_memcpy(global, shared + skipped, bytes);
             }
         }
@@ -100,6 +100,7 @@ struct Product {
 struct Products {
     Product product[64];
     unsigned ends[64], asked[128], committed[128], all_asked, done, groups, finished, waiting;
+    bool begun[128];
 };
 CUPYOPS_UNCHECKED Products& products() {
     return *static_cast<Products*>(cupyops_kept(1024 + thread() / 128, sizeof(Products)));
@@ -112,7 +113,7 @@ CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, fl
     for (int r = 0; r < rows; ++r)
         for (int k = 0; k < 16; ++k) {
             const char* at = swizzled(start + r / 8 * eight_rows + r % 8 * 128 + k / 8 * 16);
-            if (k % 8 == 0) cupyops_touch(at, 16, 0);
+            if (k % 8 == 0) cupyops_touch_by_hardware(at, 16, 0);
             to[r * 16 + k] = widen(at + k % 8 * 2);
         }
 }
@@ -129,10 +130,11 @@ CUPYOPS_UNCHECKED void perform(const Product& p) {
             p.sums[t][i] = sum;
         }
 }
+CUPYOPS_UNCHECKED void products_begin() { products().begun[thread() % 128] = true; }
 CUPYOPS_UNCHECKED void ask(float* sums, unsigned long long a, unsigned long long b, int accumulate, float (*widen)(const char*)) {
     Products& all = products();
     const unsigned t = thread() % 128, n = all.asked[t]++;
-    assert(n - all.done < 64);
+    assert(all.begun[t] && n - all.done < 64);
     Product& p = all.product[n % 64];
     if (n == all.all_asked) {
         ++all.all_asked;
@@ -150,6 +152,7 @@ CUPYOPS_UNCHECKED void products_commit() {
         all.ends[n % 64] = all.asked[t];
     }
     assert(all.ends[n % 64] == all.asked[t]);
+    all.begun[t] = false;
 }
 // Who leaves knows that the operands have been read, whoever of the 128 threads did it here.
 CUPYOPS_UNCHECKED void products_wait(unsigned pending) {
@@ -168,32 +171,32 @@ template <typename T> CUPYOPS_UNCHECKED float widened(const char* p) { return st
 
 template <int COUNT> __device__ inline void keep_registers() {}
 template <int COUNT> __device__ inline void take_registers() {}
-__device__ inline void meet(int barrier, int threads) {
+CUPYOPS_INTRINSIC void meet(int barrier, int threads) {
     assert(0 < barrier && barrier < 16 && threads % 32 == 0);
     cupyops_meet(barrier, threads, 0);
 }
-__device__ inline void meet_cluster() {
+CUPYOPS_INTRINSIC void meet_cluster() {
     __syncwarp();
     __cluster_barrier_arrive();
     __cluster_barrier_wait();
 }
-__device__ inline void arrive_in(int block, Arrivals* a) { arrival_change(__cluster_map_shared_rank(a, block), 1, 0); }
+CUPYOPS_INTRINSIC void arrive_in(int block, Arrivals* a) { arrival_change(__cluster_map_shared_rank(a, block), 1, 0); }
 
-__device__ inline void load_box(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
+CUPYOPS_INTRINSIC void load_box(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     twin::load(twin::box(map, column, row, to), __clusterRelativeBlockRank(), a);
 }
-__device__ inline void load_box_for_both(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
+CUPYOPS_INTRINSIC void load_box_for_both(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     for (int block = 0; block < 2; ++block) twin::load(twin::box(map, column, row, to), block, a);
 }
-__device__ inline void store_box(const TensorMap* map, int column, int row, unsigned from) {
+CUPYOPS_INTRINSIC void store_box(const TensorMap* map, int column, int row, unsigned from) {
     twin::store(twin::box(map, column, row, from));
 }
-__device__ inline void stores_commit() { twin::commit(); }
-template <int PENDING> __device__ inline void stores_have_read() { twin::wait(PENDING); }
-__device__ inline void stores_are_done() { twin::wait(0); }
-__device__ inline void show_to_copies() {}
+CUPYOPS_INTRINSIC void stores_commit() { twin::commit(); }
+template <int PENDING> CUPYOPS_INTRINSIC void stores_have_read() { twin::wait(PENDING); }
+CUPYOPS_INTRINSIC void stores_are_done() { twin::wait(0); }
+CUPYOPS_INTRINSIC void show_to_copies() { cupyops_show(); }
 
-__device__ inline void store_matrices(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
+CUPYOPS_INTRINSIC void store_matrices(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
     assert(at % 16 == 0);
     const unsigned lane = twin::thread() % 32, values[4] = {a, b, c, d};
     for (int i = 0; i < 4; ++i) {
@@ -204,11 +207,11 @@ __device__ inline void store_matrices(unsigned at, unsigned a, unsigned b, unsig
 
 // Shared addresses take a bit more here, which a GPU's descriptors have no use for.
 __device__ inline unsigned long long rows_at(unsigned address) { return address >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62; }
-__device__ inline void multiply_begin() {}
-__device__ inline void multiply_commit() { twin::products_commit(); }
-template <int PENDING> __device__ inline void multiply_wait() { twin::products_wait(PENDING); }
+CUPYOPS_INTRINSIC void multiply_begin() { twin::products_begin(); }
+CUPYOPS_INTRINSIC void multiply_commit() { twin::products_commit(); }
+template <int PENDING> CUPYOPS_INTRINSIC void multiply_wait() { twin::products_wait(PENDING); }
 template <typename T>
-__device__ inline void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
+CUPYOPS_INTRINSIC void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
     static_assert(sizeof(T) == 2, "the matrix units take float32 for less");
     twin::ask(d, a, b, accumulate, twin::widened<T>);
 }

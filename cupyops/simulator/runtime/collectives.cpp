@@ -352,8 +352,8 @@ void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone) {
             append(fault, "threads meet at one barrier and expect different numbers of them: %s", inventory(block).c_str());
             raise_fault(fault);
         }
-        other->state = State::READY;
     }
+    for (Fibre* other : there) other->state = State::READY;
     if (machine.launch->checked) tell_one_another(there, reads_alone != 0);
     block.meeting[barrier] = 0;
 }

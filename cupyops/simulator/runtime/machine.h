@@ -56,6 +56,7 @@ struct Fibre {
     unsigned flag_version = 0;        // as it was then: who waits asks again and again
     unsigned barrier_clock = 0;       // its own when it last met its block,
     unsigned arrive_clock = 0, cluster_clock = 0;  // and its cluster
+    unsigned shown = 0;  // the hardware sees what it wrote before its clock was this
 
     unsigned clock() const { return clocks[0][lane()]; }
     unsigned lane() const { return thread % WARP; }
@@ -138,6 +139,7 @@ void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(
 uint64_t stamp_of(const Fibre& fibre, bool atomic);
 unsigned rank_in(uint64_t stamp);
 unsigned thread_in(uint64_t stamp);
+bool shown(uint64_t stamp, const Fibre& writer);
 bool before(uint64_t stamp, bool read, const Fibre& now);
 void fence(Fibre& fibre);
 void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone);

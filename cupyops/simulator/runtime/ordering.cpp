@@ -71,6 +71,12 @@ uint64_t stamp_of(const Fibre& f, bool atomic) {
 unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
 unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
 
+// Whether the thread that wrote has shown it to the hardware that copies and multiplies.
+bool shown(uint64_t stamp, const Fibre& writer) {
+    const unsigned clock = unsigned(stamp) & (CLOCKS - 1);
+    return clock < writer.shown || clock == CLOCKS - 1;
+}
+
 // Whether an access, a read or a write, was certainly before what this thread does now. Numbers that have run out of bits count as such.
 bool before(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
@@ -140,6 +146,11 @@ using namespace simulator;
 extern "C" void cupyops_fence() {
     if (machine.launch->checked) fence(*machine.current);
     cupyops_spin();
+}
+
+extern "C" void cupyops_show() {
+    Fibre& fibre = *machine.current;
+    fibre.shown = tick(fibre) + 1;
 }
 
 extern "C" void cupyops_yield() {
