@@ -13,8 +13,9 @@ struct alignas(64) TensorMap {
 #if defined(CUPYOPS_SIMULATOR)
 
 // What runs by itself on a GPU is done here when somebody waits for it, as late as it may be: who reads too early reads what
-// was there before, and what is overwritten too early is lost. Boxes that come are here at once, since who does not wait for
-// them has nothing that orders the accesses, which the simulator finds.
+// was there before, and what is overwritten too early is lost. As early as it may be, the simulator is told what will be
+// read: what is not there yet, or not for the hardware to see, is a fault. Boxes that come are here at once, since who does
+// not wait for them has nothing that orders the accesses, which the simulator finds.
 namespace twin {
 
 __device__ inline unsigned thread() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
@@ -38,8 +39,9 @@ CUPYOPS_UNCHECKED Box box(const TensorMap* map, int column, int row, unsigned at
             column, row, at};
 }
 
-// Between a matrix and the shared memory of a block of the cluster; the bytes of the box.
-CUPYOPS_UNCHECKED int move(const Box& b, bool in, unsigned block) {
+// Between a matrix and the shared memory of a block of the cluster, or only looking at what would go out; the bytes of the box.
+enum Way { IN, OUT, LOOK };
+CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
     const int each = 16 / (int)b.itemsize;
     for (int r = 0; r < b.box_rows; ++r)
         for (int c = 0; c < b.box_columns; c += each) {
@@ -50,13 +52,14 @@ CUPYOPS_UNCHECKED int move(const Box& b, bool in, unsigned block) {
             const bool inside = b.row + r >= 0 && b.row + r < b.rows && first < end;
             const size_t bytes = inside ? (end - first) * b.itemsize : 0, skipped = inside ? (first - b.column - c) * b.itemsize : 0;
             char* const global = b.matrix + ((b.row + r) * b.columns + first) * b.itemsize;
-            if (in) {
+            if (way == IN) {
                 if (bytes) cupyops_touch_by_hardware(global, bytes, 0);
                 cupyops_touch_by_hardware(shared, 16, 1);
                 __builtin_memset(shared, 0, 16);
                 __builtin_memcpy(shared + skipped, global, bytes);
             } else if (bytes) {
                 cupyops_touch_by_hardware(shared + skipped, bytes, 0);
+                if (way == LOOK) continue;
                 cupyops_touch_by_hardware(global, bytes, 1);
                 __builtin_memcpy(global, shared + skipped, bytes);
             }
@@ -65,7 +68,7 @@ CUPYOPS_UNCHECKED int move(const Box& b, bool in, unsigned block) {
 }
 
 CUPYOPS_UNCHECKED void load(const Box& b, unsigned block, Arrivals* a) {
-    const int bytes = move(b, true, block);
+    const int bytes = move(b, IN, block);
     arrival_change(__cluster_map_shared_rank(a, block), 0, -bytes);
 }
 
@@ -79,6 +82,7 @@ CUPYOPS_UNCHECKED void store(const Box& b) {
     Stores& s = stores();
     assert(s.asked - s.done < 64);
     s.box[s.asked++ % 64] = b;
+    move(b, LOOK, __clusterRelativeBlockRank());
 }
 CUPYOPS_UNCHECKED void commit() {
     Stores& s = stores();
@@ -87,7 +91,7 @@ CUPYOPS_UNCHECKED void commit() {
 }
 CUPYOPS_UNCHECKED void wait(unsigned pending) {
     for (Stores& s = stores(); s.groups - s.finished > pending; ++s.finished)
-        for (; s.done != s.ends[s.finished % 64]; ++s.done) move(s.box[s.done % 64], false, __clusterRelativeBlockRank());
+        for (; s.done != s.ends[s.finished % 64]; ++s.done) move(s.box[s.done % 64], OUT, __clusterRelativeBlockRank());
 }
 
 // A product of 128 threads, and those of them that are not done: rings, too, of products and of the groups committed.
@@ -106,7 +110,7 @@ CUPYOPS_UNCHECKED Products& products() {
     return *static_cast<Products*>(cupyops_kept(1024 + thread() / 128, sizeof(Products)));
 }
 
-// 16 elements of so many rows, which a descriptor names.
+// 16 elements of so many rows, which a descriptor names; without a place for them, a look.
 CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, float (*widen)(const char*)) {
     const unsigned start = (named & 0xffff) << 4, eight_rows = (named >> 32 & 0x3fff) << 4;
     assert((named >> 16 & 0x3fff) == 1 && named >> 62 == 1);
@@ -114,7 +118,7 @@ CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, fl
         for (int k = 0; k < 16; ++k) {
             const char* at = swizzled(start + r / 8 * eight_rows + r % 8 * 128 + k / 8 * 16);
             if (k % 8 == 0) cupyops_touch_by_hardware(at, 16, 0);
-            to[r * 16 + k] = widen(at + k % 8 * 2);
+            if (to) to[r * 16 + k] = widen(at + k % 8 * 2);
         }
 }
 CUPYOPS_UNCHECKED void perform(const Product& p) {
@@ -139,6 +143,8 @@ CUPYOPS_UNCHECKED void ask(float* sums, unsigned long long a, unsigned long long
     if (n == all.all_asked) {
         ++all.all_asked;
         p.a = a, p.b = b, p.accumulate = accumulate, p.widen = widen;
+        operand(nullptr, 64, a, widen);
+        operand(nullptr, 256, b, widen);
     }
     assert(p.a == a && p.b == b && p.accumulate == accumulate);  // 128 threads ask for one product
     p.sums[t] = sums;

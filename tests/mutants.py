@@ -317,6 +317,10 @@ MUTANTS = [
 
 # Mutants that no test without a GPU can notice, or none at all, and why.
 KNOWN: dict[tuple[str, str], str] = {
+    ("hopper_linear", "a block ends while the other sends to it"): (
+        "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
+        "arrival, and the end of a tile takes several"
+    ),
     ("lltm_sequence_backward", "no barrier before the arrival"): (
         "the simulator looks for no races in global memory, and goes on with another block only when all threads of the "
         "one have written"
