@@ -150,7 +150,11 @@ def broken(old: str, new: str = "") -> str:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("    arrival_wait(full, 0);\n", "", r"that nobody has written: byte \d+ of dynamic .*product\.cu:\d+\)|a race in shared memory"),
+        (
+            "    arrival_wait(full, 0);\n",
+            "",
+            r"that nobody has written: byte \d+ of dynamic .*product\.cu:\d+\)|a race in shared memory",
+        ),
         ("    multiply_begin();\n", "", r"assertion `all\.begun\[t\]"),
         ("rows_at(at + 64 * 128)", "rows_at(at + 64 * 128) + (thread & 1)", r"assertion `p\.a == a && p\.b == b"),
         ("    show_to_copies();\n", "", r"which thread \(\d+, 0, 0\) wrote and has not shown to it"),

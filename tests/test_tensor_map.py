@@ -131,7 +131,8 @@ def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyP
         ):
             kernel(x, y, short, of_y, 4, 64)
         with pytest.raises(
-            ValueError, match=r"k: `x_map` must be made with simulated=True, for an array on cpu, got one with simulated=F"
+            ValueError,
+            match=r"k: `x_map` must be made with simulated=True, for an array on cpu, got one with simulated=F",
         ):
             kernel(x, y, by_driver, of_y, 4, 64)
 
