@@ -50,7 +50,8 @@ CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
             if (first < 0) first = 0;
             if (end > b.columns) end = b.columns;
             const bool inside = b.row + r >= 0 && b.row + r < b.rows && first < end;
-            const size_t bytes = inside ? (end - first) * b.itemsize : 0, skipped = inside ? (first - b.column - c) * b.itemsize : 0;
+            const size_t bytes = inside ? (end - first) * b.itemsize : 0;
+            const size_t skipped = inside ? (first - b.column - c) * b.itemsize : 0;
             char* const global = b.matrix + ((b.row + r) * b.columns + first) * b.itemsize;
             if (way == IN) {
                 if (bytes) cupyops_touch_by_hardware(global, bytes, 0);
@@ -95,10 +96,11 @@ CUPYOPS_UNCHECKED void wait(unsigned pending) {
 }
 
 // A product of 128 threads, and those of them that are not done: rings, too, of products and of the groups committed.
+typedef float (*Widen)(const char*);
 struct Product {
     unsigned long long a, b;
     int accumulate;
-    float (*widen)(const char*);
+    Widen widen;  // of an element
     float* sums[128];
 };
 struct Products {
@@ -111,7 +113,7 @@ CUPYOPS_UNCHECKED Products& products() {
 }
 
 // 16 elements of so many rows, which a descriptor names; without a place for them, a look.
-CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, float (*widen)(const char*)) {
+CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, Widen widen) {
     const unsigned start = (named & 0xffff) << 4, eight_rows = (named >> 32 & 0x3fff) << 4;
     assert((named >> 16 & 0x3fff) == 1 && named >> 62 == 1);
     for (int r = 0; r < rows; ++r)
@@ -135,7 +137,7 @@ CUPYOPS_UNCHECKED void perform(const Product& p) {
         }
 }
 CUPYOPS_UNCHECKED void products_begin() { products().begun[thread() % 128] = true; }
-CUPYOPS_UNCHECKED void ask(float* sums, unsigned long long a, unsigned long long b, int accumulate, float (*widen)(const char*)) {
+CUPYOPS_UNCHECKED void ask(float* sums, unsigned long long a, unsigned long long b, int accumulate, Widen widen) {
     Products& all = products();
     const unsigned t = thread() % 128, n = all.asked[t]++;
     assert(all.begun[t] && n - all.done < 64);
@@ -171,7 +173,7 @@ CUPYOPS_UNCHECKED void products_wait(unsigned pending) {
     cupyops_meet(16 + thread() / 128, 128, 1);
 }
 
-template <typename T> CUPYOPS_UNCHECKED float widened(const char* p) { return static_cast<float>(*reinterpret_cast<const T*>(p)); }
+template <typename T> CUPYOPS_UNCHECKED float widened(const char* p) { return float(*reinterpret_cast<const T*>(p)); }
 
 }  // namespace twin
 
