@@ -13,7 +13,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import linear_gelu
-from cupyops import Kernel, Threads, launches, linear_plan
+from cupyops import Kernel, Rows, Threads, launches, linear_plan
 from cupyops.errors import LaunchError
 from cupyops.hopper_linear import TEXT, hopper_kernel
 from cupyops.linear_plan import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
@@ -209,3 +209,31 @@ extern "C" __global__ void reverse(
         else:
             kernel(x, y, 128)
             assert (y.reshape(2, 64) == x.reshape(2, 64)[:, ::-1]).all()
+
+
+def test_what_the_hardware_brought_need_not_be_shown_to_it() -> None:
+    """Rows that come as they are, without a swizzle, and leave as a box, with one."""
+    text = """
+#include "wgmma.cuh"
+extern "C" __global__ void pass(
+    const scalar_t* x,  // (64, 64)
+    scalar_t* y,        // (64, 64)
+    const __grid_constant__ TensorMap y_map, long long n) {
+    extern __shared__ unsigned char memory[];
+    __shared__ Arrivals full[1];
+    const unsigned at = (shared_address(memory) + 1023) & ~1023u;
+    if (threadIdx.x > 0) return;
+    arrival_init(full, 1);
+    arrive_expecting(full, 64 * 128);
+    bulk_load(memory + (at - shared_address(memory)), x, 64 * 128, full);
+    arrival_wait(full, 0);
+    store_box(&y_map, 0, 0, at);
+    stores_commit();
+    stores_are_done();
+}"""
+    kernel = Kernel(text, "pass", Rows("n", 32), dtypes=("float16",), shared=1024 + 64 * 128)
+    x = torch.arange(64 * 64).view(64, 64).half()
+    y = torch.zeros_like(x)
+    kernel(x, y, tensor_map(y.data_ptr(), 64, 64, "float16", 64, simulated=True), 1)
+    rows, pieces = torch.arange(64)[:, None], torch.arange(8)
+    assert torch.equal(y.view(64, 8, 8), x.view(64, 8, 8)[rows, pieces ^ rows % 8])
