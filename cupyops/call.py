@@ -178,6 +178,9 @@ def _check_map(kernel: "Kernel", p: Parameter, values: Mapping[str, Any], infos:
     if array is not None and (found.address, found.size) != (array.pointer, array.size):
         wanted = f"be a map of `{p.map_of}`, {array.size} elements at {array.pointer:#x}"
         raise ValueError(expected(kernel.name, p.name, wanted, f"one of {found.size} at {found.address:#x}"))
+    if array is not None and found.simulated != (array.place == "cpu"):
+        wanted = f"be made with simulated={not found.simulated}, for an array on {array.place}"
+        raise ValueError(expected(kernel.name, p.name, wanted, f"one with simulated={found.simulated}"))
 
 
 def _check_scalar(kernel: "Kernel", p: Parameter, value: Any, types: Mapping[str, str]) -> None:

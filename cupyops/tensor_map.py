@@ -2,6 +2,7 @@
 box of it."""
 
 import ctypes
+import struct
 from functools import lru_cache
 
 from . import driver
@@ -27,6 +28,7 @@ class TensorMap(bytes):
         rows, columns, dtype: its.
         size: its elements.
         box_rows: of a box.
+        simulated: the matrix lies in host memory, and the simulator reads the bytes.
     """
 
     address: int
@@ -35,6 +37,7 @@ class TensorMap(bytes):
     dtype: str
     box_rows: int
     size: int
+    simulated: bool
 
     def __repr__(self) -> str:
         return f"<TensorMap of {self.dtype}[{self.rows}, {self.columns}] at {self.address:#x}>"
@@ -43,14 +46,17 @@ class TensorMap(bytes):
 
     def moved(self, address: int) -> "TensorMap":
         """The map of such a matrix elsewhere."""
-        return tensor_map(address, self.rows, self.columns, self.dtype, self.box_rows)
+        return tensor_map(address, self.rows, self.columns, self.dtype, self.box_rows, simulated=self.simulated)
 
 
 @lru_cache(1024)
-def tensor_map(address: int, rows: int, columns: int, dtype: str, box_rows: int) -> TensorMap:
+def tensor_map(
+    address: int, rows: int, columns: int, dtype: str, box_rows: int, *, simulated: bool = False
+) -> TensorMap:
     """The map of a contiguous matrix of 16-bit floats, in boxes of so many rows and 64 columns, swizzled by 128 bytes.
 
-    A map is made of these numbers alone, so that one serves as long as they hold, whoever's memory is there.
+    A map is made of these numbers alone, so that one serves as long as they hold, whoever's memory is there. With
+    ``simulated`` it is of host memory, for :func:`cupyops.simulate`, and no driver is asked.
 
     Raises:
         ValueError: the address or the bytes of a row are no multiples of 16.
@@ -61,6 +67,19 @@ def tensor_map(address: int, rows: int, columns: int, dtype: str, box_rows: int)
     if address % 16 or columns * itemsize % 16:
         wanted = "begin at a multiple of 16 bytes, as its rows must"
         raise ValueError(expected("tensor_map", "address", wanted, f"{address:#x} and rows of {columns * itemsize}"))
+    if simulated:
+        # As kernels_cu/wgmma.cuh reads them there.
+        words = (address, rows, columns, box_rows, _SWIZZLE // itemsize, itemsize)
+        found = TensorMap(struct.pack("=6Q", *words).ljust(BYTES, b"\0"))
+    else:
+        found = TensorMap(_encoded(address, rows, columns, dtype, box_rows))
+    found.address, found.rows, found.columns, found.dtype, found.box_rows = address, rows, columns, dtype, box_rows
+    found.size, found.simulated = rows * columns, simulated
+    return found
+
+
+def _encoded(address: int, rows: int, columns: int, dtype: str, box_rows: int) -> bytes:
+    itemsize = DTYPES[dtype].itemsize
     encode = getattr(driver.libcuda(), "cuTensorMapEncodeTiled", None)
     if encode is None:
         raise MissingDependencyError("Tensor maps are made by NVIDIA's driver, from CUDA 12 on; there is none here")
@@ -84,7 +103,4 @@ def tensor_map(address: int, rows: int, columns: int, dtype: str, box_rows: int)
         raise LaunchError(
             f"the driver refuses a tensor map of {dtype}[{rows}, {columns}] in boxes of {box_rows} rows: error {status}"
         )
-    found = TensorMap(memory.raw[offset : offset + BYTES])
-    found.address, found.rows, found.columns, found.dtype, found.box_rows = address, rows, columns, dtype, box_rows
-    found.size = rows * columns
-    return found
+    return memory.raw[offset : offset + BYTES]

@@ -8,6 +8,8 @@ struct Arrivals {
     unsigned long long word;
 };
 
+__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
 #if defined(CUPYOPS_SIMULATOR)
 
 // Here the word holds what is missing (8 bits) of how many (8 bits), the phase (1 bit), and the bytes missing (32 bits).
@@ -35,7 +37,10 @@ __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {
 }
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     assert(bytes % 16 == 0);
-    for (unsigned i = 0; i < bytes / 16; ++i) static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
+    for (unsigned i = 0; i < bytes / 16; ++i) {
+        static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
+        cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // not by this thread
+    }
     arrival_change(a, 0, -static_cast<int>(bytes));
 }
 template <typename T> __device__ inline void send(const T& value, T* to, int block, Arrivals* a) {
@@ -44,8 +49,6 @@ template <typename T> __device__ inline void send(const T& value, T* to, int blo
 }
 
 #elif __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ void arrival_init(Arrivals* a, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(a)), "r"(count) : "memory");

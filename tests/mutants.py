@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 try:
+    from mutants_hopper_linear import HOPPER_LINEAR
     from mutants_layer_norm import LAYER_NORM
     from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from mutants_linear import LINEAR
     from mutants_lltm import LLTM
     from mutants_lltm_sequence import LLTM_SEQUENCE
 except ImportError:
+    from tests.mutants_hopper_linear import HOPPER_LINEAR
     from tests.mutants_layer_norm import LAYER_NORM
     from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from tests.mutants_linear import LINEAR
@@ -41,9 +43,6 @@ class Mutant:
 def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str = "") -> list[Mutant]:
     return [Mutant(kernel, what, file, old, new, tests, stem) for what, file, old, new in faults]
 
-
-# Kernels that no simulator runs, so that faults in them are not planted here; why, and what holds them to their values.
-GPU_ONLY = {"hopper_linear": "no matrix units outside a GPU of sm_90: tests/test_hopper_linear.py, on such a GPU"}
 
 ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
 GELU_KERNELS = "gelu.cu"
@@ -306,6 +305,11 @@ MUTANTS = [
     ),
     *(
         mutant
+        for kernel, (tests, faults) in HOPPER_LINEAR.items()
+        for mutant in _of(kernel, tests, *faults, stem="hopper_linear")
+    ),
+    *(
+        mutant
         for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE).items()
         for mutant in _of(kernel, tests, *faults)
     ),
@@ -313,6 +317,10 @@ MUTANTS = [
 
 # Mutants that no test without a GPU can notice, or none at all, and why.
 KNOWN: dict[tuple[str, str], str] = {
+    ("hopper_linear", "a block ends while the other sends to it"): (
+        "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
+        "arrival, and the end of a tile takes several"
+    ),
     ("lltm_sequence_backward", "no barrier before the arrival"): (
         "the simulator looks for no races in global memory, and goes on with another block only when all threads of the "
         "one have written"

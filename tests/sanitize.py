@@ -16,7 +16,10 @@ import cupy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import cupyops
+from cupyops import driver, linear_plan
 from cupyops.arrays import LIBRARIES
+from cupyops.hopper_linear import hopper_kernel
+from cupyops.tensor_map import tensor_map
 
 PLANTED = """
 extern "C" __global__ void bounds(float* y,  // (n)
@@ -88,7 +91,27 @@ def run() -> int:
                 cupyops.linear(few_rows, many, many[:, 0])
                 cupyops.linear(many, few_rows, few_rows[:, 0])
                 calls += 2
-    calls += recurrent()
+    calls += recurrent() + matrix_units()
+    cupy.cuda.runtime.deviceSynchronize()
+    return calls
+
+
+def matrix_units() -> int:
+    """The matrix kernel, on the one generation that has its instructions: tails along each dimension, both cuts and forms,
+    more pairs of tiles than clusters."""
+    calls = 0
+    if driver.capability(0) != linear_plan.MATRIX_UNITS:
+        return calls
+    m, n, k, clusters = 600, 264, 200, 2
+    x, weight = (cupy.sin(cupy.arange(r * k)).astype("float16").reshape(r, k) for r in (m, n))
+    for plan, form, bias in itertools.product(
+        (linear_plan.SHORT, linear_plan.LONG), ("none", "tanh"), (None, weight[:, 0].copy())
+    ):
+        y, z = cupy.empty((m, n), "float16"), cupy.empty((m, n), "float16")
+        boxes = ((x, linear_plan.TILE_M), (weight, linear_plan.TILE_N // 2), (z, 64), (y, 64))
+        maps = [tensor_map(a.data.ptr, *a.shape, "float16", rows) for a, rows in boxes]
+        hopper_kernel(plan, form)(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
+        calls += 1
     cupy.cuda.runtime.deviceSynchronize()
     return calls
 

@@ -1,4 +1,4 @@
-"""The matrix kernel of sm_90: where it is taken, what it is compiled for; its values, on such a GPU alone."""
+"""The matrix kernel of sm_90: where it is taken, what it is compiled for; its values, on such a GPU."""
 
 import math
 import re
@@ -16,7 +16,6 @@ import kernels_cu
 from autograd_bridge import linear_gelu
 from cupyops import driver, launches, linear_plan
 from cupyops.compile_command import jobs_for
-from cupyops.errors import LaunchError
 from cupyops.hopper_linear import DTYPES, hopper_kernel
 from cupyops.linear_plan import LONG, SHORT, MatrixPlan, matrix_plan
 
@@ -71,38 +70,6 @@ def test_the_table() -> None:
     assert matrix_plan(4096, 4096, 4096, 90, 114) is None  # 5 rounds of 57 clusters for 256 pairs of tiles
 
 
-@pytest.mark.simulator
-def test_the_simulator_takes_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
-    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
-    x, weight = torch.randn(16, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16)
-    with cupyops.simulate(), launches.recorded() as noted:
-        y = linear_gelu(x, weight)
-    assert {launch.kernel.name for launch in noted} == {"gelu_forward"}
-    torch.testing.assert_close(y, F.gelu(F.linear(x, weight)))
-
-
-@pytest.mark.simulator
-def test_the_kernel_itself_says_what_the_simulator_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.zeros(8, 8, dtype=torch.bfloat16)
-    maps = [fake_map(a) for a in (x, x, x, x)]
-    with (
-        cupyops.simulate(),
-        pytest.raises(
-            LaunchError, match=r"hopper_linear<bfloat16.*needs a GPU of sm_90 and no other: the simulator lacks"
-        ),
-    ):
-        hopper_kernel(LONG, "none")(x, x, None, x, x, *maps, 8, 8, 8, 0, 1)
-
-
-def fake_map(x: Tensor) -> Any:
-    from cupyops.tensor_map import TensorMap
-
-    found = TensorMap(128)
-    found.address, found.size = x.data_ptr(), x.numel()
-    return found
-
-
 class Taken:
     """What the body would launch on a GPU of sm_90, noted instead."""
 
@@ -110,7 +77,7 @@ class Taken:
         self.calls: list[tuple[Any, ...]] = []
         monkeypatch.setattr(driver, "capability", lambda device: 90)
         monkeypatch.setattr(driver, "multiprocessors", lambda device: 132)
-        monkeypatch.setattr(module, "tensor_map", lambda address, *rest: (address % 16, *rest))
+        monkeypatch.setattr(module, "tensor_map", lambda address, *rest, simulated: (address % 16, *rest, simulated))
         monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
         for kernel in (hopper_kernel(LONG, "none"), hopper_kernel(LONG, "tanh")):
@@ -143,10 +110,10 @@ def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (call[0] is x, call[1] is weight, call[2] is bias) == (True, True, True)
     assert call[3].shape == call[4].shape == (3, 100, 264)
     assert call[5:9] == (
-        (0, 300, 72, "float16", 128),
-        (0, 264, 72, "float16", 128),
-        (0, 300, 264, "float16", 64),
-        (0, 300, 264, "float16", 64),
+        (0, 300, 72, "float16", 128, False),
+        (0, 264, 72, "float16", 128, False),
+        (0, 300, 264, "float16", 64, False),
+        (0, 300, 264, "float16", 64, False),
     )
     assert call[9:] == (300, 264, 72, 264, 4)  # two pairs of tiles along M, two tiles along N
     assert taken.takes(torch.zeros(4096, 64, dtype=torch.float16), torch.zeros(4096, 64, dtype=torch.float16))

@@ -4,19 +4,12 @@ import re
 from collections import Counter
 
 import pytest
-from mutants import GPU_ONLY, KNOWN, MUTANTS
+from mutants import KNOWN, MUTANTS
 from mutate import ROOT, TESTS, broken
 
-import cupyops  # noqa: F401  (declares the kernels)
 import kernels_cu
-from cupyops.kernel import Kernel, all_kernels
 
 LEAST = 8
-
-
-def shipped_kernels() -> list[Kernel]:
-    texts = [kernels_cu.source(name) for name in kernels_cu.names()]
-    return [k for k in all_kernels() if any(k.text is text for text in texts)]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.kernel}-{m.what}".replace(" ", "-"))
@@ -33,10 +26,8 @@ def test_every_kernel_is_broken_in_at_least_eight_ways() -> None:
     }
     assert {"gelu_forward", "layer_norm_backward_wide", "column_sums"} <= kernels
     counts = Counter(m.kernel for m in MUTANTS)
-    assert {k: counts[k] for k in kernels - set(GPU_ONLY) if counts[k] < LEAST} == {}
+    assert {k: counts[k] for k in kernels if counts[k] < LEAST} == {}
     assert set(counts) <= kernels
-    # Only what the simulator cannot run is left out.
-    assert {k.name for k in shipped_kernels() if k.exactly} == set(GPU_ONLY)
 
 
 def test_mutants_have_names_of_their_own_and_tests() -> None:

@@ -1,6 +1,7 @@
 """Tensor maps: what the driver is told, what a launch takes, and how they lie among the arguments."""
 
 import ctypes
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_the_driver_is_told_of_columns_first(monkeypatch: pytest.MonkeyPatch, dt
     assert (moved.address, moved.size) == (8192, 30 * 72)
 
 
+def test_the_simulators_maps_are_plain_numbers() -> None:
+    """Address, rows, columns, rows and columns of a box, bytes of an element; no driver is asked, and the same is refused."""
+    found = tensor_map(4096, 30, 72, "bfloat16", 128, simulated=True)
+    assert struct.unpack("=16Q", found) == (4096, 30, 72, 128, 64, 2, *[0] * 10)
+    moved = found.moved(8192)
+    assert (moved.address, moved.size, moved.simulated) == (8192, 30 * 72, True)
+    with pytest.raises(ValueError, match="tensor_map: `address` must begin at a multiple of 16 bytes"):
+        tensor_map(4096, 30, 60, "bfloat16", 64, simulated=True)
+
+
 @pytest.mark.parametrize(("address", "columns"), [(4104, 64), (4096, 60)])
 def test_what_the_hardware_cannot_copy_is_refused(monkeypatch: pytest.MonkeyPatch, address: int, columns: int) -> None:
     encoder = Encoder(monkeypatch)
@@ -101,11 +112,13 @@ def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyP
     """In the words of the checked lane, which the fast one falls back to."""
     import cupyops
 
-    Encoder(monkeypatch)
+    encoder = Encoder(monkeypatch)
     kernel = Kernel(TEXT, "k", Rows("M"), dtypes=("float16",))
     x, y = torch.zeros(2, 4, 64, dtype=torch.float16).unbind()
-    of_x, of_y = (tensor_map(t.data_ptr(), 4, 64, "float16", 64) for t in (x, y))
-    short = tensor_map(x.data_ptr(), 2, 64, "float16", 64)
+    of_x, of_y = (tensor_map(t.data_ptr(), 4, 64, "float16", 64, simulated=True) for t in (x, y))
+    short = tensor_map(x.data_ptr(), 2, 64, "float16", 64, simulated=True)
+    assert encoder.asked == []
+    by_driver = tensor_map(x.data_ptr(), 4, 64, "float16", 64)
     with cupyops.simulate():
         with pytest.raises(TypeError, match="k: `x_map` must be a TensorMap, got bytes"):
             kernel(x, y, bytes(of_x), of_y, 4, 64)
@@ -117,6 +130,11 @@ def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyP
             ValueError, match="k: `x_map` must be a map of `x`, 256 elements at 0x.*, got one of 128 at"
         ):
             kernel(x, y, short, of_y, 4, 64)
+        with pytest.raises(
+            ValueError,
+            match=r"k: `x_map` must be made with simulated=True, for an array on cpu, got one with simulated=F",
+        ):
+            kernel(x, y, by_driver, of_y, 4, 64)
 
 
 def test_the_fast_lane_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

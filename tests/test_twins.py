@@ -6,15 +6,26 @@ import numpy as np
 import pytest
 import torch
 
+import autograd_bridge  # noqa: F401  (makes torch.ops.cupyops)
 import cupyops
 import kernels_cu
-from cupyops import Kernel, Threads
-from cupyops.kernel import all_kernels
+from cupyops import Kernel, Rows, Threads, driver, launches, linear_plan
+from cupyops.hopper_linear import DTYPES
+from cupyops.linear_plan import LONG, SHORT, MatrixPlan
+from cupyops.tensor_map import tensor_map
 
 TWINS = ("fast_exp2", "fast_reciprocal")
 # These compute no value: they move data and wait for it. What is made of the data is compared by the operators that use
 # them, whose results are held to the same float64 in every lane.
 MOVERS = {"arrival_init", "arrival_wait", "arrive", "arrive_expecting", "bulk_load", "send", "shared_address_in"}
+# What sm_90's matrix kernels are made of, compared by two of them: one as small as it can be, and the one that is shipped. The
+# product's own instruction stands in a macro.
+MATRIX_PIECES = {
+    *("load_box", "load_box_for_both", "store_box", "store_matrices"),
+    *("meet", "meet_cluster", "arrive_in", "stores_commit", "stores_have_read", "stores_are_done"),
+    *("multiply_begin", "multiply_commit", "multiply_wait", "show_to_copies"),
+    *("keep_registers", "take_registers", "settle"),  # which say nothing to the simulator
+}
 TEXT = """
 #include "fast_math.cuh"
 extern "C" __global__ void twin(
@@ -62,25 +73,13 @@ def assert_twins(x: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:
     assert error.max() <= 2.0**-22, (x[finite][error.argmax()], error.max())
 
 
-# Of matrix units and of the hardware that feeds them, which the simulator does not have: for kernels of one generation alone.
-WITHOUT_TWINS = "wgmma.cuh"
-
-
-def test_what_has_no_twins_is_included_by_kernels_of_one_generation_alone() -> None:
-    shipped = [k for k in all_kernels() if any(k.text is kernels_cu.source(n) for n in kernels_cu.names())]
-    using = {k.name for k in shipped if f'"{WITHOUT_TWINS}"' in k.text}
-    assert using == {k.name for k in shipped if k.exactly} == {"hopper_linear"}
-
-
 def test_every_instruction_of_the_headers_is_compared() -> None:
     functions = []
-    for name, header in kernels_cu.headers().items():
-        if name == WITHOUT_TWINS:
-            continue
+    for header in kernels_cu.headers().values():
         code = re.sub(r"//.*", "", header)
         for match in re.finditer(r"\basm\b", code):
             functions += re.findall(r"__device__[^;{}]*?(\w+)\([^;{}]*\) \{", code[: match.start()])[-1:]
-    assert set(functions) == {*TWINS, *MOVERS}
+    assert set(functions) == {*TWINS, *MOVERS, *MATRIX_PIECES}
     for name in TWINS:
         assert sum(len(re.findall(rf"\b{name}\(float x\) \{{", h)) for h in kernels_cu.headers().values()) == 2, name
 
@@ -106,3 +105,131 @@ def test_twins_have_the_values_of_the_gpu(function: str) -> None:
     y = torch.empty_like(on_gpu)
     kernel(function)(on_gpu, y, on_gpu.numel())
     assert_twins(x, simulated(function, x), y.cpu().numpy())
+
+
+# The matrix units, by numbers small enough that every sum is exact: both lanes give the same bits.
+
+PRODUCT = """
+#include "scalar.cuh"
+#include "wgmma.cuh"
+extern "C" __global__ void product(
+    const scalar_t* x,       // (64, 64)
+    const scalar_t* weight,  // (256, 64)
+    float* sums,             // (64, 256)
+    scalar_t* y,             // (64, 64)
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+    const __grid_constant__ TensorMap y_map, long long n) {
+    extern __shared__ unsigned char memory[];
+    __shared__ Arrivals full[1];
+    const unsigned at = (shared_address(memory) + 1023) & ~1023u, piece = at + (64 + 256) * 128;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    if (thread == 0) arrival_init(full, 1);
+    __syncthreads();
+    if (thread == 0) {
+        arrive_expecting(full, (64 + 256) * 128);
+        load_box(at, &x_map, 0, 0, full);
+        load_box(at + 64 * 128, &weight_map, 0, 0, full);
+    }
+    arrival_wait(full, 0);
+    float d[128] = {};
+    multiply_begin();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) multiply<scalar_t>(d, rows_at(at) + 2 * i, rows_at(at + 64 * 128) + 2 * i, i > 0);
+    multiply_commit();
+    multiply_wait<0>();
+    settle(d);
+#pragma unroll
+    for (int i = 0; i < 128; ++i)
+        sums[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * 256 + i / 4 * 8 + lane % 4 * 2 + i % 2] = d[i];
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        unsigned two[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) two[q] = Scalar<scalar_t>::narrow_two(d[j * 4 + q * 2], d[j * 4 + q * 2 + 1]);
+        const unsigned row = (warp * 16 + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16;
+        store_matrices(piece + (row ^ j * 16), two[0], two[1], two[2], two[3]);
+    }
+    show_to_copies();
+    meet(1, 128);
+    if (thread == 0) {
+        store_box(&y_map, 0, 0, piece);
+        stores_commit();
+        stores_are_done();
+    }
+}
+"""
+
+
+def integers(dtype: torch.dtype, m: int = 64, n: int = 256, k: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (m, k) and weight (n, k) of sixteenths and whole numbers, whose products' sums float32 holds."""
+    generator = torch.Generator().manual_seed(m + n + k)
+    x, weight = (torch.randint(-8, 9, s, generator=generator) for s in ((m, k), (n, k)))
+    return x.div(16).to(dtype), weight.to(dtype)
+
+
+def product(text: str, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x·Wᵀ in float32, and its first 64 columns in x's dtype."""
+    kernel = Kernel(text, "product", Rows("n", 128), dtypes=DTYPES, shared=1024 + 384 * 128, since=90, exactly=True)
+    sums, y = torch.full((64, 256), torch.nan, device=x.device), torch.full_like(x, torch.nan)
+    simulated = not x.is_cuda
+    maps = [
+        tensor_map(a.data_ptr(), *a.shape, str(x.dtype)[6:], rows, simulated=simulated)
+        for a, rows in ((x, 64), (weight, 256), (y, 64))
+    ]
+    kernel(x, weight, sums, y, *maps, 1)
+    return sums, y
+
+
+BOTH_HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+
+@pytest.mark.simulator
+@BOTH_HALVES
+def test_the_twins_of_the_matrix_units_multiply(dtype: torch.dtype) -> None:
+    x, weight = integers(dtype)
+    with cupyops.simulate(sanitize=True):
+        sums, y = product(PRODUCT, x, weight)
+    exact = x.double() @ weight.double().T
+    assert torch.equal(sums.double(), exact)
+    assert torch.equal(y, exact[:, :64].to(dtype))
+
+
+@pytest.fixture
+def sm_90() -> None:
+    if (capability := driver.capability(0)) != 90:
+        pytest.skip(f"matrix units of sm_90 are asked for, and this GPU is sm_{capability}")
+
+
+@pytest.mark.gpu
+@pytest.mark.simulator
+@pytest.mark.usefixtures("sm_90")
+@BOTH_HALVES
+def test_the_twins_of_the_matrix_units_give_the_bits_of_the_gpu(dtype: torch.dtype) -> None:
+    x, weight = integers(dtype)
+    with cupyops.simulate():
+        simulated = product(PRODUCT, x, weight)
+    on_gpu = product(PRODUCT, x.cuda(), weight.cuda())
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(simulated, on_gpu, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.simulator
+@pytest.mark.usefixtures("sm_90")
+@pytest.mark.parametrize("plan", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@BOTH_HALVES
+def test_the_shipped_matrix_kernel_gives_the_bits_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, approximate: str, plan: MatrixPlan
+) -> None:
+    """z to the bit; y to the last one, where the powers of its polynomial are the instruction's or the twin's."""
+    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
+    monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: plan)
+    x, weight = integers(dtype, 300, 264, 136)
+    bias = weight[:, 0].clone()
+    with cupyops.simulate(), launches.recorded() as noted:
+        y, z = torch.ops.cupyops.linear_gelu(x, weight, bias, approximate)
+    with launches.recorded() as noted_on_gpu:
+        on_gpu = torch.ops.cupyops.linear_gelu(x.cuda(), weight.cuda(), bias.cuda(), approximate)
+    assert [launch.kernel.name for launch in (*noted, *noted_on_gpu)] == ["hopper_linear"] * 2
+    assert torch.equal(z, on_gpu[1].cpu())
+    torch.testing.assert_close(y, on_gpu[0].cpu(), rtol=torch.finfo(dtype).eps, atol=1e-6)

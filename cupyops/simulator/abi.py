@@ -12,8 +12,8 @@ _THREE = c_uint * 3
 class Kind:
     """What kind of fault it is: ``CupyopsFaultKind``."""
 
-    GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, UNINITIALISED, UNDEFINED = range(1, 7)
-    BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(7, 13)
+    GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, UNINITIALISED, NOT_SHOWN, UNDEFINED = range(1, 8)
+    BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(8, 14)
 
 
 class Shared(ctypes.Structure):

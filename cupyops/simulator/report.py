@@ -99,6 +99,11 @@ def _sentence(fault: Fault, text: str, module: Module, memory: Memory, locator: 
         return f"reads shared memory that nobody has written: {_shared(fault, module)}"
     if kind == Kind.REMOTE_ENDED:
         return f"{verb} {_shared(fault, module)} of block {_triple(fault.other_block)} of its cluster, which {text}"
+    if kind == Kind.NOT_SHOWN:
+        return (
+            f"the hardware {verb} {_shared(fault, module)}, which thread {_triple(fault.other_thread)} wrote and has not "
+            f"shown to it (fence.proxy.async)"
+        )
     if kind == Kind.SHARED_RACE:
         other = "wrote" if fault.other_write else "read"
         place = locator.place(fault.other_pc)

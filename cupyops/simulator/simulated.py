@@ -92,7 +92,12 @@ class Simulated:
             memory = Memory(kernel.signature, infos, self.checked)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
-                memory.pointers.get(p.name, 0) if p.pointer else values[p.name] for p in kernel.signature.parameters
+                memory.pointers.get(p.name, 0)
+                if p.pointer
+                else values[p.name].moved(memory.pointers[p.map_of])
+                if p.map_of in memory.pointers
+                else values[p.name]
+                for p in kernel.signature.parameters
             ]
             numbers = (n for a in arguments for n in (a if isinstance(a, tuple) else (a,)))
             self._packing.pack_into(buffer.memory, 0, *numbers)

@@ -27,6 +27,10 @@ template <typename T, size_t N> struct CupyopsElement<T[N]> { static constexpr s
 inline unsigned __isShared(const void* p) { return (unsigned)cupyops_is_shared(p); }
 inline unsigned __isGlobal(const void* p) { return !cupyops_is_shared(p); }
 inline size_t __cvta_generic_to_shared(const void* p) { return cupyops_shared_address(p); }
+inline void* __cvta_shared_to_generic(size_t address) {
+    char* const dynamic = static_cast<char*>(cupyops_dynamic_shared());
+    return dynamic + (static_cast<long long>(address) - static_cast<long long>(cupyops_shared_address(dynamic)));
+}
 inline void __prefetch_global_l1(const void*) {}
 inline void __prefetch_global_l2(const void*) {}
 

@@ -52,6 +52,7 @@ enum CupyopsFaultKind {
     CUPYOPS_CONST_WRITE,
     CUPYOPS_SHARED_RACE,
     CUPYOPS_UNINITIALISED,
+    CUPYOPS_NOT_SHOWN,   // the hardware reads what a thread wrote and has not shown it
     CUPYOPS_UNDEFINED,   // what UBSan finds; the words are in `text`
     CUPYOPS_BARRIER,     // no thread can go on
     CUPYOPS_WARP,        // a collective that was asked for what it cannot give
@@ -111,6 +112,10 @@ int cupyops_barrier(int operation, int predicate);
 unsigned long long cupyops_warp(
     int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate);
 unsigned cupyops_active_mask();
+// A barrier with a number, from 1 on, for so many threads of the block. With `reads_alone` they learn of one another only
+// what was read before.
+void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone);
+void* cupyops_kept(unsigned number, size_t bytes);  // zeros at first, of the block and this number, for twins of the hardware
 unsigned cupyops_lane();
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment);
 void* cupyops_dynamic_shared();
@@ -123,6 +128,8 @@ void* cupyops_cluster_map(const void* p, unsigned rank);
 unsigned cupyops_cluster_rank_of(const void* p);
 unsigned cupyops_cluster_rank();
 void cupyops_touch(const void* p, size_t bytes, int write);         // a plain access, where checked
+void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // one of the copying hardware or the matrix units
+void cupyops_show();                                                // what the thread has written, the hardware will see
 void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
 void cupyops_changed();                                             // behind one that changed something
 void cupyops_spin();                                                // a thread may be waiting for another

@@ -15,6 +15,7 @@ namespace simulator {
 struct Cell {
     uint64_t write, read[2];
     uint32_t write_pc, read_pc[2];
+    uint32_t by_hardware;  // who wrote was the copying hardware, for the thread
 };
 
 struct Shadow {
@@ -95,7 +96,15 @@ bool in_shared_variable(size_t offset, size_t bytes) {
     raise_fault(fault);
 }
 
-void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
+[[noreturn]] void not_shown(const Fibre& writer, size_t offset, const void* p, size_t bytes, uintptr_t frame, uintptr_t pc) {
+    CupyopsFault& fault = access_fault(CUPYOPS_NOT_SHOWN, p, bytes, false, frame, pc);
+    name_shared(fault, offset);
+    const CupyopsIndex thread = writer.index;
+    fault.other_thread[0] = thread.x, fault.other_thread[1] = thread.y, fault.other_thread[2] = thread.z;
+    raise_fault(fault);
+}
+
+void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware) {
     const bool write = writes(kind), atomic = kind >= Access::VOLATILE_READ;
     if (!in_shared_variable(offset, bytes)) {
         CupyopsFault& fault = access_fault(CUPYOPS_SHARED_BOUNDS, p, bytes, write, frame, pc);
@@ -114,16 +123,21 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
             name_shared(fault, i);
             raise_fault(fault);
         }
+        if (write) cell.by_hardware = hardware;
         if (cell.write == stamp && (write || cell.read[0] == stamp)) {
             if (write) cell.read[0] = cell.read[1] = 0;
             continue;
         }
         if ((cell.write & VALID) && !(atomic && (cell.write & ATOMIC)) && !before(cell.write, false, fibre))
             race(cell, cell.write, cell.write_pc, true, i, p, bytes, write, frame, pc);
+        if (hardware && !write && !cell.by_hardware) {
+            const Fibre& writer = owner.group->blocks[rank_in(cell.write)]->fibres[thread_in(cell.write)];
+            if (!shown(cell.write, writer)) not_shown(writer, i, p, bytes, frame, pc);
+        }
         if (write) {
             for (int r = 0; r < 2; ++r)
                 if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], true, fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
-            cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}};
+            cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}, hardware};
         } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], true, fibre)) {
             cell.read[0] = stamp;
             cell.read_pc[0] = uint32_t(pc);
@@ -134,7 +148,7 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
     }
 }
 
-void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc) {
+void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware = false) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
     const bool write = writes(kind);
@@ -147,7 +161,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
         const CupyopsRange& r = launch.ranges[last_range];
         if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) return;
     }
-    if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc);
+    if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc, hardware);
     for (unsigned i = 0; i < launch.range_count; ++i) {
         const CupyopsRange& r = launch.ranges[i];
         if (address >= r.begin && address + bytes <= r.end) {
@@ -168,7 +182,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
             append(fault, owner.ended() ? "has ended" : "has not begun");
             raise_fault(fault);
         }
-        return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc);
+        return shared_access(owner, offset % ARENA_BYTES, p, bytes, kind, frame, pc, hardware);
     }
     for (const Segment& s : segments)
         if (address >= s.begin && address + bytes <= s.end && (s.writable || !write)) return;
@@ -240,6 +254,10 @@ using namespace simulator;
 extern "C" {
 
 void cupyops_touch(const void* p, size_t bytes, int write) { access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC); }
+
+void cupyops_touch_by_hardware(const void* p, size_t bytes, int write) {
+    access(p, bytes, write ? Access::WRITE : Access::READ, FRAME, PC, true);
+}
 
 void cupyops_atomic(const void* p, size_t bytes) {
     cupyops_spin();  // before it looks, since others run meanwhile

@@ -40,6 +40,7 @@ std::string what_it_does(const Fibre& fibre) {
     switch (fibre.state) {
         case State::DONE: return "ended";
         case State::BARRIER: return std::string("wait at ") + BARRIER_NAMES[fibre.operation] + " (" + location(fibre) + ")";
+        case State::MEETING: return "wait at barrier " + std::to_string(fibre.operation) + " of " + std::to_string(fibre.value) + " threads (" + location(fibre) + ")";
         case State::WARP_OPERATION:
             return std::string("wait at ") + WARP_NAMES[fibre.operation] + mask + " (" + location(fibre) + ")";
         case State::CLUSTER: return "wait at the cluster's barrier (" + location(fibre) + ")";
@@ -332,6 +333,35 @@ int cupyops_barrier(int operation, int predicate) {
     if (barrier_complete(block)) release_barrier(block);
     else give_way();
     return fibre.predicate;
+}
+
+void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone) {
+    Fibre& fibre = *machine.current;
+    Block& block = *fibre.block;
+    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    fibre.operation = int(barrier);
+    fibre.value = threads;
+    fibre.state = State::MEETING;
+    if (++block.meeting[barrier] < threads) return give_way();
+    std::vector<Fibre*> there;
+    for (Fibre& other : block.fibres)
+        if (other.state == State::MEETING && other.operation == int(barrier)) there.push_back(&other);
+    for (Fibre* other : there) {
+        if (other->value != threads) {
+            CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, *other);
+            append(fault, "threads meet at one barrier and expect different numbers of them: %s", inventory(block).c_str());
+            raise_fault(fault);
+        }
+    }
+    for (Fibre* other : there) other->state = State::READY;
+    if (machine.launch->checked) tell_one_another(there, reads_alone != 0);
+    block.meeting[barrier] = 0;
+}
+
+void* cupyops_kept(unsigned number, size_t bytes) {
+    std::unique_ptr<char[]>& kept = machine.current->block->kept[number];
+    if (!kept) kept.reset(new char[bytes]());
+    return kept.get();
 }
 
 unsigned long long cupyops_warp(int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate) {

@@ -23,7 +23,7 @@ struct Stack {
     char* top() const { return low + STACK_BYTES; }
 };
 
-enum class State : unsigned char { NEW, READY, BARRIER, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
+enum class State : unsigned char { NEW, READY, BARRIER, MEETING, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
 
 struct Block;
 
@@ -56,6 +56,7 @@ struct Fibre {
     unsigned flag_version = 0;        // as it was then: who waits asks again and again
     unsigned barrier_clock = 0;       // its own when it last met its block,
     unsigned arrive_clock = 0, cluster_clock = 0;  // and its cluster
+    unsigned shown = 0;  // the hardware sees what it wrote before its clock was this
 
     unsigned clock() const { return clocks[0][lane()]; }
     unsigned lane() const { return thread % WARP; }
@@ -70,6 +71,8 @@ struct Block {
     struct Group* group = nullptr;
     std::vector<Fibre> fibres;
     unsigned done = 0, at_barrier = 0;
+    std::unordered_map<unsigned, unsigned> meeting;               // threads at each barrier with a number
+    std::unordered_map<unsigned, std::unique_ptr<char[]>> kept;  // what twins of the hardware keep
     bool begun = false;
     char* saved = nullptr;  // its shared memory while another block of the cluster runs
     Shadow* shadow = nullptr;
@@ -136,8 +139,10 @@ void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(
 uint64_t stamp_of(const Fibre& fibre, bool atomic);
 unsigned rank_in(uint64_t stamp);
 unsigned thread_in(uint64_t stamp);
+bool shown(uint64_t stamp, const Fibre& writer);
 bool before(uint64_t stamp, bool read, const Fibre& now);
 void fence(Fibre& fibre);
+void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone);
 void flag_read(Fibre& fibre, uintptr_t flag);
 void flag_written(Fibre& fibre, uintptr_t flag);
 unsigned tick(Fibre& fibre);

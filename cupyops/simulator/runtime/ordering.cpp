@@ -11,6 +11,23 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
+std::shared_ptr<std::vector<unsigned>> no_clocks(const Fibre& fibre) {
+    return std::make_shared<std::vector<unsigned>>(fibre.block->group->blocks.size() * machine.threads, 0u);
+}
+
+void add_known(std::vector<unsigned>& all, const Fibre& fibre, int reads) {
+    if (fibre.known[reads])
+        for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], (*fibre.known[reads])[i]);
+    for (auto& block : fibre.block->group->blocks)
+        for (const Fibre& other : block->fibres) {
+            unsigned& clock = all[place_of(block->rank, other.thread)];
+            if (fibre.waited) clock = std::max(clock, other.cluster_clock);
+            if (block.get() != fibre.block) continue;
+            if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
+            if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
+        }
+}
+
 }  // namespace
 
 void learn(Clocks& clocks, const Clocks& more) {
@@ -54,6 +71,12 @@ uint64_t stamp_of(const Fibre& f, bool atomic) {
 unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
 unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
 
+// Whether the thread that wrote has shown it to the hardware that copies and multiplies.
+bool shown(uint64_t stamp, const Fibre& writer) {
+    const unsigned clock = unsigned(stamp) & (CLOCKS - 1);
+    return clock < writer.shown || clock == CLOCKS - 1;
+}
+
 // Whether an access, a read or a write, was certainly before what this thread does now. Numbers that have run out of bits count as such.
 bool before(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
@@ -82,22 +105,21 @@ unsigned tick(Fibre& fibre) {
 
 // What the thread knows now: what it has learnt by flags, its warp's clocks, its block's and its cluster's at the barriers.
 void fence(Fibre& fibre) {
-    Group& group = *fibre.block->group;
     for (int reads = 0; reads < 2; ++reads) {
-        const size_t count = group.blocks.size() * machine.threads;
-        auto told = fibre.known[reads] ? std::make_shared<std::vector<unsigned>>(*fibre.known[reads]) : std::make_shared<std::vector<unsigned>>(count, 0u);
-        std::vector<unsigned>& all = *told;
-        for (auto& block : group.blocks)
-            for (const Fibre& other : block->fibres) {
-                unsigned& clock = all[place_of(block->rank, other.thread)];
-                if (fibre.waited) clock = std::max(clock, other.cluster_clock);
-                if (block.get() != fibre.block) continue;
-                if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
-                if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
-            }
+        auto told = no_clocks(fibre);
+        add_known(*told, fibre, reads);
         fibre.fenced[reads] = told;
     }
     tick(fibre);
+}
+
+void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
+    for (int reads = reads_alone; reads < 2; ++reads) {
+        auto together = no_clocks(*fibres[0]);
+        for (const Fibre* fibre : fibres) add_known(*together, *fibre, reads);
+        for (Fibre* fibre : fibres) fibre->known[reads] = together;
+    }
+    for (Fibre* fibre : fibres) tick(*fibre);
 }
 
 void flag_written(Fibre& fibre, uintptr_t flag) {
@@ -124,6 +146,11 @@ using namespace simulator;
 extern "C" void cupyops_fence() {
     if (machine.launch->checked) fence(*machine.current);
     cupyops_spin();
+}
+
+extern "C" void cupyops_show() {
+    Fibre& fibre = *machine.current;
+    fibre.shown = tick(fibre) + 1;
 }
 
 extern "C" void cupyops_yield() {
