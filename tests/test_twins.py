@@ -1,6 +1,7 @@
 """PTX in the shared headers and its twins for the simulator give the same values."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from cupyops.linear_plan import LONG, SHORT, MatrixPlan
 from cupyops.tensor_map import tensor_map
 
 TWINS = ("fast_exp2", "fast_reciprocal")
+PAIRS = {"larger": np.maximum, "smaller": np.minimum}
 # These compute no value: they move data and wait for it. What is made of the data is compared by the operators that use
 # them, whose results are held to the same float64 in every lane.
 MOVERS = {"arrival_init", "arrival_wait", "arrive", "arrive_expecting", "bulk_load", "send", "shared_address_in"}
@@ -79,7 +81,7 @@ def test_every_instruction_of_the_headers_is_compared() -> None:
         code = re.sub(r"//.*", "", header)
         for match in re.finditer(r"\basm\b", code):
             functions += re.findall(r"__device__[^;{}]*?(\w+)\([^;{}]*\) \{", code[: match.start()])[-1:]
-    assert set(functions) == {*TWINS, *MOVERS, *MATRIX_PIECES}
+    assert set(functions) == {*TWINS, *PAIRS, *MOVERS, *MATRIX_PIECES}
     for name in TWINS:
         assert sum(len(re.findall(rf"\b{name}\(float x\) \{{", h)) for h in kernels_cu.headers().values()) == 2, name
 
@@ -105,6 +107,41 @@ def test_twins_have_the_values_of_the_gpu(function: str) -> None:
     y = torch.empty_like(on_gpu)
     kernel(function)(on_gpu, y, on_gpu.numel())
     assert_twins(x, simulated(function, x), y.cpu().numpy())
+
+
+def paired(function: str, a: Any, b: Any, y: Any) -> None:
+    text = f"""
+    #define ROW_THREADS 32
+    #define VECTORS 1
+    #define FULL 1
+    #define LANES 1
+    #define BLOCK_THREADS 32
+    #include "row_passes.cuh"
+    extern "C" __global__ void pair(
+        const scalar_t* a, const scalar_t* b,  // (n)
+        scalar_t* y,                           // (n)
+        long long n) {{
+        const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+        if (i < n) y[i] = {function}(a[i], b[i]);
+    }}"""
+    Kernel(text, "pair", Threads("n", block=(32, 1, 1)), dtypes=("float32",))(a, b, y, len(a))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("where", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("function", PAIRS)
+def test_the_larger_and_the_smaller_of_two_where_nan_wins(function: str, where: str) -> None:
+    some = np.float32([0, -0.0, 1, -1, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 7.25])
+    a, b = (np.ascontiguousarray(x).ravel() for x in np.meshgrid(some, some))
+    if where == "cuda":
+        on_gpu = [torch.from_numpy(x).cuda() for x in (a, b, np.empty_like(a))]
+        paired(function, *on_gpu)
+        y = on_gpu[2].cpu().numpy()
+    else:
+        y = np.empty_like(a)
+        with cupyops.simulate(sanitize=True):
+            paired(function, a, b, y)
+    np.testing.assert_array_equal(y, PAIRS[function](a, b))  # -0 is 0 here
 
 
 # The matrix units, by numbers small enough that every sum is exact: both lanes give the same bits.
