@@ -50,8 +50,9 @@ def hashes() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """GPU, driver and versions."""
+    # First, as in the tests: it may bring an NVRTC of its own, which CuPy then takes.
+    import torch  # isort: skip
     import cupy
-    import torch
 
     from cupyops.toolchain import cupy_distributions, nvrtc_version
 
