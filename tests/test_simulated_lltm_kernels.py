@@ -27,8 +27,8 @@ STEPS = pytest.mark.parametrize(
 
 # Steps, rows, and the way through them; each has rows and units to spare in its last blocks.
 WAYS = {
-    "a-block-in-float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2, spare=2), torch.float32),
-    "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2, spare=2), torch.float16),
+    "a-block-in-float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2), torch.float32),
+    "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2), torch.float16),
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
 }
