@@ -31,7 +31,6 @@ class Plan:
         team: blocks of a team that are anywhere on the GPU; 1 else.
         rows: that the lanes of a unit share among them, at most ``parts``.
         groups: of so many rows, one after the other.
-        spare: steps through a row whose weights are in shared memory.
     """
 
     state: int
@@ -41,7 +40,6 @@ class Plan:
     team: int = 1
     rows: int = 1
     groups: int = 1
-    spare: int = 0
 
     @property
     def block(self) -> int:
@@ -63,21 +61,16 @@ class Plan:
         """Of a thread."""
         return 3 * 4 * self.steps
 
-    @property
-    def spare_bytes(self) -> int:
-        """Of weights in a block's shared memory."""
-        return 3 * 16 * self.spare * self.block
-
     def shared(self, bands: int) -> int:
         """Bytes of shared memory for the rows of a step, of which each has so many numbers a unit."""
         buffers = 1 if self.team > 1 else 2
-        return buffers * self.tile * bands * self.steps * 4 * self.parts * 4 + self.spare_bytes
+        return buffers * self.tile * bands * self.steps * 4 * self.parts * 4
 
     @property
     def constants(self) -> dict[str, int]:
         """Macros of the text."""
         named = {"STATE": self.state, "UNITS": self.units, "PARTS": self.parts, "ROWS": self.rows}
-        return {**named, "GROUPS": self.groups, "SPARE": self.spare, **({"TEAM": self.team} if self.team > 1 else {})}
+        return {**named, "GROUPS": self.groups, **({"TEAM": self.team} if self.team > 1 else {})}
 
     @property
     def since(self) -> int:
@@ -134,11 +127,10 @@ def sequence_plan(state: int, forward: bool, capability: int) -> Plan | None:
 
 def most_rows(plan: Plan, forward: bool) -> int:
     """As many rows, up to 4, as the registers hold the sums of beside the weights."""
-    kept = plan.weights - 12 * plan.spare
     registers = min(255, 65536 // plan.block)
     if forward and plan.block <= 256:
         return min(4, plan.parts)
-    rows = 4 if kept + 100 <= registers else 2 if kept + 92 <= registers else 1
+    rows = 4 if plan.weights + 100 <= registers else 2 if plan.weights + 92 <= registers else 1
     return min(rows, plan.parts)
 
 

@@ -7,6 +7,17 @@
 #include "scalar.cuh"
 #include "columns.cuh"
 
+template <bool VECTORS, typename T>
+__device__ __forceinline__ void add_elements(
+    const Strip& strip, const T* __restrict__ grad_y, long long M, long long N, acc_t (&sums)[LANES]) {
+    strip.add_rows(
+        M, N, sums, [&](long long at) { return load_packed(grad_y + at, VECTORS); },
+        [](long long, const Packed<T>& g, acc_t (&sums)[LANES]) {
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) sums[k] += g[k];
+        });
+}
+
 // The sums of the columns of a matrix x_t (M, N), over its rows or, in several groups, over every groups-th stretch of them;
 // then this kernel adds up the groups' sums, too.
 extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
@@ -14,12 +25,10 @@ extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BL
     scalar_t* __restrict__ sums,     // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
     const bool vectors = aligned<LANES>(grad_y);
-    sum_columns(
-        M, N, groups, sums, [&](long long at) { return load_packed(grad_y + at, vectors); },
-        [](long long, const Packed<x_t>& g, acc_t (&sums)[LANES]) {
-#pragma unroll
-            for (int k = 0; k < LANES; ++k) sums[k] += g[k];
-        });
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[LANES]) {
+        if (vectors) add_elements<true>(strip, grad_y, M, N, sums);
+        else add_elements<false>(strip, grad_y, M, N, sums);
+    });
 }
 
 #ifndef FEW

@@ -75,33 +75,48 @@ __device__ __forceinline__ acc_t view_at(const scalar_t* p, const Int64s<3>& vie
     return view[0] ? convert<acc_t>(p[b * view[1] + s * view[2]]) : acc_t(0);
 }
 
-__device__ __forceinline__ Packed<scalar_t> load_view(const scalar_t* p, const Int64s<3>& view, long long b, long long s) {
-    if (view[0] && view[2] == 1) {
-        p += b * view[1] + s;
-        return load_packed(p, whole(p));
-    }
-    acc_t v[LANES];
-#pragma unroll
-    for (int k = 0; k < LANES; ++k) v[k] = view_at(p, view, b, s + k);
-    Packed<scalar_t> packed;
-    packed.set(v);
-    return packed;
+// Whether it can be read by whole accesses: it is absent, one number a row, or rows that begin where an access may.
+__device__ __forceinline__ bool whole_rows(const scalar_t* p, const Int64s<3>& view) {
+    return !view[0] || view[2] == 0 || (view[2] == 1 && view[1] % LANES == 0 && whole(p));
 }
 
-extern "C" __global__ void __launch_bounds__(256) lltm_step(
-    const scalar_t* __restrict__ gates,     // (B, 3, S)
-    const scalar_t* __restrict__ old_cell,  // (B, S)
-    scalar_t* __restrict__ new_h,           // (B, S)
-    scalar_t* __restrict__ new_cell,        // (B, S)
-    long long B, long long S, long long columns, long long rows) {
+// LANES units of it; with VECTORS, whole_rows has said yes.
+template <bool VECTORS>
+__device__ __forceinline__ Packed<scalar_t> load_view(const scalar_t* p, const Int64s<3>& view, long long b, long long s) {
+    if constexpr (VECTORS) {
+        if (view[0] && view[2] == 1) return load_packed(p + (b * view[1] + s), true);
+        return Packed<scalar_t>::of(view_at(p, view, b, s));
+    } else {
+        acc_t v[LANES];
+#pragma unroll
+        for (int k = 0; k < LANES; ++k) v[k] = view_at(p, view, b, s + k);
+        Packed<scalar_t> packed;
+        packed.set(v);
+        return packed;
+    }
+}
+
+// Writes an access by one instruction: of an assignment in the loop over rows the compiler makes one a word.
+template <bool VECTORS> __device__ __forceinline__ void store_row(scalar_t* p, const Packed<scalar_t>& packed) {
+    constexpr int BYTES = Packed<scalar_t>::BYTES;
+    if constexpr (VECTORS && BYTES == 16)
+        __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
+    else if constexpr (VECTORS && BYTES == 8)
+        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
+    else store_packed(p, packed, VECTORS);
+}
+
+// Aligned rows and others have loops of their own, or the instructions of both are issued for each.
+template <bool VECTORS>
+__device__ __forceinline__ void step_rows(
+    const scalar_t* gates, const scalar_t* old_cell, scalar_t* new_h, scalar_t* new_cell, long long B, long long S) {
     const Place place;
     if (place.column >= S) return;
-    const bool vectors = whole(gates) && whole(old_cell) && whole(new_h) && whole(new_cell);
     for (long long b = place.row; b < B; b += gridDim.y * DOWN) {
         const scalar_t* z = gates + b * GATES * S + place.column;
         const long long at = b * S + place.column;
-        const Packed<scalar_t> z_i = load_packed(z, vectors), z_o = load_packed(z + S, vectors);
-        const Packed<scalar_t> z_g = load_packed(z + 2 * S, vectors), old = load_packed(old_cell + at, vectors);
+        const Packed<scalar_t> z_i = load_packed(z, VECTORS), z_o = load_packed(z + S, VECTORS);
+        const Packed<scalar_t> z_g = load_packed(z + 2 * S, VECTORS), old = load_packed(old_cell + at, VECTORS);
         acc_t h[LANES], c[LANES];
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
@@ -111,17 +126,70 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
         }
         Packed<scalar_t> packed;
         packed.set(h);
-        store_packed(new_h + at, packed, vectors);
+        store_row<VECTORS>(new_h + at, packed);
         packed.set(c);
-        store_packed(new_cell + at, packed, vectors);
+        store_row<VECTORS>(new_cell + at, packed);
     }
 }
 
-// Blocks stay, and each leaves its part of dL/db. Rows of 16 bits come fast enough only if a thread asks for the next
-// ones before it computes; those of float32 do anyway, and would take too many registers.
-constexpr bool AHEAD = sizeof(scalar_t) == 2;
+extern "C" __global__ void __launch_bounds__(256) lltm_step(
+    const scalar_t* __restrict__ gates,     // (B, 3, S)
+    const scalar_t* __restrict__ old_cell,  // (B, S)
+    scalar_t* __restrict__ new_h,           // (B, S)
+    scalar_t* __restrict__ new_cell,        // (B, S)
+    long long B, long long S, long long columns, long long rows) {
+    const bool vectors = whole(gates) && whole(old_cell) && whole(new_h) && whole(new_cell);
+    if (vectors || LANES == 1) step_rows<true>(gates, old_cell, new_h, new_cell, B, S);
+    else step_rows<false>(gates, old_cell, new_h, new_cell, B, S);
+}
 
-extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
+template <bool VECTORS>
+__device__ __forceinline__ void step_back_rows(
+    const scalar_t* grad_h, const scalar_t* grad_cell, const scalar_t* __restrict__ grad_gates,
+    const scalar_t* __restrict__ gates, const scalar_t* __restrict__ new_cell, scalar_t* __restrict__ grad_z,
+    scalar_t* __restrict__ grad_old, acc_t (&sums)[GATES][LANES], const Int64s<3>& h_view, const Int64s<3>& cell_view,
+    long long B, long long S, long long parts) {
+    const Place place;
+    if (place.column >= S) return;
+    for (long long b = place.row; b < B; b += parts * DOWN) {
+        const long long at = b * S + place.column, z_at = b * GATES * S + place.column;
+        Packed<scalar_t> z[GATES];
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate) z[gate] = load_packed(gates + z_at + gate * S, VECTORS);
+        const Packed<scalar_t> cell = load_packed(new_cell + at, VECTORS);
+        const Packed<scalar_t> dh = load_view<VECTORS>(grad_h, h_view, b, place.column);
+        const Packed<scalar_t> given_dc = load_view<VECTORS>(grad_cell, cell_view, b, place.column);
+        acc_t dc[LANES], out[GATES][LANES];
+#pragma unroll
+        for (int k = 0; k < LANES; ++k) {
+            acc_t dz[GATES];
+            dc[k] = given_dc[k];
+            Unit(z[0][k], z[1][k], z[2][k]).back(cell[k], dh[k], dc[k], dz);
+#pragma unroll
+            for (int gate = 0; gate < GATES; ++gate) out[gate][k] = dz[gate];
+        }
+        Packed<scalar_t> packed;
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate) {
+            if (grad_gates != nullptr) {
+                const Packed<scalar_t> more = load_packed(grad_gates + z_at + gate * S, VECTORS);
+#pragma unroll
+                for (int k = 0; k < LANES; ++k) out[gate][k] += more[k];
+            }
+            packed.set(out[gate]);
+            store_packed(grad_z + z_at + gate * S, packed, VECTORS);
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) sums[gate][k] += out[gate][k];
+        }
+        if (grad_old != nullptr) {
+            packed.set(dc);
+            store_packed(grad_old + at, packed, VECTORS);
+        }
+    }
+}
+
+// Blocks stay, and each leaves its part of dL/db.
+extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     const scalar_t* grad_h,     // a view, see the strides
     const scalar_t* grad_cell,  // a view
     const scalar_t* __restrict__ grad_gates,   // (B, 3, S) or null
@@ -132,61 +200,19 @@ extern "C" __global__ void __launch_bounds__(256, 1) lltm_step_backward(
     acc_t* __restrict__ partial,               // (parts, 3, S) or null
     Int64s<3> h_view, Int64s<3> cell_view, long long B, long long S, long long parts, long long columns, long long rows) {
     __shared__ acc_t shared_sums[DOWN][ABREAST * LANES];
-    const Place place;
-    const bool vectors = whole(gates) && whole(new_cell) && whole(grad_z);
     acc_t sums[GATES][LANES];
 #pragma unroll
     for (int gate = 0; gate < GATES; ++gate)
 #pragma unroll
         for (int k = 0; k < LANES; ++k) sums[gate][k] = 0;
-    struct Given {
-        Packed<scalar_t> z[GATES], cell, h, c;
-    };
-    const auto load = [&](long long b) {
-        Given given;
-#pragma unroll
-        for (int gate = 0; gate < GATES; ++gate)
-            given.z[gate] = load_packed(gates + (b * GATES + gate) * S + place.column, vectors);
-        given.cell = load_packed(new_cell + b * S + place.column, vectors);
-        given.h = load_view(grad_h, h_view, b, place.column);
-        given.c = load_view(grad_cell, cell_view, b, place.column);
-        return given;
-    };
-    if (place.column < S) {
-        Given next;
-        if (AHEAD && place.row < B) next = load(place.row);
-        for (long long b = place.row; b < B; b += parts * DOWN) {
-            const long long at = b * S + place.column, z_at = b * GATES * S + place.column;
-            const Given given = AHEAD ? next : load(b);
-            if (AHEAD && b + parts * DOWN < B) next = load(b + parts * DOWN);
-            acc_t dc[LANES], out[GATES][LANES];
-#pragma unroll
-            for (int k = 0; k < LANES; ++k) {
-                acc_t dz[GATES];
-                dc[k] = given.c[k];
-                Unit(given.z[0][k], given.z[1][k], given.z[2][k]).back(given.cell[k], given.h[k], dc[k], dz);
-#pragma unroll
-                for (int gate = 0; gate < GATES; ++gate) out[gate][k] = dz[gate];
-            }
-            Packed<scalar_t> packed;
-#pragma unroll
-            for (int gate = 0; gate < GATES; ++gate) {
-                if (grad_gates != nullptr) {
-                    const Packed<scalar_t> more = load_packed(grad_gates + z_at + gate * S, vectors && whole(grad_gates));
-#pragma unroll
-                    for (int k = 0; k < LANES; ++k) out[gate][k] += more[k];
-                }
-                packed.set(out[gate]);
-                store_packed(grad_z + z_at + gate * S, packed, vectors);
-#pragma unroll
-                for (int k = 0; k < LANES; ++k) sums[gate][k] += out[gate][k];
-            }
-            if (grad_old != nullptr) {
-                packed.set(dc);
-                store_packed(grad_old + at, packed, vectors);
-            }
-        }
-    }
+    const bool vectors = whole(gates) && whole(new_cell) && whole(grad_z) && whole(grad_old) && whole(grad_gates) &&
+                         whole_rows(grad_h, h_view) && whole_rows(grad_cell, cell_view);
+    if (vectors || LANES == 1)
+        step_back_rows<true>(
+            grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, sums, h_view, cell_view, B, S, parts);
+    else
+        step_back_rows<false>(
+            grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, sums, h_view, cell_view, B, S, parts);
     if (partial == nullptr) return;
     for (int gate = 0; gate < GATES; ++gate) {
         __syncthreads();

@@ -7,10 +7,9 @@
 //   z, dz: scalar_t (T, B, 3S)    h, c: (T, B, S)    the last h and c: (2, B, S)    W_h: the first S columns of (3S, K)
 //   arithmetic, c from step to step, and the sums of dz: acc_t
 //
-// The weights stay in registers for all steps, those of the last SPARE steps through a row in shared memory. A team of
-// blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of each, and PARTS neighbouring lanes share a unit: lane p has
-// the weights for the elements 4·(i·PARTS + p) + 0..3 of the row. The lanes' sums are added up so that each lane ends up with
-// some of the rows, whose units it then makes.
+// The weights stay in registers for all steps. A team of blocks has TILE = ROWS·GROUPS rows, a block of it UNITS units of
+// each, and PARTS neighbouring lanes share a unit: lane p has the weights for the elements 4·(i·PARTS + p) + 0..3 of the row.
+// The lanes' sums are added up so that each lane ends up with some of the rows, whose units it then makes.
 //
 // Who owns what, and the order of every sum, follow from STATE, UNITS and PARTS alone: a row's bits do not depend on how
 // many rows there are.
@@ -20,7 +19,6 @@
 constexpr int TILE = ROWS * GROUPS;
 constexpr int STEPS = (BLOCKS * UNITS + 4 * PARTS - 1) / (4 * PARTS);  // of a thread through a row, 4 elements each
 constexpr int WIDTH = STEPS * 4 * PARTS;                               // of a row in shared memory; 0 beyond STATE
-constexpr int KEPT = STEPS - SPARE;                                    // steps whose weights are in registers
 
 struct alignas(16) Four {
     acc_t of[4];
@@ -110,35 +108,21 @@ struct Share {
     __device__ __forceinline__ int element(int i) const { return 4 * (i * PARTS + part); }
 };
 
-// The weights of a thread; `bands` as of Exchange, behind whose rows the spare ones lie.
+// The weights of a thread.
 struct Weights {
-    acc_t kept[GATES][KEPT > 0 ? KEPT * 4 : 1];
-    Four* spare;
+    Four of[GATES][STEPS];
 
     // weight(gate, k) for the elements k of this thread's part of a row.
-    template <typename F> __device__ __forceinline__ Weights(const Share& mine, int bands, F weight) {
-        spare = reinterpret_cast<Four*>(row_memory) + BUFFERS * TILE * bands * WIDTH / 4 + threadIdx.x;
+    template <typename F> __device__ __forceinline__ Weights(const Share& mine, F weight) {
 #pragma unroll
         for (int gate = 0; gate < GATES; ++gate)
 #pragma unroll
-            for (int i = 0; i < STEPS; ++i) {
-                Four four;
+            for (int i = 0; i < STEPS; ++i)
 #pragma unroll
                 for (int q = 0; q < 4; ++q) {
                     const int k = mine.element(i) + q;
-                    four.of[q] = mine.there && k < STATE ? weight(gate, k) : acc_t(0);
-                    if (i < KEPT) kept[gate][4 * i + q] = four.of[q];
+                    of[gate][i].of[q] = mine.there && k < STATE ? weight(gate, k) : acc_t(0);
                 }
-                if (i >= KEPT) spare[((i - KEPT) * GATES + gate) * BLOCK_THREADS] = four;
-            }
-    }
-
-    __device__ __forceinline__ Four of(int gate, int i) const {
-        if (i >= KEPT) return spare[((i - KEPT) * GATES + gate) * BLOCK_THREADS];
-        Four four;
-#pragma unroll
-        for (int q = 0; q < 4; ++q) four.of[q] = kept[gate][4 * i + q];
-        return four;
     }
 };
 
@@ -155,7 +139,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
     __shared__ Arrivals arrivals[2];
     Exchange<1> exchange(arrivals);
     const Share mine;
-    const Weights w(mine, 1, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + mine.unit) * K + k]); });
+    const Weights w(mine, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + mine.unit) * K + k]); });
     for (long long tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams) {
         exchange.clear();
         const long long first_row = tile * TILE;
@@ -194,7 +178,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 for (int n = 0; n < ROWS * GATES; ++n) sums[n] = 0;
 #pragma unroll
                 for (int i = 0; i < STEPS; ++i) {
-                    const Four weight[GATES] = {w.of(0, i), w.of(1, i), w.of(2, i)};
+                    const Four weight[GATES] = {w.of[0][i], w.of[1][i], w.of[2][i]};
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r) {
                         const Four four = *reinterpret_cast<const Four*>(exchange.row(g * ROWS + r, 0) + mine.element(i));
@@ -252,7 +236,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
     __shared__ Arrivals arrivals[2];
     Exchange<GATES> exchange(arrivals);
     const Share mine;
-    const Weights w(mine, GATES, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + k) * K + mine.unit]); });
+    const Weights w(mine, [&](int gate, int k) { return convert<acc_t>(weights[(gate * STATE + k) * K + mine.unit]); });
     for (long long tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams) {
         exchange.clear();
         const long long first_row = tile * TILE;
@@ -315,7 +299,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 for (int i = 0; i < STEPS; ++i)
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate) {
-                        const Four weight = w.of(gate, i);
+                        const Four weight = w.of[gate][i];
 #pragma unroll
                         for (int r = 0; r < ROWS; ++r) {
                             const Four four =

@@ -12,24 +12,24 @@ INPUTS, INPUTS_BACK = (
     for word in ("first_h", "grad_inputs")
 )
 
+STEP, STEP_BACK = (
+    "    if (place.column >= S) return;\n    for (long long b = place.row; b < B; b += " + stride
+    for stride in ("gridDim.y * DOWN", "parts * DOWN")
+)
+
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
 LLTM: dict[str, tuple[str, list[Fault]]] = {
     "lltm_step": (
         "step_between_products or small_and_huge",
         [
-            (
-                "off by one in the columns' bound",
-                CELL,
-                "if (place.column >= S) return;",
-                "if (place.column > S) return;",
-            ),
-            ("no bound of the columns", CELL, "    if (place.column >= S) return;\n", ""),
+            ("off by one in the columns' bound", CELL, STEP, STEP.replace(">=", ">")),
+            ("no bound of the columns", CELL, STEP, STEP.replace("    if (place.column >= S) return;\n", "")),
             ("off by one in the rows' bound", CELL, "b < B; b += gridDim.y * DOWN", "b <= B; b += gridDim.y * DOWN"),
             ("the rest of the rows left out", CELL, "b < B; b += gridDim.y * DOWN", "b < DOWN; b += gridDim.y * DOWN"),
             ("wrong stride between turns", CELL, "b += gridDim.y * DOWN", "b += gridDim.y * (DOWN + 1)"),
             ("the gates in and out swapped", CELL, "unit(z_i[k], z_o[k], z_g[k])", "unit(z_o[k], z_i[k], z_g[k])"),
-            ("the candidate for the gate out", CELL, "load_packed(z + S, vectors)", "load_packed(z + 2 * S, vectors)"),
+            ("the candidate for the gate out", CELL, "load_packed(z + S, VECTORS)", "load_packed(z + 2 * S, VECTORS)"),
             (
                 "rows of gates too close",
                 CELL,
@@ -86,12 +86,11 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "columns beyond the last read",
                 CELL,
-                "    if (place.column < S) {\n        Given",
-                "    {\n        Given",
+                STEP_BACK,
+                STEP_BACK.replace("    if (place.column >= S) return;\n", ""),
             ),
-            ("rows beyond the last asked for", CELL, "AHEAD && b + parts * DOWN < B", "AHEAD"),
-            ("a first row beyond the last asked for", CELL, "AHEAD && place.row < B", "AHEAD"),
-            ("the same row again", CELL, "next = load(b + parts * DOWN)", "next = load(b)"),
+            ("off by one in the rows' bound", CELL, "b < B; b += parts * DOWN", "b <= B; b += parts * DOWN"),
+            ("the rest of the rows left out", CELL, "b < B; b += parts * DOWN", "b < DOWN; b += parts * DOWN"),
             ("one part for all", CELL, "(blockIdx.y * GATES + gate) * S", "gate * S"),
             ("gates of the parts mixed", CELL, "(blockIdx.y * GATES + gate) * S", "(blockIdx.y + gate * parts) * S"),
             ("wrong stride between turns", CELL, "b += parts * DOWN)", "b += parts * (DOWN + 1))"),
@@ -102,14 +101,17 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             ("elu's derivative is its value", UNIT, "acc_t(1) : g + acc_t(1)", "acc_t(1) : g"),
             ("the gates' own gradient left out", CELL, "out[gate][k] += more[k];", ";"),
             ("an absent gradient of the gates read", CELL, "if (grad_gates != nullptr) {", "{"),
-            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed = given.h;"),
+            ("the gradient of h handed on", CELL, "packed.set(dc);", "packed = dh;"),
             ("an unwanted gradient written", CELL, "if (grad_old != nullptr) {", "{"),
             ("unwanted sums written", CELL, "    if (partial == nullptr) return;\n", ""),
-            ("a view's rows by its columns", CELL, "p += b * view[1] + s;", "p += b * view[2] + s;"),
-            ("any view taken for dense", CELL, "if (view[0] && view[2] == 1) {", "if (view[0]) {"),
-            ("a view's alignment not asked for", CELL, "load_packed(p, whole(p))", "load_packed(p, true)"),
-            ("alignment of dz not asked for", CELL, "whole(new_cell) && whole(grad_z);", "whole(new_cell);"),
-            ("alignment of the gates' gradient not asked for", CELL, "vectors && whole(grad_gates)", "vectors"),
+            ("a view's rows by its columns", CELL, "p + (b * view[1] + s)", "p + (b * view[2] + s)"),
+            ("any view taken for dense", CELL, "if (view[0] && view[2] == 1) return", "if (view[0]) return"),
+            ("any view taken for one number a row", CELL, "view[2] == 0 ||", "view[2] != 1 ||"),
+            ("a view's alignment not asked for", CELL, " && whole(p));", ");"),
+            ("rows of a view that begin between accesses", CELL, "view[1] % LANES == 0 && ", ""),
+            ("alignment of dz not asked for", CELL, "whole(new_cell) && whole(grad_z) &&", "whole(new_cell) &&"),
+            ("alignment of the gradient of c not asked for", CELL, "whole(grad_old) && ", ""),
+            ("alignment of the gates' gradient not asked for", CELL, "whole(grad_gates) &&", "true &&"),
             (
                 "an address cut to 32 bits",
                 CELL,

@@ -54,12 +54,6 @@ LLTM_SEQUENCE: dict[str, tuple[str, list[Fault]]] = {
             ("the rows of the wrong lanes", SEQUENCE, "row = part / (PARTS / ROWS);", "row = part % ROWS;"),
             ("weights beyond the last read", SEQUENCE, "mine.there && k < STATE ? weight", "mine.there ? weight"),
             (
-                "spare weights of the gates in one place",
-                SEQUENCE,
-                "spare[((i - KEPT) * GATES + gate) * BLOCK_THREADS] = four",
-                "spare[(i - KEPT) * GATES * BLOCK_THREADS] = four",
-            ),
-            (
                 "only the first buffer cleared",
                 SEQUENCE,
                 "n < BUFFERS * TILE * BANDS * WIDTH; n",
@@ -216,12 +210,6 @@ LLTM_SEQUENCE: dict[str, tuple[str, list[Fault]]] = {
                 SEQUENCE,
                 "(gates + before * GATES)[z_place + gate * STATE]",
                 "(gates + step * GATES)[z_place + gate * STATE]",
-            ),
-            (
-                "spare weights over the rows",
-                SEQUENCE,
-                "BUFFERS * TILE * bands * WIDTH / 4",
-                "BUFFERS * TILE * WIDTH / 4",
             ),
             ("one gate's row for all", SEQUENCE, "piece / (UNITS / 2) % (TILE * BANDS)", "piece / (UNITS / 2) % TILE"),
             (

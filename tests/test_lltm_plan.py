@@ -41,7 +41,7 @@ def test_a_plan_fits_a_multiprocessor(forward: bool, capability: int) -> None:
             plan = replace(plan, rows=rows)
             assert plan.block <= 512
             registers = min(255, 65536 // plan.block // 8 * 8)
-            assert plan.weights - 12 * plan.spare + 40 <= registers
+            assert plan.weights + 40 <= registers
             assert plan.shared(1 if forward else 3) <= (96 if capability < 80 else 160) * 1024
             assert plan.cluster <= 8
             assert plan.cluster == 1 or capability >= 90
@@ -85,11 +85,9 @@ def test_turns_of_teams_all_over_the_gpu() -> None:
 
 
 def test_bytes_of_shared_memory() -> None:
-    # Two buffers of 2 rows of 24 units, padded to 32; the gates of the backward beside each other; spare weights behind.
+    # Two buffers of 2 rows of 24 units, padded to 32; the gates of the backward beside each other.
     plan = Plan(24, 6, 8, cluster=4, rows=2)
     assert plan.steps == 1
     assert plan.shared(1) == 2 * 2 * 32 * 4
     assert plan.shared(3) == 3 * plan.shared(1)
-    spare = replace(plan, spare=1)
-    assert spare.shared(1) == plan.shared(1) + 3 * 16 * 64
     assert Plan(24, 12, 4, team=2, rows=2).shared(1) == 2 * 32 * 4

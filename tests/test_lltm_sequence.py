@@ -21,9 +21,8 @@ WAYS = {
     "a block": (5, 3, 4, 7, Plan(7, 8, 2)),
     "a block of several rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=4)),
     "a block of groups of rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=2, groups=2)),
-    "weights in shared memory": (4, 2, 1, 20, Plan(20, 20, 8, spare=1)),
     "a cluster": (6, 3, 5, 24, Plan(24, 6, 8, cluster=4, rows=2)),
-    "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4, spare=1)),
+    "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4)),
     "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
     "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
 }
@@ -144,8 +143,8 @@ def test_rows_shared_in_another_way_give_the_same_bits(
         return
     inputs = [x.detach() for x in operands((4, 6, 3, 20), torch.float32, device)]
     found = []
-    for rows, groups, spare in ((1, 1, 0), (2, 1, 0), (4, 2, 0), (2, 2, 1)):
-        plan = Plan(20, 20, 8, rows=rows, groups=groups, spare=spare)
+    for rows, groups in ((1, 1), (2, 1), (4, 2)):
+        plan = Plan(20, 20, 8, rows=rows, groups=groups)
         monkeypatch.setattr(body, "way", lambda *_, plan=plan: plan)
         h, _, cells, gates = op(*inputs)
         back = torch.ops.cupyops.lltm_backward(

@@ -25,11 +25,12 @@ EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, t
 # and groups whose sums are added up by another launch.
 WAYS = [
     (7, 5, torch.float16, (1, 1), (1, 1)),
-    (1000, 64, torch.bfloat16, (8, 1), (1, 8)),
-    (300, 520, torch.float32, (1, 1), (1, 3)),
-    (70, 1023, torch.float16, (2, 1), (1, 1)),
-    (20_000, 24, torch.float32, (1, 8), (1, 32)),
-    (257, 130, torch.float64, (1, 1), (2, 1)),
+    (1000, 64, torch.bfloat16, (8, 1), (1, 16)),
+    (300, 520, torch.float32, (1, 1), (1, 1)),
+    (70, 1023, torch.float16, (2, 1), (1, 2)),
+    (20_000, 24, torch.bfloat16, (1, 8), (1, 16)),
+    (2000, 24, torch.float32, (8, 1), (1, 12)),
+    (257, 130, torch.float64, (2, 1), (2, 1)),
     (33, 16, torch.bfloat16, (1, 1), (1, 1)),
 ]
 EACH_WAY = pytest.mark.parametrize(("m", "n", "dtype", "sums", "gelu"), WAYS, ids=lambda v: str(v).replace(" ", ""))

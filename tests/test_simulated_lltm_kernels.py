@@ -27,8 +27,8 @@ STEPS = pytest.mark.parametrize(
 
 # Steps, rows, and the way through them; each has rows and units to spare in its last blocks.
 WAYS = {
-    "a-block-in-float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2, spare=2), torch.float32),
-    "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2, spare=2), torch.float16),
+    "a-block-in-float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2), torch.float32),
+    "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2), torch.float16),
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
 }
@@ -173,6 +173,7 @@ VIEWS: Views = {
     "of-one-row": lambda b, s, d: torch.randn(s).to(d).expand(b, s),
     "by-columns": lambda b, s, d: torch.randn(s, b).to(d).t(),
     "of-a-wider-row": lambda b, s, d: torch.randn(b, s + 5).to(d)[:, 2 : s + 2],
+    "of-an-odd-row": lambda b, s, d: torch.randn(b, s + 1).to(d)[:, :s],
     "absent": lambda b, s, d: None,
 }
 EACH_VIEW = pytest.mark.parametrize(("h_view", "c_view"), list(zip(VIEWS, [*VIEWS][1:] + [*VIEWS][:1], strict=True)))
@@ -180,7 +181,7 @@ EACH_VIEW = pytest.mark.parametrize(("h_view", "c_view"), list(zip(VIEWS, [*VIEW
 
 @STEPS
 @EACH_VIEW
-@pytest.mark.parametrize("more", ["nothing-else", "all", "unaligned-gradient-of-gates", "unaligned-dz"])
+@pytest.mark.parametrize("more", ["nothing-else", "all", "unaligned-gradient-of-gates", "unaligned-dz", "unaligned-dc"])
 def test_step_back_between_products(
     batch: int, state: int, dtype: torch.dtype, h_view: str, c_view: str, more: str
 ) -> None:
@@ -194,6 +195,8 @@ def test_step_back_between_products(
         grad_gates = moved(grad_gates)
     parts = 2
     grad_old = None if more == "nothing-else" else torch.full((batch, state), torch.nan, dtype=dtype)
+    if more == "unaligned-dc" and grad_old is not None:
+        grad_old = moved(grad_old)
     partial = None if more == "nothing-else" else torch.full((parts, 3 * state), torch.nan)
     kernel = step_backward_kernel(state, name(dtype))
     columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
