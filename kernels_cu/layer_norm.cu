@@ -139,7 +139,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
                 held[r][v] = load_sum(x, residual, sum, (first + r) * N + columns.of(v), vectors);
     Moments moments[ROWS_EACH];
 #pragma unroll
-    for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of(held[r], r < rows, columns);
+    for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of<y_t>(held[r], r < rows, columns);
 #if CLUSTER > 1
     __cluster_barrier_wait();
     meeting.tell(moments[0], 0);
@@ -226,7 +226,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #endif
             }
         }
-        meeting.tell(moments_of(next, true, columns), turn);
+        meeting.tell(moments_of<y_t>(next, true, columns), turn);
     };
     begin(0);
     unsigned turn = 0;
@@ -261,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) held[0][v] = load_sum(x, residual, sum, row * N + columns.of(v), vectors);
-        moments = join(moments, moments_of(held[0], true, columns));
+        moments = join(moments, moments_of<y_t>(held[0], true, columns));
     }
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = moments;
     __syncthreads();

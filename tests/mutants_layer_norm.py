@@ -69,6 +69,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("mean without the element it is reckoned from", ROWS, "warp.mean = pivot + mean;", "warp.mean = mean;"),
             ("each lane's own first element", ROWS, "pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);", ""),
             ("infinite elements taken for infinite squares", ROWS, " + (mean - mean);", ";"),
+            ("one pass for a result of more bits", ROWS, " && sizeof(Result) == 2;", ";"),
             ("never a second pass", ROWS, "again = spare > acc_t(8) * warp.squares;", "again = false;"),
             (
                 "a neighbour's second pass taken for one's own",

@@ -200,6 +200,19 @@ def test_forward(way: Way) -> None:
     assert_near(run_forward(way, x, None, None, None)[0], normalized, way.rounded, "y without both")
 
 
+@ways({name: way for name, way in FORWARD.items() if name.endswith("of more bits")})
+def test_forward_to_more_bits_takes_as_exact_moments(way: Way) -> None:
+    """Of 16-bit rows in one pass, whose first element is two deviations off, rstd would lack two of float32's bits."""
+    x = torch.randn(rows_of(way), way.n)
+    x[:, ::8] = 2.75
+    x = x.to(way.dtype)
+    variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
+    _, _, stats = run_forward(way, x, None, None, None)
+    eps = torch.finfo(torch.float32).eps
+    assert (stats[0] - mean).abs().max() <= eps
+    assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 1.5 * eps
+
+
 @ways(FORWARD)
 def test_forward_of_hard_rows(way: Way) -> None:
     rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
