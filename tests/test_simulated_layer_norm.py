@@ -25,8 +25,8 @@ WAYS = [
     (5, 4096, torch.float64, "registers", "registers in clusters"),
     (5, 8192, torch.float32, "registers", "wide"),
     (5, 2048, torch.bfloat16, "registers", "registers"),
-    (5, 20_480, torch.bfloat16, "wide", "registers in clusters"),
-    (5, 20_480, torch.float32, "wide", "wide"),
+    (5, 40_960, torch.bfloat16, "wide", "registers in clusters"),
+    (5, 24_576, torch.float32, "wide", "wide"),
     (2, 70_001, torch.float32, "streaming", "streaming"),
 ]
 

@@ -84,6 +84,9 @@ FORWARD = {
     "wide": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=2, affine_shared=True), 1028), 4, 4),
     "wide and full": staged(Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=3, full=True), 512, torch.float16), 2),
     "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 4),
+    "wide in sixteen blocks": staged(
+        Way(Plan("wide", 32, 32, 4, 1, cluster=16, stages=1, affine_shared=True), 1980), 4, 4
+    ),
     "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
     "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
     "of fewer bits": Way(Plan("registers", 64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
