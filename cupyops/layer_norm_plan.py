@@ -193,8 +193,8 @@ def forward_plan(
 
 # Longer rows where there are clusters, as above: accesses a thread, blocks on a row, rows on their way, blocks that are to fit
 # a multiprocessor. A part of up to 64 KiB is in registers and the next on its way, beside it the weights.
-_WIDE_16 = ((8192, 8, 8, 3, 2), (16384, 8, 8, 1, 2), (32768, 8, 8, 1, 1))
-_WIDE_32 = ((8192, 4, 4, 2, 1), (16384, 4, 8, 2, 1), (32768, 8, 8, 1, 1), (65536, 8, 16, 1, 1))
+_WIDE_16 = ((6144, 8, 8, 1, 5), (8192, 8, 8, 3, 2), (16384, 8, 8, 1, 2), (32768, 8, 8, 1, 1))
+_WIDE_32 = ((6144, 4, 4, 3, 1), (8192, 4, 4, 2, 1), (16384, 4, 8, 2, 1), (32768, 8, 8, 1, 1), (65536, 8, 16, 1, 1))
 
 
 def _wide_forward(
@@ -211,13 +211,15 @@ def _wide_forward(
         threads = threads_for(accesses, vectors * cluster)
         plan = Plan("wide", threads, threads, lanes, vectors, cluster=cluster, affine_shared=True)
         affine, stage = 2 * plan.slice * weight_bytes, plan.slice * input_bytes
-        stages = min(stages, (room - affine) // stage)
+        # Where arrays are wider, stages go first, and then blocks.
+        min_blocks = min(min_blocks, max(1, room // (affine + stage)))
+        stages = min(stages, (room // min_blocks - affine) // stage)
         if stages < 1 or (portable and cluster > PORTABLE_CLUSTER):
             break
         shared = stages * stage + affine
         return replace(
             plan,
-            min_blocks=min_blocks if shared * min_blocks <= room and weight_bytes <= itemsize else 1,
+            min_blocks=min_blocks if weight_bytes <= itemsize else 1,
             stages=stages,
             full=plan.slice * cluster == n,
             shared=shared,
@@ -319,12 +321,15 @@ def _backward_16(accesses: int, widest: int, capability: int, grad_sum: bool) ->
 
 
 def _wide_backward(accesses: int, grad_bytes: int) -> Plan | None:
-    """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor."""
-    for most, vectors, cluster, min_blocks in ((2048, 2, 8, 4), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 4, 8, 1)):
+    """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor, stages."""
+    table = ((2048, 2, 8, 4, 3), (4096, 6, 4, 2, 3), (8192, 5, 8, 2, 3), (16384, 4, 8, 1, 2))
+    for most, vectors, cluster, min_blocks, stages in table:
         if accesses <= most:
             threads = threads_for(accesses, vectors * cluster)
-            plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=3)
-            return replace(plan, full=plan.slice * cluster == accesses * 4, shared=3 * plan.slice * (4 + grad_bytes))
+            plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=stages)
+            return replace(
+                plan, full=plan.slice * cluster == accesses * 4, shared=stages * plan.slice * (4 + grad_bytes)
+            )
     return None
 
 
