@@ -147,6 +147,13 @@ def allow_shared_memory(raw: Any, size: int) -> None:
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), max_dynamic_shared_size_bytes, size)
 
 
+def allow_large_clusters(raw: Any) -> None:
+    """Raises a kernel's limit of blocks a cluster above 8, to 16 where the GPU has them. Whether so
+    many multiprocessors lie together, :func:`resident_blocks` tells."""
+    non_portable_cluster_size_allowed = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), non_portable_cluster_size_allowed, 1)
+
+
 SIMULATED_CAPABILITY = 90  # it has clusters of blocks
 SIMULATED_MULTIPROCESSORS = 4
 

@@ -15,6 +15,7 @@ MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_BLOCK = 1024
 MAX_BLOCK_Z = 64
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU with clusters runs; some run 16
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
-from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, Geometry, Grid, Target, Threads
+from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
 from .origin import declaring_file, located
 from .signature import Signature, check_declaration, only, the_kernel
 from .source import assemble, read
@@ -278,6 +278,8 @@ class Kernel:
             raw = driver.load(binary, self.name)
             packing = self.signature.packing(types, self.constants)
             driver.check_parameters(raw, what, self.signature, packing[1])
+            if self.geometry.cluster > PORTABLE_CLUSTER:
+                driver.allow_large_clusters(raw)
             # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
             if self.shared:
                 try:

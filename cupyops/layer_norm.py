@@ -11,7 +11,8 @@ import kernels_cu
 from . import driver
 from .arrays import LIBRARIES, as_cupy, check_devices
 from .dtypes import DTYPES, FLOATS
-from .geometry import Geometry, Threads
+from .errors import LaunchError
+from .geometry import PORTABLE_CLUSTER, Geometry, Threads
 from .kernel import Kernel
 from .layer_norm_checks import check, check_backward, check_residual
 from .layer_norm_plan import CLUSTERS_SINCE, Plan, backward_columns, backward_plan, forward_plan
@@ -176,15 +177,25 @@ def _forward_call(
     weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
     device = library.device_index(x)
     result_bytes = DTYPES[result or dtype].itemsize
-    plan = forward_plan(n, dtype, input_bytes, weight_bytes, driver.capability(device), result_bytes)
-    kernel = forward_kernel(plan, dtype, residual is not None)
-    sizes: tuple[int, ...] = (rows, n)
-    if plan.kind == "wide":
-        named = {"x_t": library.dtype_name(x), "y_t": result or dtype}
-        named |= {} if residual is None else {"residual_t": library.dtype_name(residual)}
-        named |= {} if weights is None else {"weight_t": library.dtype_name(weights)}
-        sizes = (rows, n, min(_at_once(kernel, dtype, named, device) // plan.cluster, rows))
-    return Call(((kernel, "y", sizes),), *about)
+    named = {"x_t": library.dtype_name(x), "y_t": result or dtype}
+    named |= {} if residual is None else {"residual_t": library.dtype_name(residual)}
+    named |= {} if weights is None else {"weight_t": library.dtype_name(weights)}
+
+    def launch(portable: bool) -> tuple[Kernel, str, tuple[int, ...]]:
+        row = n, dtype, input_bytes, weight_bytes, driver.capability(device), result_bytes
+        plan = forward_plan(*row, portable=portable)
+        kernel = forward_kernel(plan, dtype, residual is not None)
+        if plan.kind != "wide":
+            return kernel, "y", (rows, n)
+        try:
+            at_once = _at_once(kernel, dtype, named, device) // plan.cluster
+        except LaunchError:
+            if portable or plan.cluster <= PORTABLE_CLUSTER:
+                raise
+            return launch(portable=True)  # a GPU of which so many multiprocessors do not lie together
+        return kernel, "y", (rows, n, min(at_once, rows))
+
+    return Call((launch(portable=False),), *about)
 
 
 def _at_once(kernel: Kernel, dtype: str, named: Mapping[str, str], device: int) -> int:
@@ -278,9 +289,10 @@ def _backward_call(
         return Call((), *about)
     weight_dtype = dtype if weight is None else library.dtype_name(weight)
     device = library.device_index(x)
-    plan = backward_plan(n, dtype, DTYPES[weight_dtype].itemsize, driver.capability(device), DTYPES[result].itemsize)
-    launches: list[tuple[Kernel, str, tuple[int, ...]]] = []
+    sizes_of = DTYPES[weight_dtype].itemsize, driver.capability(device), DTYPES[result].itemsize
     more = grad_sum is not None
+    plan = backward_plan(n, dtype, *sizes_of, grad_sum=more)
+    launches: list[tuple[Kernel, str, tuple[int, ...]]] = []
     if not want_x or plan.kind == "streaming":
         if want_x:
             launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))

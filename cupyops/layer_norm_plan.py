@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from .dtypes import DTYPES
-from .geometry import Rows
+from .geometry import PORTABLE_CLUSTER, Rows
 
 __all__ = ["Plan", "backward_columns", "backward_plan", "forward_plan"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
 SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
+SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # of generations that have less
 MOST_THREADS = 1024
 # Of a multiprocessor, by compute capability, where not 2048.
 THREADS_AT_ONCE = {75: 1024, 86: 1536, 87: 1536, 88: 1536, 89: 1536, 110: 1536, 120: 1536, 121: 1536}
@@ -119,6 +120,7 @@ _FORWARD_32 = (
     (1280, 6, 1, 448, 1),
     (2048, 7, 1, 320, 1),
     (4096, 8, 1, 512, 1),
+    (5120, 10, 1, 512, 2),
 )
 _FORWARD_16 = (
     (8, 2, 1, 128, 1),
@@ -131,8 +133,9 @@ _FORWARD_16 = (
     (512, 4, 1, 256, 5),
     (640, 5, 1, 256, 4),
     (1024, 4, 1, 256, 5),
-    (2048, 8, 1, 256, 3),
-    (4096, 8, 1, 512, 1),
+    (2048, 8, 1, 256, 4),
+    (2560, 8, 1, 256, 3),
+    (4096, 8, 1, 256, 2),
 )
 # float64 has twice the registers to an element.
 _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
@@ -140,7 +143,14 @@ _FORWARD_64 = ((64, 2, 1, 128, 1), (2048, 4, 1, 128, 1), (4096, 8, 1, 512, 1))
 
 @cache
 def forward_plan(
-    n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int | None = None
+    n: int,
+    dtype: str,
+    input_bytes: int,
+    weight_bytes: int,
+    capability: int,
+    result_bytes: int | None = None,
+    *,
+    portable: bool = False,
 ) -> Plan:
     """The way of a forward.
 
@@ -151,14 +161,14 @@ def forward_plan(
         weight_bytes: of one element of weight and bias.
         capability: of the GPU, 90 for sm_90.
         result_bytes: of an element of the result; as of the sum by default.
+        portable: only clusters that every GPU of the generation has.
     """
     itemsize = DTYPES[dtype].itemsize
     lanes = lanes_for(n, itemsize)
     accesses = n // lanes
     table = {2: _FORWARD_16, 4: _FORWARD_32, 8: _FORWARD_64}[itemsize]
-    # Where there are clusters, they are faster than the longest 16-bit rows in registers.
-    if capability >= CLUSTERS_SINCE and accesses > (2048 if itemsize == 2 else 4096):
-        wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes)
+    if capability >= CLUSTERS_SINCE and accesses > table[-1][0]:
+        wide = _wide_forward(n, lanes, itemsize, input_bytes, weight_bytes, capability, portable)
         if wide is not None:
             return wide
     for most, vectors, rows_each, block, min_blocks in table:
@@ -181,40 +191,53 @@ def forward_plan(
     return Plan("streaming", 512, 512, lanes, 4)
 
 
-def _wide_forward(n: int, lanes: int, itemsize: int, input_bytes: int, weight_bytes: int) -> Plan | None:
-    """A cluster of 8 blocks on a row."""
-    accesses, cluster = n // lanes, 8
+# Longer rows where there are clusters, as above: accesses a thread, blocks on a row, rows on their way, blocks that are to fit
+# a multiprocessor. A part of up to 64 KiB is in registers and the next on its way, beside it the weights.
+_WIDE_16 = ((6144, 8, 8, 1, 5), (8192, 8, 8, 3, 2), (16384, 8, 8, 1, 2), (32768, 8, 8, 1, 1))
+_WIDE_32 = ((6144, 4, 4, 3, 1), (8192, 4, 4, 2, 1), (16384, 4, 8, 2, 1), (32768, 8, 8, 1, 1), (65536, 8, 16, 1, 1))
+
+
+def _wide_forward(
+    n: int, lanes: int, itemsize: int, input_bytes: int, weight_bytes: int, capability: int, portable: bool
+) -> Plan | None:
+    """A cluster of blocks on a row; with ``portable``, one that every GPU of the generation has."""
+    accesses = n // lanes
     if lanes * itemsize < 16 or itemsize == 8:
         return None
-    if accesses <= 8192:
-        vectors, min_blocks, stages = 8, 4 if accesses <= 4096 else 3, 2
-    elif accesses <= 16384:
-        vectors, min_blocks, stages = 5, 1, 3
-    elif accesses <= cluster * 512 * 16:
-        vectors, min_blocks = (8, 2) if itemsize == 2 and accesses <= cluster * 512 * 8 else (16, 1)
+    room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY)
+    for most, vectors, cluster, stages, min_blocks in _WIDE_16 if itemsize == 2 else _WIDE_32:
+        if accesses > most:
+            continue
         threads = threads_for(accesses, vectors * cluster)
-        full = threads * vectors * cluster == accesses
-        if weight_bytes > itemsize:
-            min_blocks = 1
-        return Plan("registers", threads, threads, lanes, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
-    else:
+        plan = Plan("wide", threads, threads, lanes, vectors, cluster=cluster, affine_shared=True)
+        affine, stage = 2 * plan.slice * weight_bytes, plan.slice * input_bytes
+        # Where arrays are wider, stages go first, and then blocks.
+        min_blocks = min(min_blocks, max(1, room // (affine + stage)))
+        stages = min(stages, (room // min_blocks - affine) // stage)
+        if stages < 1 or (portable and cluster > PORTABLE_CLUSTER):
+            break
+        shared = stages * stage + affine
+        return replace(
+            plan,
+            min_blocks=min_blocks if weight_bytes <= itemsize else 1,
+            stages=stages,
+            full=plan.slice * cluster == n,
+            shared=shared,
+        )
+    # In registers, weights as they come.
+    vectors, cluster = (8, 8) if itemsize == 2 and accesses <= 8 * 512 * 8 else (16, 8)
+    if accesses > cluster * 512 * vectors:
         return None
     threads = threads_for(accesses, vectors * cluster)
-    plan = Plan("wide", threads, threads, lanes, vectors, cluster=cluster, stages=stages)
-    staged, affine = stages * plan.slice * input_bytes, 2 * plan.slice * weight_bytes
-    keeps = staged + affine <= SHARED_MEMORY
-    shared = staged + (affine if keeps else 0)
-    return replace(
-        plan,
-        min_blocks=min_blocks if shared * min_blocks <= SHARED_MEMORY and weight_bytes <= itemsize else 1,
-        affine_shared=keeps,
-        full=threads * vectors * cluster == accesses,
-        shared=shared,
-    )
+    min_blocks = 2 if vectors == 8 and weight_bytes <= itemsize else 1
+    full = threads * vectors * cluster == accesses
+    return Plan("registers", threads, threads, lanes, vectors, cluster=cluster, min_blocks=min_blocks, full=full)
 
 
 @cache
-def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int | None = None) -> Plan:
+def backward_plan(
+    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int | None = None, *, grad_sum: bool = False
+) -> Plan:
     """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
 
     A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
@@ -224,12 +247,13 @@ def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int, grad_b
     Args:
         n, dtype, weight_bytes, capability: as for :func:`forward_plan`.
         grad_bytes: of an element of the result's gradient; as x's by default.
+        grad_sum: another gradient is added, which a thread holds beside its row.
     """
     itemsize = DTYPES[dtype].itemsize
     grad_bytes = grad_bytes or itemsize
     lanes = min(lanes_for(n, itemsize), 4)
     if itemsize == 2 and lanes == 4:
-        plan = _backward_16(n // lanes, max(weight_bytes, grad_bytes), capability)
+        plan = _backward_16(n // lanes, max(weight_bytes, grad_bytes), capability, grad_sum)
         return plan or Plan("streaming", 512, 512, lanes, 2)
     columns = 8 if itemsize == 2 else 4 if itemsize == 4 else 2
     vectors = max(1, columns // lanes)
@@ -243,6 +267,8 @@ def backward_plan(n: int, dtype: str, weight_bytes: int, capability: int, grad_b
         vectors = 2
     wider = max(weight_bytes, grad_bytes) > itemsize
     at_once = MOST_THREADS if not wider and lanes * itemsize >= 8 else 768 if grad_bytes <= 2 * itemsize else 512
+    if grad_sum and grad_bytes > itemsize:
+        at_once = 512
     most = at_once if itemsize < 8 else 512
     for cluster in clusters:
         threads = threads_for(accesses, vectors * cluster)
@@ -262,19 +288,19 @@ _BACKWARD_16 = (
     (192, 3, 1, 128, 5),
     (256, 4, 1, 256, 2),
     (512, 4, 1, 128, 4),
-    (1024, 4, 1, 256, 2),
+    (1024, 4, 2, 128, 4),
     (1280, 5, 1, 256, 2),
-    (2048, 4, 4, 128, 4),
+    (2048, 4, 2, 256, 2),
     (4096, 4, 8, 128, 4),
     (8192, 4, 8, 256, 2),
     (16384, 4, 8, 512, 1),
 )
 
 
-def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
+def _backward_16(accesses: int, widest: int, capability: int, grad_sum: bool) -> Plan | None:
     """``widest``: bytes of an element of the weights or of the result's gradient."""
     for most, vectors, cluster, block, min_blocks in _BACKWARD_16:
-        if accesses > most:
+        if accesses > most or (grad_sum and vectors > 4):
             continue
         if block == 512 and widest == 8:
             break
@@ -282,9 +308,11 @@ def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
             if accesses > 2048:
                 break
             if cluster > 1:
-                cluster, block, min_blocks = 1, 512, 1
+                cluster, block, min_blocks = (1, 256, 2) if accesses <= 1024 else (1, 512, 1)
         threads = threads_for(accesses, vectors * cluster)
         block = max(block, threads) // threads * threads
+        if grad_sum:
+            min_blocks = min(min_blocks, 768 // block)
         if widest > 2:
             min_blocks = max(1, min_blocks * 3 // 4 if widest == 4 else min_blocks // 2)
         full = threads * vectors * cluster == accesses
@@ -293,12 +321,15 @@ def _backward_16(accesses: int, widest: int, capability: int) -> Plan | None:
 
 
 def _wide_backward(accesses: int, grad_bytes: int) -> Plan | None:
-    """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor."""
-    for most, vectors, cluster, min_blocks in ((2048, 2, 8, 4), (4096, 6, 4, 2), (8192, 5, 8, 2), (16384, 4, 8, 1)):
+    """float32: accesses of a thread by the length of a row, blocks of a cluster, blocks on a multiprocessor, stages."""
+    table = ((2048, 2, 8, 4, 3), (4096, 6, 4, 2, 3), (8192, 5, 8, 2, 3), (16384, 4, 8, 1, 2))
+    for most, vectors, cluster, min_blocks, stages in table:
         if accesses <= most:
             threads = threads_for(accesses, vectors * cluster)
-            plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=3)
-            return replace(plan, full=plan.slice * cluster == accesses * 4, shared=3 * plan.slice * (4 + grad_bytes))
+            plan = Plan("wide", threads, threads, 4, vectors, cluster=cluster, min_blocks=min_blocks, stages=stages)
+            return replace(
+                plan, full=plan.slice * cluster == accesses * 4, shared=stages * plan.slice * (4 + grad_bytes)
+            )
     return None
 
 

@@ -35,6 +35,7 @@ __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {
     while ((atomicAdd(&a->word, 0ull) >> 16 & 1) == phase) __nanosleep(1);
     __threadfence();
 }
+__device__ inline void reads_before_copies() {}
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     assert(bytes % 16 == 0);
     for (unsigned i = 0; i < bytes / 16; ++i) {
@@ -75,6 +76,10 @@ __device__ __forceinline__ void arrival_wait(Arrivals* a, unsigned phase) {
         "}\n" ::"r"(shared_address(a)), "r"(phase) : "memory");
 }
 
+// What this thread has read of shared memory has come before copies that are asked for later overwrite it: a load that is
+// under way is not ordered with the copying hardware.
+__device__ __forceinline__ void reads_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Both addresses and the number of bytes are multiples of 16.
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -109,6 +114,7 @@ __device__ void arrival_init(Arrivals*, unsigned);
 __device__ void arrive(Arrivals*);
 __device__ void arrive_expecting(Arrivals*, unsigned);
 __device__ void arrival_wait(Arrivals*, unsigned);
+__device__ void reads_before_copies();
 __device__ void bulk_load(void*, const void*, unsigned, Arrivals*);
 template <typename T> __device__ void send(const T&, T*, int, Arrivals*);
 

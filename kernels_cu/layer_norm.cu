@@ -139,7 +139,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
                 held[r][v] = load_sum(x, residual, sum, (first + r) * N + columns.of(v), vectors);
     Moments moments[ROWS_EACH];
 #pragma unroll
-    for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of(held[r], r < rows, columns);
+    for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of<y_t>(held[r], r < rows, columns);
 #if CLUSTER > 1
     __cluster_barrier_wait();
     meeting.tell(moments[0], 0);
@@ -165,8 +165,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     write_normalized<ROWS_EACH>(held, of, rows, columns, affine, y + first * N, N);
 }
 
-// A row's moments and its output are a meeting apart, and a meeting takes as long as a good part of the work on a row. So
-// the next row's moments are taken in between.
+// Blocks that stay. The next rows are on their way while a row's moments meet and while it is written.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward_wide(
     const x_t* __restrict__ x,                // (M, N)
     const residual_t* __restrict__ residual,  // (M, N) or null
@@ -176,7 +175,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     y_t* __restrict__ y,                      // (M, N)
     acc_t* __restrict__ stats,                // (2, M)
     long long M, long long N, long long groups, acc_t eps) {
-    __shared__ Arrivals arrivals[STAGES];
+    __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
     __shared__ Meeting<Moments> meeting;
 #if RESIDUAL
     typedef Stages<x_t, residual_t> Inputs;
@@ -189,13 +188,11 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid();
     Inputs stages(arrivals, columns);
-    if (threadIdx.x == 0) {
-        stages.open();
-        meeting.open();
-    }
+    stages.open();
+    if (threadIdx.x == 0) meeting.open();
     auto request = [&](unsigned turn) {
         const long long row = first + turn * groups;
-        if (!vectors || threadIdx.x != 0 || row >= M) return;
+        if (!vectors || row >= M) return;
 #if RESIDUAL
         stages.request(turn, x + row * N + columns.start, residual + row * N + columns.start);
 #else
@@ -206,37 +203,29 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const Affine affine{weight, bias, vectors, reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES)};
     if (AFFINE_SHARED) affine.keep(columns);
     sync_row_blocks();
-    Packed<scalar_t> held[1][VECTORS], next[VECTORS];
-    auto begin = [&](unsigned turn) {  // takes the row of a turn, and tells what it knows of it
-        const long long row = first + turn * groups;
-        if (row >= M) return;
+    Packed<scalar_t> held[1][VECTORS];
+    unsigned turn = 0;
+    for (long long row = first; row < M; row += groups, ++turn) {
         if (vectors) stages.wait(turn);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
             const long long at = row * N + columns.of(v);
             if (!vectors) {
-                next[v] = load_sum(x, residual, sum, at, false);
+                held[0][v] = load_sum(x, residual, sum, at, false);
             } else {
 #if RESIDUAL
-                next[v] = add_residual(
+                held[0][v] = add_residual(
                     stages.template take<x_t, 0>(turn, v), stages.template take<residual_t, sizeof(x_t)>(turn, v), sum + at, true);
 #else
-                next[v] = stages.template take<x_t, 0>(turn, v);
+                held[0][v] = stages.template take<x_t, 0>(turn, v);
 #endif
             }
         }
-        meeting.tell(moments_of(next, true, columns), turn);
-    };
-    begin(0);
-    unsigned turn = 0;
-    for (long long row = first; row < M; row += groups, ++turn) {
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) held[0][v] = next[v];
-        begin(turn + 1);
+        request(turn + STAGES);
+        meeting.tell(moments_of<y_t>(held[0], true, columns), turn);
         const Moments moments = combine(meeting.ask(turn), acc_t(columns.n), one_by_n);
         const Normalizer of[1] = {Normalizer(moments, one_by_n, eps)};
-        request(turn + STAGES);  // all have told of this turn, so they have taken what is theirs of its stage
         if (columns.of(0) == 0) store_stats(stats, row, M, moments, of[0].rstd);
         write_normalized<1>(held, of, 1, columns, affine, y + row * N, N);
     }
@@ -261,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) held[0][v] = load_sum(x, residual, sum, row * N + columns.of(v), vectors);
-        moments = join(moments, moments_of(held[0], true, columns));
+        moments = join(moments, moments_of<y_t>(held[0], true, columns));
     }
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = moments;
     __syncthreads();

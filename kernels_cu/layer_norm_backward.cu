@@ -52,24 +52,28 @@ struct BackwardRow {
         }
     }
 
-    // dL/ds of LANES elements, with mean(w) and mean(w·x̂); where s itself has been used further, that gradient is added.
+    // dL/ds of LANES elements, with mean(w) and mean(w·x̂); where s itself has been used further, that gradient, `more`, is
+    // added.
     __device__ __forceinline__ void store(
         const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&means)[2],
-        const scalar_t* grad_sum, scalar_t* grad_x, bool vectors) const {
+        const Packed<scalar_t>& more, scalar_t* grad_x, bool vectors) const {
         acc_t out[LANES];
         const acc_t slope = -rstd * means[1];
 #pragma unroll
         for (int k = 0; k < LANES; ++k) out[k] = rstd * fma(s[k] - mean, slope, product(g[k], weight[k]) - means[0]);
-        if (GRAD_SUM) {
-            const Packed<scalar_t> more = load_packed(grad_sum, vectors);
+        if (GRAD_SUM)
 #pragma unroll
             for (int k = 0; k < LANES; ++k) out[k] += more[k];
-        }
         Packed<scalar_t> packed;
         packed.set(out);
         store_packed(grad_x, packed, vectors);
     }
 };
+
+__device__ __forceinline__ Packed<scalar_t> load_more(const scalar_t* grad_sum, long long at, bool vectors) {
+    if (GRAD_SUM) return load_packed(grad_sum + at, vectors);
+    return {};
+}
 
 // A thread's columns of γ, dL/dγ and dL/dβ, over all rows of its group.
 struct ColumnGradients {
@@ -141,7 +145,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const acc_t one_by_n = columns.one_by_n();
     ColumnGradients gradients(weight, columns, vectors);
     Packed<y_t> g[VECTORS], next_g[VECTORS];
-    Packed<scalar_t> h[VECTORS], next_h[VECTORS];
+    Packed<scalar_t> h[VECTORS], next_h[VECTORS], more[VECTORS];
     acc_t next_mean = 0, next_rstd = 0;
     auto fetch = [&](long long row) {
         if (row >= M) return;
@@ -174,7 +178,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         if (at_row < M)
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v)
-                if (columns.has(v)) gradients.take(v, row, g[v], h[v], sums);
+                if (columns.has(v)) {
+                    more[v] = load_more(grad_sum, at_row * N + columns.of(v), vectors);  // on its way while sums meet
+                    gradients.take(v, row, g[v], h[v], sums);
+                }
         if (!WANT_X) continue;
         warp_sum(sums);
 #if CLUSTER > 1
@@ -195,7 +202,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
             for (int v = 0; v < VECTORS; ++v) {
                 if (!columns.has(v)) break;
                 const long long at = at_row * N + columns.of(v);
-                row.store(g[v], h[v], gradients.weight[v], means, grad_sum + at, grad_x + at, vectors);
+                row.store(g[v], h[v], gradients.weight[v], means, more[v], grad_x + at, vectors);
             }
     }
     if (WANT_AFFINE) gradients.leave(partial, columns, part, parts);
@@ -212,7 +219,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     scalar_t* __restrict__ grad_x,          // (M, N)
     acc_t* __restrict__ partial,            // (2, parts, N) or null
     long long M, long long N, long long parts) {
-    __shared__ Arrivals arrivals[STAGES], done[STAGES];
+    __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
     __shared__ Meeting<TwoSums> meeting;
     typedef Stages<y_t, scalar_t> Inputs;
     // Where both are of one size, what is aligned for accesses is for copies.
@@ -223,14 +230,11 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const long long first = group_of_grid();
     const acc_t one_by_n = columns.one_by_n();
     Inputs stages(arrivals, columns);
-    if (threadIdx.x == 0) {
-        stages.open();
-        meeting.open();
-        for (int i = 0; i < STAGES; ++i) arrival_init(done + i, ROW_WARPS);
-    }
+    stages.open();
+    if (threadIdx.x == 0) meeting.open();
     auto request = [&](unsigned turn) {
         const long long at = (first + turn * parts) * N + columns.start;
-        if (vectors && threadIdx.x == 0 && first + turn * parts < M) stages.request(turn, grad_y + at, s + at);
+        if (vectors && first + turn * parts < M) stages.request(turn, grad_y + at, s + at);
     };
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
     ColumnGradients gradients(weight, columns, vectors);
@@ -259,10 +263,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     begin(0);
     unsigned turn = 0;
     for (long long at_row = first; at_row < M; at_row += parts, ++turn) {
-        if (turn > 0 && threadIdx.x == 0) {
-            arrival_wait(done + (turn - 1) % STAGES, (turn - 1) / STAGES % 2);
-            request(turn - 1 + STAGES);
-        }
+        Packed<scalar_t> more[VECTORS];
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) more[v] = load_more(grad_sum, at_row * N + columns.of(v), vectors);
         begin(turn + 1);
         acc_t sums[2];
         sum_parts(meeting.ask(turn), sums);
@@ -275,10 +279,9 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
             Packed<y_t> g;
             Packed<scalar_t> h;
             load(turn, at, v, g, h);
-            row.store(g, h, gradients.weight[v], means, grad_sum + at, grad_x + at, vectors);
+            row.store(g, h, gradients.weight[v], means, more[v], grad_x + at, vectors);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(done + turn % STAGES);
+        request(turn + STAGES);
     }
     if (WANT_AFFINE) gradients.leave(partial, columns, first, parts);
 }
@@ -317,6 +320,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
             if (columns.has(v)) {
                 const long long at = at_row * N + columns.of(v);
                 row.store(load_packed(grad_y + at, vectors), load_packed(s + at, vectors),
-                          load_or(weight, 1, columns.of(v), vectors), means, grad_sum + at, grad_x + at, vectors);
+                          load_or(weight, 1, columns.of(v), vectors), means, load_more(grad_sum, at, vectors), grad_x + at,
+                          vectors);
             }
 }

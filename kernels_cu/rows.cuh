@@ -168,18 +168,19 @@ struct Moments {
 
 // Of a thread's elements and those of its warp.
 //
-// Elements of 16 bits pass once, as deviations d from the warp's first element p:
+// Elements of 16 bits, where the result has no more, pass once, as deviations d from the warp's first element p:
 //
 //   mean = p + Σd/n    squares = Σd² - (Σd)²/n
 //
 // The difference loses the more digits the further p is from the mean: three bits where that is three deviations. Beyond,
-// which is one row of some hundreds, they pass twice as wider ones do. Constant rows have deviations of exactly 0.
+// which is one row of some hundreds, they pass twice as wider ones do: what is left is ample for 11 bits, not for a result of
+// more. Constant rows have deviations of exactly 0.
 //
 // Wider elements pass twice. The mean as summed is off by some roundings; the deviations from it tell by how much. So rows
 // far from 0 keep their accuracy.
-template <typename T>
+template <typename Result, typename T>
 __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
-    constexpr bool ONCE = sizeof(T) == 2;
+    constexpr bool ONCE = sizeof(T) == 2 && sizeof(Result) == 2;
     constexpr int LANES_OF_ROW = ROW_THREADS < 32 ? ROW_THREADS : 32;
     constexpr int MOST = LANES_OF_ROW * VECTORS * LANES;
     // A power of 2 not above 1 over the number of elements: the sum cannot overflow, and scaling costs no rounding.

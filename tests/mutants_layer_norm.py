@@ -69,6 +69,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("mean without the element it is reckoned from", ROWS, "warp.mean = pivot + mean;", "warp.mean = mean;"),
             ("each lane's own first element", ROWS, "pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);", ""),
             ("infinite elements taken for infinite squares", ROWS, " + (mean - mean);", ";"),
+            ("one pass for a result of more bits", ROWS, " && sizeof(Result) == 2;", ";"),
             ("never a second pass", ROWS, "again = spare > acc_t(8) * warp.squares;", "again = false;"),
             (
                 "a neighbour's second pass taken for one's own",
@@ -117,8 +118,8 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "stage asked for again too early",
                 FORWARD,
-                "        begin(turn + 1);\n",
-                "        request(turn + STAGES);\n        begin(turn + 1);\n",
+                "        if (vectors) stages.wait(turn);\n",
+                "        if (vectors) stages.wait(turn);\n        request(turn + STAGES);\n",
             ),
             (
                 "wrong stride over the rows",
@@ -134,9 +135,11 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "kept + place_of(v), load_or",
             ),
             ("x taken for the residual", FORWARD, "take<residual_t, sizeof(x_t)>", "take<residual_t, 0>"),
-            ("copies beyond the row", STAGES, "left < SLICE ? left : SLICE", "SLICE"),
-            ("blocks beyond the row copy, too", STAGES, "left < 0 ? 0 : left < SLICE", "left < SLICE"),
+            ("copies beyond the row", STAGES, "left < PIECE ? left : PIECE", "PIECE"),
+            ("warps beyond the row copy, too", STAGES, "left < 0 ? 0 : left < PIECE", "left < PIECE"),
             ("second array where the first ends", STAGES, "to += SLICE * sizeof(In)", "to += elements * sizeof(In)"),
+            ("each warp the first one's piece", STAGES, "(threadIdx.x) / 32 * 32) * LANES", "(0)) * LANES"),
+            ("a piece left out", STAGES, "if (v >= VECTORS ||", "if (v >= VECTORS - 1 ||"),
             ("too few bytes announced", STAGES, "elements * ELEMENT_BYTES", "elements * sizeof(float)"),
             ("copies of any address", STAGES, "| N * sizeof(In)) % 16 == 0", "| N * sizeof(In)) % 4 == 0"),
             (

@@ -72,8 +72,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "rows beyond the last summed",
                 BACKWARD,
-                f"        if (at_row < M)\n{_EACH}                if (columns.has(v)) gradients",
-                f"{_EACH}                if (columns.has(v)) gradients",
+                f"        if (at_row < M)\n{_EACH}                if (columns.has(v)) {{\n                    more",
+                f"{_EACH}                if (columns.has(v)) {{\n                    more",
             ),
             (
                 "off by one in the last row",
@@ -136,25 +136,18 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "stage filled again before it is read",
                 BACKWARD,
-                "            arrival_wait(done + (turn - 1) % STAGES, (turn - 1) / STAGES % 2);\n",
-                "",
+                "        begin(turn + 1);\n",
+                "        request(turn + STAGES);\n        begin(turn + 1);\n",
             ),
-            ("wrong phase of a stage's readers", BACKWARD, "(turn - 1) / STAGES % 2", "turn / STAGES % 2"),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
-            ("a warp's readers not waited for", BACKWARD, "        __syncwarp();\n", ""),
+            ("a warp's readers not waited for", STAGES, "        __syncwarp();\n", ""),
+            ("one counter for all warps", STAGES, "arrivals(all[threadIdx.x / 32])", "arrivals(all[0])"),
             (
-                "one warp's readers are enough",
+                "the wrong row asked for",
                 BACKWARD,
-                "arrival_init(done + i, ROW_WARPS)",
-                "arrival_init(done + i, 1)",
+                "        request(turn + STAGES);\n    }",
+                "        request(turn + STAGES + 1);\n    }",
             ),
-            (
-                "arrival at the wrong stage",
-                BACKWARD,
-                "arrive(done + turn % STAGES)",
-                "arrive(done + (turn + 1) % STAGES)",
-            ),
-            ("the wrong row asked for", BACKWARD, "request(turn - 1 + STAGES);", "request(turn + STAGES);"),
             ("gradient taken for x", BACKWARD, "take<scalar_t, sizeof(y_t)>", "take<scalar_t, 0>"),
             (
                 "swapped arrays",
@@ -242,7 +235,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "load_or(weight, 1, columns.of(v), vectors), means,",
                 "Packed<weight_t>::of(1), means,",
             ),
-            ("the wrong gradient added", BACKWARD, "vectors), means, grad_sum + at", "vectors), means, grad_y + at"),
+            ("the wrong gradient added", BACKWARD, "load_more(grad_sum, at, vectors)", "load_more(s, at, vectors)"),
             (
                 "address cut to 32 bits",
                 BACKWARD,

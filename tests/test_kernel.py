@@ -13,7 +13,7 @@ from stub_gpu import FLOATS, TEXT, scale
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops.torch
-from cupyops import Elementwise, GridStride, Kernel, Threads, driver, warmup
+from cupyops import Elementwise, GridStride, Kernel, Rows, Threads, driver, warmup
 from cupyops.cache import Binary
 from cupyops.errors import LaunchError
 from cupyops.geometry import Geometry
@@ -322,3 +322,12 @@ def test_dynamic_shared_memory_is_asked_for(gpus: Gpus, monkeypatch: pytest.Monk
     for size in (0, 40 * 1024, 48 * 1024 + 1, 200_000):
         scale(shared=size).variant({"scalar_t": "float32"}, 0)
     assert asked == [40 * 1024, 48 * 1024 + 1, 200_000]
+
+
+def test_clusters_of_more_than_eight_blocks_are_asked_for(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(driver, "allow_large_clusters", lambda raw: asked.append(raw))
+    scale(Rows("N", blocks_per_row=8)).variant({"scalar_t": "float32"}, 0)
+    assert not asked
+    scale(Rows("N", blocks_per_row=16)).variant({"scalar_t": "float32"}, 0)
+    assert len(asked) == 1

@@ -52,14 +52,12 @@ def test_y_is_rounded_once_and_its_gradient_taken_as_it_comes(
 
 
 def test_a_result_of_its_own_is_what_the_rounded_one_was_rounded_from(device: str) -> None:
-    """Of 16-bit rows: float32 holds what was rounded to 16 bits. PyTorch's own sums take another order there."""
+    """Of 16-bit rows: float32 holds what was rounded to 16 bits, apart from the last bits of its statistics, which the
+    kernel takes by another pass there, and PyTorch in another order."""
     x, weight, bias = (t.detach() for t in operands(7, 200, torch.bfloat16, device))
     wide = layer_norm(x, 200, weight, bias, dtype=torch.float32)
     narrow = layer_norm(x, 200, weight, bias)
-    if device == "cuda" or cupyops.simulator.enabled():
-        assert alike(wide.bfloat16(), narrow)
-    else:
-        torch.testing.assert_close(wide.bfloat16(), narrow)
+    torch.testing.assert_close(wide.bfloat16(), narrow, rtol=2**-7, atol=2**-19)
     assert not alike(wide, narrow.float()), "rounded to x's dtype on the way"
     assert alike(layer_norm(x, 200, weight, bias, dtype=x.dtype), narrow)
 

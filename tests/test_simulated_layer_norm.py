@@ -1,8 +1,10 @@
 """Layer normalisation on the CPU, sanitized: one length for each way that the tables of
 :mod:`cupyops.layer_norm_plan` choose. ``test_simulated_layer_norm_kernels.py`` takes each kernel for itself."""
 
+import importlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import add_layer_norm, layer_norm
+from cupyops.errors import LaunchError
 from cupyops.layer_norm_plan import backward_plan, forward_plan
 
 pytestmark = pytest.mark.simulator
@@ -25,8 +28,8 @@ WAYS = [
     (5, 4096, torch.float64, "registers", "registers in clusters"),
     (5, 8192, torch.float32, "registers", "wide"),
     (5, 2048, torch.bfloat16, "registers", "registers"),
-    (5, 20_480, torch.bfloat16, "wide", "registers in clusters"),
-    (5, 20_480, torch.float32, "wide", "wide"),
+    (5, 40_960, torch.bfloat16, "wide", "registers in clusters"),
+    (5, 24_576, torch.float32, "wide", "wide"),
     (2, 70_001, torch.float32, "streaming", "streaming"),
 ]
 
@@ -61,6 +64,22 @@ def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, 
     wanted = exact((s.detach(), weight, bias), grad_y)
     got = torch.autograd.grad((y, s), (x, weight), (grad_y, grad_s))
     assert_close((y, *got), (wanted[0], wanted[1] + grad_s.double(), wanted[2]), dtype)
+
+
+def test_a_gpu_without_clusters_of_sixteen_takes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = importlib.import_module("cupyops.layer_norm")
+    at_once, asked = ours._at_once, []
+
+    def none_of_sixteen(kernel: Any, *others: Any) -> int:
+        asked.append(kernel.geometry.cluster)
+        if asked[-1] > 8:
+            raise LaunchError("no cluster of 16 fits this GPU")
+        return int(at_once(kernel, *others))
+
+    monkeypatch.setattr(ours, "_at_once", none_of_sixteen)
+    x = torch.randn(1, 132_000)
+    assert_close((layer_norm(x, 132_000),), (F.layer_norm(x.double(), (132_000,)),), torch.float32)
+    assert asked == [16]
 
 
 def exact(inputs: tuple[Tensor, ...], grad_y: Tensor) -> tuple[Tensor, ...]:

@@ -84,6 +84,9 @@ FORWARD = {
     "wide": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=2, affine_shared=True), 1028), 4, 4),
     "wide and full": staged(Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=3, full=True), 512, torch.float16), 2),
     "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 4),
+    "wide in sixteen blocks": staged(
+        Way(Plan("wide", 32, 32, 4, 1, cluster=16, stages=1, affine_shared=True), 1980), 4, 4
+    ),
     "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
     "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
     "of fewer bits": Way(Plan("registers", 64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
@@ -198,6 +201,19 @@ def test_forward(way: Way) -> None:
     assert_near(run_forward(way, x, None, weight, None)[0], normalized * weight.double(), way.rounded, "y without bias")
     assert_near(run_forward(way, x, None, None, bias)[0], normalized + bias.double(), way.rounded, "y without weight")
     assert_near(run_forward(way, x, None, None, None)[0], normalized, way.rounded, "y without both")
+
+
+@ways({name: way for name, way in FORWARD.items() if name.endswith("of more bits")})
+def test_forward_to_more_bits_takes_as_exact_moments(way: Way) -> None:
+    """Of 16-bit rows in one pass, whose first element is two deviations off, rstd would lack two of float32's bits."""
+    x = torch.randn(rows_of(way), way.n)
+    x[:, ::8] = 2.75
+    x = x.to(way.dtype)
+    variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
+    _, _, stats = run_forward(way, x, None, None, None)
+    eps = torch.finfo(torch.float32).eps
+    assert (stats[0] - mean).abs().max() <= eps
+    assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 1.5 * eps
 
 
 @ways(FORWARD)
