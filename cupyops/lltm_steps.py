@@ -26,7 +26,7 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
     old_h, old_cell = first_h, first_c
     for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
         library.add_product(z, old_h, weights)
-        kernel.launch_vouched(z, old_cell, new_h, new_cell, *sizes)
+        kernel.launch_vouched(None, old_cell, z, new_h, new_cell, *sizes)
         old_h, old_cell = new_h, new_cell
 
 

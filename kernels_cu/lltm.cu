@@ -17,6 +17,11 @@
 
 // The step between the products: ABREAST accesses of LANES units by as many rows a block as make 256 threads
 
+// 1: gates come without the bias, and leave with it.
+#ifndef ADD_BIAS
+#define ADD_BIAS 0
+#endif
+
 #ifndef ABREAST
 #define ABREAST 32
 #endif
@@ -109,18 +114,34 @@ template <bool VECTORS> __device__ __forceinline__ void store_row(scalar_t* p, c
 // Aligned rows and others have loops of their own, or the instructions of both are issued for each.
 template <bool VECTORS>
 __device__ __forceinline__ void step_rows(
-    const scalar_t* gates, const scalar_t* old_cell, scalar_t* new_h, scalar_t* new_cell, long long B, long long S) {
+    scalar_t* gates, const scalar_t* bias, const scalar_t* old_cell, scalar_t* new_h, scalar_t* new_cell, long long B,
+    long long S) {
     const Place place;
     if (place.column >= S) return;
+    Packed<scalar_t> biases[GATES];
+    if (ADD_BIAS)
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate) biases[gate] = load_packed(bias + gate * S + place.column, VECTORS);
     for (long long b = place.row; b < B; b += gridDim.y * DOWN) {
-        const scalar_t* z = gates + b * GATES * S + place.column;
+        scalar_t* const z_at = gates + b * GATES * S + place.column;
         const long long at = b * S + place.column;
-        const Packed<scalar_t> z_i = load_packed(z, VECTORS), z_o = load_packed(z + S, VECTORS);
-        const Packed<scalar_t> z_g = load_packed(z + 2 * S, VECTORS), old = load_packed(old_cell + at, VECTORS);
+        Packed<scalar_t> z[GATES];
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate) z[gate] = load_packed(z_at + gate * S, VECTORS);
+        const Packed<scalar_t> old = load_packed(old_cell + at, VECTORS);
+        if (ADD_BIAS)
+#pragma unroll
+            for (int gate = 0; gate < GATES; ++gate) {
+                acc_t sums[LANES];
+#pragma unroll
+                for (int k = 0; k < LANES; ++k) sums[k] = z[gate][k] + biases[gate][k];
+                z[gate].set(sums);
+                store_row<VECTORS>(z_at + gate * S, z[gate]);
+            }
         acc_t h[LANES], c[LANES];
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
-            const Unit unit(z_i[k], z_o[k], z_g[k]);
+            const Unit unit(z[0][k], z[1][k], z[2][k]);
             c[k] = unit.cell(old[k]);
             h[k] = unit.hidden(c[k]);
         }
@@ -133,14 +154,15 @@ __device__ __forceinline__ void step_rows(
 }
 
 extern "C" __global__ void __launch_bounds__(256) lltm_step(
-    const scalar_t* __restrict__ gates,     // (B, 3, S)
+    const scalar_t* __restrict__ bias,      // (3, S) or null
     const scalar_t* __restrict__ old_cell,  // (B, S)
+    scalar_t* __restrict__ gates,           // (B, 3, S)
     scalar_t* __restrict__ new_h,           // (B, S)
     scalar_t* __restrict__ new_cell,        // (B, S)
     long long B, long long S, long long columns, long long rows) {
-    const bool vectors = whole(gates) && whole(old_cell) && whole(new_h) && whole(new_cell);
-    if (vectors || LANES == 1) step_rows<true>(gates, old_cell, new_h, new_cell, B, S);
-    else step_rows<false>(gates, old_cell, new_h, new_cell, B, S);
+    const bool vectors = whole(gates) && whole(bias) && whole(old_cell) && whole(new_h) && whole(new_cell);
+    if (vectors || LANES == 1) step_rows<true>(gates, bias, old_cell, new_h, new_cell, B, S);
+    else step_rows<false>(gates, bias, old_cell, new_h, new_cell, B, S);
 }
 
 template <bool VECTORS>

@@ -12,10 +12,8 @@ INPUTS, INPUTS_BACK = (
     for word in ("first_h", "grad_inputs")
 )
 
-STEP, STEP_BACK = (
-    "    if (place.column >= S) return;\n    for (long long b = place.row; b < B; b += " + stride
-    for stride in ("gridDim.y * DOWN", "parts * DOWN")
-)
+STEP = "    if (place.column >= S) return;\n    Packed<scalar_t> biases"
+STEP_BACK = "    if (place.column >= S) return;\n    for (long long b = place.row; b < B; b += parts * DOWN"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -28,8 +26,21 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             ("off by one in the rows' bound", CELL, "b < B; b += gridDim.y * DOWN", "b <= B; b += gridDim.y * DOWN"),
             ("the rest of the rows left out", CELL, "b < B; b += gridDim.y * DOWN", "b < DOWN; b += gridDim.y * DOWN"),
             ("wrong stride between turns", CELL, "b += gridDim.y * DOWN", "b += gridDim.y * (DOWN + 1)"),
-            ("the gates in and out swapped", CELL, "unit(z_i[k], z_o[k], z_g[k])", "unit(z_o[k], z_i[k], z_g[k])"),
-            ("the candidate for the gate out", CELL, "load_packed(z + S, VECTORS)", "load_packed(z + 2 * S, VECTORS)"),
+            (
+                "the gates in and out swapped",
+                CELL,
+                "unit(z[0][k], z[1][k], z[2][k])",
+                "unit(z[1][k], z[0][k], z[2][k])",
+            ),
+            (
+                "the candidate for the gate out",
+                CELL,
+                "unit(z[0][k], z[1][k], z[2][k])",
+                "unit(z[0][k], z[2][k], z[2][k])",
+            ),
+            ("one gate's bias for all", CELL, "load_packed(bias + gate * S + place", "load_packed(bias + place"),
+            ("z kept without the bias", CELL, "store_row<VECTORS>(z_at + gate * S, z[gate]);", ""),
+            ("alignment of the bias not asked for", CELL, "whole(gates) && whole(bias)", "whole(gates)"),
             (
                 "rows of gates too close",
                 CELL,

@@ -81,27 +81,53 @@ def without_blanks(value: object) -> str:
 
 
 @STEPS
-def test_step_between_products(batch: int, state: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("adds_bias", [False, True])
+def test_step_between_products(batch: int, state: int, dtype: torch.dtype, adds_bias: bool) -> None:
     gates, old = torch.randn(batch, 3 * state).to(dtype), torch.randn(batch, state).to(dtype)
+    bias = torch.randn(3 * state).to(dtype) / 16
     gates[0, 2 * state :] = -1e-6 * torch.arange(1, state + 1)  # elu's small values do not cancel
     gates[1, ::2] = 100  # nor does anything overflow
     old[0] = 0
-    kernel = step_kernel(state, name(dtype))
+    wide = torch.promote_types(dtype, torch.float32)
+    z = (gates.to(wide) + bias.to(wide)).to(dtype) if adds_bias else gates
+    kernel = step_kernel(state, name(dtype), adds_bias)
     columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     first: tuple[Tensor, Tensor] | None = None
-    for unaligned in range(-1, 4):
-        arrays = [gates, old, *(torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))]
+    for unaligned in range(-1, 5):
+        blank = [torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2)]
+        arrays = [bias, old, gates.clone(), *blank]
         arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
         # Rows of one block, which takes turns at them.
-        kernel(*arrays, batch, state, columns, down)
-        h, c = arrays[2:]
-        for found, exact, what in zip((h, c), unit(gates, old), ("h", "c"), strict=True):
+        kernel(arrays[0] if adds_bias else None, *arrays[1:], batch, state, columns, down)
+        assert alike(arrays[2], z)
+        h, c = arrays[3:]
+        for found, exact, what in zip((h, c), unit(z, old), ("h", "c"), strict=True):
             assert_rounded(found, exact, what)
         if dtype == torch.float32:
-            torch.testing.assert_close(c[0].double(), unit(gates, old)[1][0], rtol=1e-6, atol=0)
+            torch.testing.assert_close(c[0].double(), unit(z, old)[1][0], rtol=1e-6, atol=0)
         first = first or (h, c)
         assert alike(h, first[0])
         assert alike(c, first[1])
+
+
+@pytest.mark.parametrize(("features", "adds_bias"), [(423, False), (424, True)])
+def test_the_bias_goes_with_the_step_where_the_product_is_long(
+    monkeypatch: pytest.MonkeyPatch, features: int, adds_bias: bool
+) -> None:
+    batch, state, given = 5, 600, []
+    lltm = sys.modules["cupyops.lltm"]
+    inputs = features + state
+    assert inputs == lltm.BIAS_APART - (not adds_bias)
+    step = lltm.step
+    monkeypatch.setattr(lltm, "step", lambda *args: [given.append(args[-1]), step(*args)])
+    x, weights, bias = torch.randn(batch, features), torch.randn(3 * state, inputs) / 32, torch.randn(3 * state)
+    old_h, old_cell = torch.randn(batch, state), torch.randn(batch, state)
+    assert not lltm.whole(batch, state, inputs)
+    h, c, z = lltm.forward(x, weights, bias, old_h, old_cell)
+    assert [bias_given is bias for bias_given in given] == [adds_bias]
+    torch.testing.assert_close(z, torch.cat((old_h, x), 1) @ weights.T + bias, rtol=1e-5, atol=1e-5)
+    for found, exact, what in zip((h, c), unit(z, old_cell), ("h", "c"), strict=True):
+        assert_rounded(found, exact, what)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -116,7 +142,7 @@ def test_small_and_huge_numbers_keep_their_relative_accuracy(dtype: torch.dtype)
     old = torch.stack((torch.zeros(state), torch.full((state,), -0.0))).to(dtype)
     kernel = step_kernel(state, name(dtype))
     h, c = (torch.full((2, state), torch.nan, dtype=dtype) for _ in range(2))
-    kernel(gates, old, h, c, 2, state, *pointwise_sizes(kernel, state, 2))
+    kernel(None, old, gates, h, c, 2, state, *pointwise_sizes(kernel, state, 2))
     exact_c = torch.nn.functional.elu(gates[:, 2 * state :].double())
     for found, exact in ((c, exact_c), (h, exact_c.tanh())):
         # A rounding, and what the arithmetic in float32 adds to that; float16 has its subnormal numbers.
@@ -353,7 +379,7 @@ def test_step_between_products_of_more_than_two_to_the_32_elements() -> None:
         gates[-1, (gate + 1) * state - 256 : (gate + 1) * state] = np.linspace(-3, 3, 256) * (gate + 1)
     old[-1, -256:] = np.linspace(3, -3, 256)
     with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
-        step_kernel(state, "float16")(gates, old, h, c, rows, state, state // 8, rows)
+        step_kernel(state, "float16")(None, old, gates, h, c, rows, state, state // 8, rows)
     z = torch.cat([torch.tensor(gates[-1, (gate + 1) * state - 256 : (gate + 1) * state]) for gate in range(3)])
     for found, exact, what in zip((h, c), unit(z, torch.tensor(old[-1, -256:])), ("h", "c"), strict=True):
         assert_rounded(torch.tensor(found[-1, -256:]), exact, what)
