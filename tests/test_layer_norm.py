@@ -232,7 +232,11 @@ def test_add_layer_norm_is_the_sum_and_its_norm(n: int, device: str, dtype: torc
     y, s = add_layer_norm(x, residual, n, weight, bias)
     assert alike(s, x + residual)
     if device == "cuda":
-        assert alike(y, layer_norm(s.detach(), n, weight, bias))
+        norm = layer_norm(s.detach(), n, weight, bias)
+        if n <= 65536 or dtype.itemsize != 4:
+            assert alike(y, norm)
+        else:  # the parts of two arrays are too large for the cut of one
+            torch.testing.assert_close(y, norm, rtol=1e-5, atol=1e-5)
     grads = [torch.randn(m, n, generator=torch.Generator().manual_seed(i)).to(device, dtype) for i in (3, 4)]
     inputs = (x, residual, weight, bias)
     ours = torch.autograd.grad((y, s), inputs, grads)

@@ -1,6 +1,7 @@
 """One model on one device: its batches, steps, validation loss and samples. The host never waits within a stretch."""
 
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ class Trainer:
         # One shape for every batch, of training and of validation: compiled once for each, on a GPU into CUDA graphs, since
         # it takes the host longer to launch this model's kernels than a GPU to run them.
         mode = "reduce-overhead" if device.type == "cuda" else None
+        # PyTorch's manager of graphs begins with an empty one, and warns of that.
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
         self.loss = torch.compile(self._loss, dynamic=False, mode=mode) if config.compile else self._loss
 
     def _prompt(self) -> Tensor:
