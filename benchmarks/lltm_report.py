@@ -79,6 +79,9 @@ def markdown(document: Row) -> str:
         mine = [row for row in document["rows"] if row["case"] == case]
         if mine:
             parts += [HEADINGS[case], table(mine)]
+            # A row that was kept when others were measured again says of which commit it is.
+            kept = dict.fromkeys(commit_of({"dirty": None, **row}) for row in mine if "commit" in row)
+            parts += [f"These are of commit {' and '.join(kept)}."] if kept else []
     return "\n\n".join(parts) + "\n"
 
 
