@@ -79,3 +79,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def without_onednn() -> Iterator[None]:
+    """PyTorch's own loops: on some CPUs it hands gelu to oneDNN, whose gelu of infinity is NaN, and which is less accurate."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(before)

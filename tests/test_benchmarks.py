@@ -133,6 +133,7 @@ def test_cases_cover_what_is_claimed(op: str) -> None:
 
 @pytest.mark.parametrize("case", all_cases())
 @pytest.mark.parametrize("name", ["ours", "eager"])
+@pytest.mark.usefixtures("without_onednn")
 def test_every_case_agrees_with_its_reference(case: Case, name: str) -> None:
     inputs = case.inputs(torch.Generator().manual_seed(0))
     call = case.bind(case.implementations[name](), inputs)

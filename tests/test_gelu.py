@@ -66,6 +66,7 @@ def test_backward_against_float64(device: str, dtype: torch.dtype, approximate: 
 
 @FORMS
 @HALVES
+@pytest.mark.usefixtures("without_onednn")
 def test_every_16_bit_number_is_as_pytorch_has_it(
     device: str, kernels: bool, dtype: torch.dtype, approximate: str
 ) -> None:
@@ -80,6 +81,7 @@ def test_every_16_bit_number_is_as_pytorch_has_it(
 
 @FORMS
 @DTYPES
+@pytest.mark.usefixtures("without_onednn")
 def test_special_values(device: str, kernels: bool, dtype: torch.dtype, approximate: str) -> None:
     tiny = torch.finfo(dtype).smallest_normal / 4
     x = torch.tensor(
