@@ -216,6 +216,18 @@ def test_forward_to_more_bits_takes_as_exact_moments(way: Way) -> None:
     assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 1.5 * eps
 
 
+@ways({name: way for name, way in FORWARD.items() if way.dtype.itemsize == 2 and not name.endswith("of more bits")})
+def test_forward_of_rows_far_from_their_first_element_passes_twice(way: Way) -> None:
+    x = torch.randn(rows_of(way), way.n)
+    x[:, 0] = 1000
+    x = x.to(way.dtype)
+    variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
+    _, _, stats = run_forward(way, x, None, None, None)
+    eps = torch.finfo(torch.float32).eps
+    assert (stats[0] - mean).abs().max() <= 16 * eps * mean.abs().max().clamp_min(1)
+    assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 16 * eps
+
+
 @ways(FORWARD)
 def test_forward_of_hard_rows(way: Way) -> None:
     rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
