@@ -6,7 +6,7 @@ A value is of an element, of a row or of a column. ``sum``, ``max`` and ``min`` 
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -187,19 +187,30 @@ def _aligned(lines: Sequence[str]) -> list[str]:
     return [line[: line.index("//")].ljust(width + 1) + line[line.index("//") :] for line in lines]
 
 
+def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """What each pass over a row reduces, with the values of the row that follow from it: a new one begins where a reduction
+    reads what the one before makes."""
+    elements = {s.name: s for s in steps if s.kind == "element"}
+    group: list[Step] = []
+    for step in steps:
+        if step.over in REDUCTIONS and {s.name for s in group} & _reach(step.expression, elements):
+            yield group
+            group = []
+        if step.kind == "row":
+            group.append(step)
+    yield group
+
+
 def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     """What is done with one row: passes for what is reduced, and one for what is made of its elements."""
     lines: list[str] = []
-    elements = {s.name: s for s in steps if s.kind == "element"}
     kept = _kept(program, steps)
     made: set[str] = set()  # of those that are kept
-    waiting: list[Step] = []  # what one pass makes, and values of the row that follow from it
-
-    def flush() -> None:
-        reduced = [s for s in waiting if s.over]
+    for group in _groups(steps):
+        reduced = [s for s in group if s.over]
         if reduced:
             lines.extend(_reducing_pass(program, reduced, steps, kept, made))
-        for s in waiting:
+        for s in group:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}_of_row = {_in_row(program, s.expression, steps)};")
             if s.name in program.results:
@@ -207,33 +218,14 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
                 lines.append(
                     f"        if (mine{given} && first_of_row()) {s.name}[row] = convert<scalar_t>({s.name}_of_row);"
                 )
-        waiting.clear()
-
-    for step in steps:
-        if step.over in REDUCTIONS:
-            if {s.name for s in waiting} & _reach(step.expression, elements):
-                flush()
-            waiting.append(step)
-        elif step.kind == "row":
-            waiting.append(step)
-    flush()
     return lines + _last_pass(program, steps, made)
 
 
 def _passes(program: RowProgram, steps: Sequence[Step]) -> list[list[str]]:
     """The expressions that each pass makes of elements."""
-    elements = {s.name: s for s in steps if s.kind == "element"}
-    passes: list[list[str]] = []
-    waiting: list[Step] = []
-    for step in steps:
-        if step.over in REDUCTIONS and {s.name for s in waiting} & _reach(step.expression, elements):
-            passes.append([s.expression for s in waiting if s.over])
-            waiting = []
-        if step.over in REDUCTIONS or step.kind == "row":
-            waiting.append(step)
     last = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
-    last_expressions = [s.expression if s.kind == "column" else s.name for s in last]
-    return [*passes, [s.expression for s in waiting if s.over], last_expressions]
+    of_last = [s.expression if s.kind == "column" else s.name for s in last]
+    return [*([s.expression for s in group if s.over] for group in _groups(steps)), of_last]
 
 
 def _kept(program: RowProgram, steps: Sequence[Step]) -> frozenset[str]:

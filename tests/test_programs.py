@@ -367,3 +367,10 @@ def test_an_operator_may_be_called_as_a_function_of_cudas(name: str) -> None:
         assert binary_for(kernel.final_text(types), name, "sm_90", OPTIONS).code
     other = elementwise("y = 2 * x", name=f"programs_test::twice_{name}")
     torch.testing.assert_close(other(x), 2 * x)
+
+
+def test_an_index_beyond_32_bits_is_no_column(place: str) -> None:
+    chosen = row_reduce("y = sum(j == t ? x : 0)", indices=["t"])
+    x = torch.arange(1.0, 9.0, device=place).expand(5, 8).contiguous()
+    t = torch.tensor([3, 2**32 + 3, -(2**32) + 3, -1, 2**62], device=place)
+    assert chosen(x, t).tolist() == [4, 0, 0, 0, 0]
