@@ -5,7 +5,7 @@ from typing import Any
 
 import kernels_cu
 
-from .arrays import LIBRARIES, as_cupy, check_devices, is_dense
+from .arrays import LIBRARIES, check_devices, is_dense, on_any_arrays
 from .broadcasting import broadcast_shape, plan, spread
 from .dtypes import DTYPES, FLOATS, INTEGERS
 from .errors import expected
@@ -106,6 +106,7 @@ def check_alpha(alpha: Any, dtype: str) -> None:
         raise TypeError(expected("add2", "alpha", "be a number", type(alpha).__name__))
 
 
+@on_any_arrays("a", "b")
 def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """a + alpha·b of any two arrays on a GPU, without PyTorch.
 
@@ -126,4 +127,4 @@ def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
     Source: ``torch.add``.
     """
-    return forward(as_cupy(a, "add2", "a"), as_cupy(b, "add2", "b"), alpha)
+    return forward(a, b, alpha)

@@ -4,19 +4,32 @@ CuPy's arrays are known here. PyTorch's tensors are made known by :mod:`cupyops.
 torch); anything else comes in by DLPack, :func:`as_cupy`.
 """
 
+import functools
 import importlib
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from . import simulator, toolchain
 from .errors import MissingDependencyError, expected
 
-__all__ = ["ArrayLibrary", "Info", "as_cupy", "check_devices", "is_contiguous", "is_dense", "library_of", "register"]
+__all__ = [
+    "ArrayLibrary",
+    "Info",
+    "as_cupy",
+    "check_devices",
+    "is_contiguous",
+    "is_dense",
+    "library_of",
+    "on_any_arrays",
+    "register",
+]
 
 Array = Any
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -245,6 +258,38 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
     if int(kind) not in (2, 13):
         raise ValueError(expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory"))
     return cupy.from_dlpack(x)
+
+
+def on_any_arrays(*names: str) -> Callable[[Function], Function]:
+    """Decorator of a function of CuPy arrays, which may then be any that :func:`as_cupy` takes.
+
+    It writes the conversions out for the function's parameters, as :mod:`cupyops.fast_lane` writes launches: to bind them by
+    name at each call would take longer than a launch.
+
+    Args:
+        names: parameters that are arrays; ``"bias?"`` may be None.
+    """
+
+    def decorate(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters.values()
+        arrays = {name.rstrip("?"): name.endswith("?") for name in names}
+        head, passed, defaults = [], [], {}
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY and "*" not in head:
+                head.append("*")
+            defaults[f"default_{p.name}"] = p.default
+            head.append(p.name if p.default is p.empty else f"{p.name}=default_{p.name}")
+            value = p.name
+            if p.name in arrays:
+                value = f"as_cupy({p.name}, {function.__name__!r}, {p.name!r})"
+                value = f"None if {p.name} is None else {value}" if arrays[p.name] else value
+            passed.append(f"{p.name}={value}" if p.kind is p.KEYWORD_ONLY else value)
+        text = f"def {function.__name__}({', '.join(head)}): return function({', '.join(passed)})"
+        scope: dict[str, Any] = {"as_cupy": as_cupy, "function": function, **defaults}
+        exec(compile(text, f"<{function.__name__} of any arrays>", "exec"), scope)
+        return cast(Function, functools.update_wrapper(scope[function.__name__], function))
+
+    return decorate
 
 
 def check_devices(where: str, **arrays: Array) -> None:

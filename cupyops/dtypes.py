@@ -1,8 +1,9 @@
 """The one table of element types: Python name, C type, arithmetic type, size, and how a scalar of it is packed."""
 
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType"]
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "dtype_name"]
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,12 @@ DTYPES: dict[str, DType] = {
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a dtype as NumPy and CuPy take them: by its name, its type or its object; of None, None."""
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    import numpy
+
+    return str(numpy.dtype(dtype))

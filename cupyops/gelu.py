@@ -4,22 +4,23 @@ from typing import Any
 
 import kernels_cu
 
-from .arrays import as_cupy, dense, library_of
+from .arrays import dense, library_of, on_any_arrays
+from .checks import check_floating, check_like
 from .dtypes import FLOATS
-from .errors import expected
 from .geometry import Elementwise
 from .kernel import Kernel
 
 __all__ = ["gelu", "gelu_backward"]
 
-FORWARD = {
-    form: Kernel(kernels_cu.source("gelu"), "gelu_forward", Elementwise("n"), dtypes=FLOATS, constants={"TANH": tanh})
-    for form, tanh in (("none", 0), ("tanh", 1))
-}
-BACKWARD = {
-    form: Kernel(kernels_cu.source("gelu"), "gelu_backward", Elementwise("n"), dtypes=FLOATS, constants={"TANH": tanh})
-    for form, tanh in (("none", 0), ("tanh", 1))
-}
+TEXT, FORMS = kernels_cu.source("gelu"), {"none": 0, "tanh": 1}
+
+
+def _kernels(name: str) -> dict[str, Kernel]:
+    geometry = Elementwise("n")
+    return {form: Kernel(TEXT, name, geometry, dtypes=FLOATS, constants={"TANH": tanh}) for form, tanh in FORMS.items()}
+
+
+FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
 
 def forward(x: Any, approximate: str = "none") -> Any:
@@ -65,15 +66,11 @@ def check(x: Any, approximate: str, grad_y: Any = None) -> None:
         ValueError: grad_y is not of x's shape.
     """
     _form(FORWARD, approximate)
-    dtype = library_of(x).dtype_name(x)
-    if dtype not in FLOATS:
-        raise TypeError(expected("gelu", "x", f"have dtype {' or '.join(FLOATS)}", dtype))
-    if grad_y is not None and grad_y.shape != x.shape:
-        raise ValueError(expected("gelu_backward", "grad_y", f"have x's shape {tuple(x.shape)}", tuple(grad_y.shape)))
-    if grad_y is not None and grad_y.dtype != x.dtype:
-        raise TypeError(expected("gelu_backward", "grad_y", f"have dtype {dtype}", library_of(x).dtype_name(grad_y)))
+    check_floating("gelu", "x", library_of(x).dtype_name(x))
+    check_like("gelu_backward", x, grad_y=(grad_y, x.shape))
 
 
+@on_any_arrays("x")
 def gelu(x: Any, approximate: str = "none") -> Any:
     """Gaussian error linear unit of any array on a GPU, without PyTorch.
 
@@ -95,9 +92,10 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
-    return forward(as_cupy(x, "gelu", "x"), approximate)
+    return forward(x, approximate)
 
 
+@on_any_arrays("grad_y", "x")
 def gelu_backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
     """Gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or the derivative of the tanh form.
 
@@ -111,4 +109,4 @@ def gelu_backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
     Raises:
         ValueError: grad_y is not of x's shape; else as :func:`gelu`.
     """
-    return backward(as_cupy(grad_y, "gelu_backward", "grad_y"), as_cupy(x, "gelu_backward", "x"), approximate)
+    return backward(grad_y, x, approximate)

@@ -6,13 +6,11 @@ from typing import Any
 import kernels_cu
 
 from . import driver, linear_plan
-from .gelu import FORWARD
-from .geometry import Rows
 from .kernel import Kernel
-from .linear_plan import LONG, MATRIX_UNITS, SHORT, TILE_M, TILE_N, MatrixPlan
+from .linear_plan import FORMS, LONG, MATRIX_UNITS, SHORT, TILE_M, TILE_N, MatrixPlan
 from .tensor_map import tensor_map
 
-__all__ = ["hopper_kernel", "linear_gelu_by_matrix_units"]
+__all__ = ["hopper_kernel", "linear_gelu_by_matrix_units", "worth_a_look"]
 
 TEXT = kernels_cu.source("hopper_linear")
 
@@ -22,39 +20,32 @@ DTYPES = ("float16", "bfloat16")
 @cache
 def hopper_kernel(plan: MatrixPlan, approximate: str) -> Kernel:
     """The product with a form of GELU behind it."""
-    return Kernel(
-        TEXT,
-        "hopper_linear",
-        Rows("clusters", 384, blocks_per_row=2),
-        dtypes=DTYPES,
-        constants={**plan.constants, **({"TANH": 1} if approximate == "tanh" else {})},
-        shared=plan.shared,
-        since=MATRIX_UNITS,
-        exactly=True,
+    return plan.kernel(
+        TEXT, "hopper_linear", constants=FORMS[approximate], dtypes=DTYPES, since=MATRIX_UNITS, exactly=True
     )
 
 
 for _plan in (SHORT, LONG):
-    for _form in FORWARD:
+    for _form in FORMS:
         hopper_kernel(_plan, _form)
+
+
+def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
+    """Whether there may be another way than the library and a pass of GELU; small products are not kept waiting."""
+    return not library.is_fake(x) and library.size(x) >= linear_plan.LEAST_LARGE and approximate in FORMS
 
 
 def linear_gelu_by_matrix_units(
     library: Any, x: Any, weight: Any, bias: Any, approximate: str
 ) -> tuple[Any, Any] | None:
     """y = gelu(z) and z = x·Wᵀ + b, or None where the library is as fast, or has to say what is wrong."""
-    if library.is_fake(x) or library.size(x) < linear_plan.LEAST_FOR_MATRIX_UNITS or approximate not in FORWARD:
+    shape, of_weight = x.shape, weight.shape
+    if not (shape and len(of_weight) == 2 and of_weight[1] == shape[-1] > 0):
         return None
-    shape = x.shape
-    if not shape or len(weight.shape) != 2 or weight.shape[1] != shape[-1]:
-        return None
-    n, k = weight.shape
-    device = library.device_index(x)
-    if not k:
-        return None
+    (n, k), device = of_weight, library.device_index(x)
     m = library.size(x) // k
     plan = linear_plan.matrix_plan(m, n, k, driver.capability(device), driver.multiprocessors(device))
-    if plan is None or not _suits(library, x, weight, bias, n):
+    if plan is None or not _suits(library, x, weight, bias, n, k):
         return None
     dtype = library.dtype_name(x)
     z = library.empty((*shape[:-1], n), dtype, x)
@@ -70,15 +61,15 @@ def linear_gelu_by_matrix_units(
     return y, z
 
 
-def _suits(library: Any, x: Any, weight: Any, bias: Any, n: int) -> bool:
+def _suits(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int) -> bool:
     """Whether the arrays are such as the kernel takes: the copying hardware wants rows at multiples of 16 bytes."""
-    if library.dtype_name(x) not in DTYPES or x.shape[-1] % 8 or n % 8:
+    if library.dtype_name(x) not in DTYPES or k % 8 or n % 8 or not (bias is None or bias.shape == (n,)):
         return False
-    arrays = [(x, 16), (weight, 16), *([] if bias is None else [(bias, 4)])]
-    return (bias is None or bias.shape == (n,)) and all(
+    return all(
         library.is_contiguous(a)
         and a.dtype == x.dtype
         and library.device_index(a) == library.device_index(x)
         and library.address(a) % alignment == 0
-        for a, alignment in arrays
+        for a, alignment in ((x, 16), (weight, 16), (bias, 4))
+        if a is not None
     )

@@ -1,25 +1,27 @@
 """Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import kernels_cu
 
 from . import driver
-from .arrays import LIBRARIES, as_cupy, check_devices
-from .dtypes import DTYPES, FLOATS
+from .arrays import LIBRARIES, ArrayLibrary, check_devices, on_any_arrays
+from .checks import check_floating, check_like, check_shapes
+from .dtypes import DTYPES, FLOATS, dtype_name
 from .errors import LaunchError
 from .geometry import PORTABLE_CLUSTER, Geometry, Threads
 from .kernel import Kernel
-from .layer_norm_checks import check, check_backward, check_residual
-from .layer_norm_plan import CLUSTERS_SINCE, Plan, backward_columns, backward_plan, forward_plan
+from .layer_norm_plan import Plan, backward_columns, backward_plan, forward_plan
+from .plans import CLUSTERS_SINCE
+from .remembered import remembered
+from .row_checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
+from .rows import at_once
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
-
-FORWARD, BACKWARD = kernels_cu.source("layer_norm"), kernels_cu.source("layer_norm_backward")
 
 COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
 
@@ -27,50 +29,44 @@ COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N
 @cache
 def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
     """The forward of one plan and one dtype of the result, of x alone or of x and a residual."""
-    name = "layer_norm_forward" + ("" if plan.kind == "registers" else f"_{plan.kind}")
-    geometry = plan.rows("M") if plan.kind != "wide" else plan.stay("groups")
-    return _kernel(FORWARD, name, geometry, plan, dtype, {"RESIDUAL": 1} if residual else {})
+    geometry = plan.stay("groups") if plan.kind == "wide" else plan.rows("M")
+    return _kernel("layer_norm", "layer_norm_forward", replace(plan, residual=residual), geometry, dtype)
 
 
 @cache
 def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
     """The backward of one plan and one dtype of x, for some of the gradients."""
-    name = "layer_norm_backward" + ("" if plan.kind == "registers" else f"_{plan.kind}")
     geometry = plan.stay({"registers": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
-    wants = {"WANT_X": (want_x, True), "WANT_AFFINE": (want_affine, True), "GRAD_SUM": (grad_sum, False)}
-    constants = {name: int(value) for name, (value, usual) in wants.items() if value != usual}
-    return _kernel(BACKWARD, name, geometry, plan, dtype, constants)
+    plan = replace(plan, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
+    return _kernel("layer_norm_backward", "layer_norm_backward", plan, geometry, dtype)
 
 
-def _kernel(text: str, name: str, geometry: Geometry, plan: Plan, dtype: str, constants: Mapping[str, int]) -> Kernel:
+def _kernel(text: str, name: str, plan: Plan, geometry: Geometry, dtype: str) -> Kernel:
+    name += "" if plan.kind == "registers" else f"_{plan.kind}"
     choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
-    return Kernel(
-        text,
-        name,
-        geometry,
-        dtypes=FLOATS,
-        constants={**plan.constants, **constants},
-        shared=plan.shared,
-        since=plan.since,
-        choices=[choice],
-    )
+    return plan.kernel(kernels_cu.source(text), name, choice, geometry=geometry, dtypes=FLOATS)
 
 
 for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them.
     for _n in (1024, 65536, 1_000_000):
         _size = DTYPES[_dtype].itemsize
-        forward_kernel(forward_plan(_n, _dtype, _size, _size, CLUSTERS_SINCE), _dtype, False)
+        forward_kernel(forward_plan(_n, _dtype, _size, _size, CLUSTERS_SINCE, _size), _dtype, False)
         _plan = backward_plan(_n, _dtype, _size, CLUSTERS_SINCE)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
 
 
 def forward(
-    x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], eps: float, dtype: str | None = None
+    x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None
 ) -> tuple[Any, Any]:
     """The body of layer_norm: y of x's shape, in x's dtype or the one named, and the statistics (2, *batch, 1...)."""
     y, _, stats = add_forward(x, None, weight, bias, normalized_shape, eps, dtype)
     return y, stats
+
+
+def inference(x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None) -> Any:
+    """The body of layer_norm_inference: the same y, and nothing for a gradient."""
+    return add_forward(x, None, weight, bias, normalized_shape, eps, dtype, want_stats=False)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +74,19 @@ class Call:
     """What a call comes to, once its arrays' shapes, dtypes and devices have been checked.
 
     Attributes:
-        launches: kernels in this order, what each is for, and its sizes.
-        dtype, stats: of the sum, and the shape of the statistics.
-        result: dtype of y.
-        rows, n: the matrix.
-        partial: shape of what blocks leave of the gradients of weight and bias, or None.
+        library: of the arrays.
+        dtype, acc: of x or the sum, and of the arithmetic on it.
+        other: dtype of y or, of a backward, of the gradients of weight and bias.
+        aside: shape of the statistics, or of what a backward's blocks leave of those gradients.
+        launches: kernels in this order, what each makes, and its sizes.
     """
 
-    launches: tuple[tuple[Kernel, str, tuple[int, ...]], ...]
+    library: ArrayLibrary
     dtype: str
-    stats: tuple[int, ...]
-    result: str
-    rows: int
-    n: int
-    partial: tuple[int, int, int] | None = None
-
-
-# Calls by all that they depend on; those of a backward depend on more. To check and to choose takes twice as long as to
-# launch, and a key that is written out half as long as one by a loop.
-_CALLS: dict[tuple[Any, ...], Call] = {}
-_MOST_CALLS = 4096
-
-
-def _remember(key: tuple[Any, ...], call: Call) -> Call:
-    if len(_CALLS) >= _MOST_CALLS:
-        _CALLS.clear()
-    _CALLS[key] = call
-    return call
+    acc: str
+    other: str
+    aside: tuple[int, ...] = ()
+    launches: Sequence[tuple[Kernel, str, Sequence[int]]] = ()
 
 
 def add_forward(
@@ -112,134 +94,71 @@ def add_forward(
     residual: Any,
     weight: Any,
     bias: Any,
-    normalized_shape: Sequence[int],
+    normalized_shape: Shape,
     eps: float,
     dtype: str | None = None,
+    want_stats: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s."""
-    library = LIBRARIES[type(x)]
-    if library.is_fake(x):  # sizes may be symbols
-        call = _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
-    else:
-        device = library.device_index
-        key = (
-            tuple(normalized_shape),
-            dtype,
-            (x.shape, x.dtype, device(x)),
-            None if residual is None else (residual.shape, residual.dtype, device(residual)),
-            None if weight is None else (weight.shape, weight.dtype, device(weight)),
-            None if bias is None else (bias.shape, bias.dtype, device(bias)),
-        )
-        call = _CALLS.get(key) or _remember(
-            key, _forward_call(library, normalized_shape, x, residual, weight, bias, dtype)
-        )
-    contiguous = library.contiguous
+    """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s, None where they are not
+    wanted."""
+    call = _forward(x, residual, weight, bias, tuple(normalized_shape), dtype)
+    library, contiguous = call.library, call.library.contiguous
     x = contiguous(x)
     weight = None if weight is None else contiguous(weight)
     bias = None if bias is None else contiguous(bias)
-    s = None
-    if residual is not None:
-        residual = contiguous(residual)
-        s = library.empty(x.shape, call.dtype, x)
+    residual = None if residual is None else contiguous(residual)
+    s = None if residual is None else library.empty(x.shape, call.dtype, x)
     # The cheapest way to an array is one like another.
     like = x if s is None else s
-    y = library.empty_like(like) if call.result == call.dtype else library.empty(x.shape, call.result, x)
-    stats = library.empty(call.stats, DTYPES[call.dtype].acc, x)
+    y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
+    stats = library.empty(call.aside, call.acc, x) if want_stats else None
     for kernel, _, sizes in call.launches:
         kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
-    if not call.launches and not library.is_fake(y):
-        _fill_empty(stats, call.rows)
+    if stats is not None and not call.launches and not library.is_fake(y):
+        stats[0], stats[1] = 0, math.nan  # of rows without elements, as PyTorch has them
     return y, s, stats
 
 
-def _forward_call(
-    library: Any,
-    normalized_shape: Sequence[int],
-    x: Any,
-    residual: Any,
-    weight: Any,
-    bias: Any,
-    result: str | None,
-) -> Call:
-    if residual is not None:
-        check_residual(x, residual)
+@remembered("x", "residual?", "weight?", "bias?")
+def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
+    library = LIBRARIES[type(x)]
+    check_shapes("add_layer_norm", residual=(residual, x.shape))
     dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
     check(x, dtype, weight, bias, normalized_shape, result)
     check_devices("layer_norm", x=x, residual=residual, weight=weight, bias=bias)
-    batch = x.shape[: len(x.shape) - len(normalized_shape)]
-    n, rows = math.prod(normalized_shape), math.prod(batch)
-    stats = (2, *batch, *(1,) * len(normalized_shape))
-    about = dtype, stats, result or dtype, rows, n
+    stats = stats_shape(x, normalized_shape)
+    rows, n = math.prod(stats[1:]), math.prod(normalized_shape)
+    call = Call(library, dtype, DTYPES[dtype].acc, result or dtype, stats)
     if library.is_fake(x) or rows == 0 or n == 0:
-        return Call((), *about)
-    input_bytes = sum(DTYPES[library.dtype_name(a)].itemsize for a in (x, residual) if a is not None)
-    weights = next((a for a in (weight, bias) if a is not None), None)
-    weight_bytes = DTYPES[dtype if weights is None else library.dtype_name(weights)].itemsize
-    device = library.device_index(x)
-    result_bytes = DTYPES[result or dtype].itemsize
-    named = {"x_t": library.dtype_name(x), "y_t": result or dtype}
-    named |= {} if residual is None else {"residual_t": library.dtype_name(residual)}
-    named |= {} if weights is None else {"weight_t": library.dtype_name(weights)}
-
-    def launch(portable: bool) -> tuple[Kernel, str, tuple[int, ...]]:
-        row = n, dtype, input_bytes, weight_bytes, driver.capability(device), result_bytes
-        plan = forward_plan(*row, portable=portable)
-        kernel = forward_kernel(plan, dtype, residual is not None)
-        if plan.kind != "wide":
-            return kernel, "y", (rows, n)
+        return call
+    operands = {"x_t": x, "residual_t": residual, "weight_t": bias if weight is None else weight}
+    given = {name: library.dtype_name(a) for name, a in operands.items() if a is not None}
+    types = {"weight_t": dtype, "y_t": call.other} | given
+    size = {name: DTYPES[of].itemsize for name, of in types.items()}
+    device, sizes = library.device_index(x), [rows, n]
+    row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
+    plan = forward_plan(*row)
+    kernel = forward_kernel(plan, dtype, residual is not None)
+    if plan.kind == "wide":
         try:
-            at_once = _at_once(kernel, dtype, named, device) // plan.cluster
+            sizes.append(min(at_once(kernel, types, dtype, device), rows))
         except LaunchError:
-            if portable or plan.cluster <= PORTABLE_CLUSTER:
+            if plan.cluster <= PORTABLE_CLUSTER:
                 raise
-            return launch(portable=True)  # a GPU of which so many multiprocessors do not lie together
-        return kernel, "y", (rows, n, min(at_once, rows))
-
-    return Call((launch(portable=False),), *about)
-
-
-def _at_once(kernel: Kernel, dtype: str, named: Mapping[str, str], device: int) -> int:
-    """How many blocks run at once, for blocks that stay: types that are not named are the dtype of the sum."""
-    return kernel.resident_blocks({name: named.get(name, dtype) for name in kernel.signature.bindings}, device)
-
-
-def _fill_empty(stats: Any, rows: int) -> None:
-    """The statistics of rows without elements, as PyTorch has them: a mean of 0, and NaN."""
-    if rows:
-        stats[0] = 0
-        stats[1] = math.nan
+            # A GPU of which so many multiprocessors do not lie together.
+            kernel = forward_kernel(forward_plan(*row, portable=True), dtype, residual is not None)
+    return replace(call, launches=((kernel, "y", tuple(sizes)),))
 
 
 def backward(
-    grad_y: Any,
-    x: Any,
-    stats: Any,
-    weight: Any,
-    grad_sum: Any,
-    normalized_shape: Sequence[int],
-    eps: float,
-    want_x: bool,
-    want_weight: bool,
-    want_bias: bool,
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape, eps: float, *wants: bool
 ) -> tuple[Any, Any, Any]:
-    """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); what is not wanted
-    has no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of this gradient."""
-    library = LIBRARIES[type(x)]
-    about = x, grad_y, stats, weight, grad_sum, want_x, want_weight or want_bias
-    if library.is_fake(x):  # sizes may be symbols
-        call = _backward_call(library, normalized_shape, *about)
-    else:
-        device = library.device_index
-        key = (
-            tuple(normalized_shape),
-            (want_x, want_weight or want_bias),
-            (x.shape, x.dtype, device(x)),
-            (grad_y.shape, grad_y.dtype, device(grad_y)),
-            (stats.shape, stats.dtype, device(stats)),
-            None if weight is None else (weight.shape, weight.dtype, device(weight)),
-            None if grad_sum is None else (grad_sum.shape, grad_sum.dtype, device(grad_sum)),
-        )
-        call = _CALLS.get(key) or _remember(key, _backward_call(library, normalized_shape, *about))
+    """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); which of them are wanted
+    ``wants`` says, and the others have no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of
+    this gradient."""
+    want_x, want_weight, want_bias = wants
+    call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), want_x, want_weight or want_bias)
+    library, launches = call.library, call.launches
     contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
     x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
     weight = None if weight is None else contiguous(weight)
@@ -248,89 +167,94 @@ def backward(
     if weight is not None and want_weight and want_bias:
         grad_weight, grad_bias = empty_like(weight), empty_like(weight)
     else:
-        weight_dtype = call.dtype if weight is None else library.dtype_name(weight)
-        grad_weight = empty(normalized_shape if want_weight else (0,), weight_dtype, x)
-        grad_bias = empty(normalized_shape if want_bias else (0,), weight_dtype, x)
-    partial = None if call.partial is None else empty(call.partial, DTYPES[call.dtype].acc, x)
-    for kernel, makes, sizes in call.launches:
-        if makes == "x and parts":
-            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
-        elif makes == "sums":
-            of_weight, of_bias = (grad_weight if want_weight else None), (grad_bias if want_bias else None)
+        grad_weight = empty(normalized_shape if want_weight else (0,), call.other, x)
+        grad_bias = empty(normalized_shape if want_bias else (0,), call.other, x)
+    partial = empty(call.aside, call.acc, x) if call.aside else None
+    for kernel, makes, sizes in launches:
+        if makes == "sums":
+            of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
             kernel.launch_vouched(partial, of_weight, of_bias, *sizes)
         elif makes == "x":
             kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
-        else:
+        elif makes == "parts":
             kernel.launch_vouched(grad_y, x, stats, weight, None, None, partial, *sizes)
-    if not call.launches and not library.is_fake(grad_x):
-        for gradient in (grad_weight, grad_bias):
-            gradient[...] = 0
+        else:
+            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
+    if not launches and not library.is_fake(grad_x):
+        grad_weight[...] = grad_bias[...] = 0
     return grad_x, grad_weight, grad_bias
 
 
-def _backward_call(
-    library: Any,
-    normalized_shape: Sequence[int],
-    x: Any,
-    grad_y: Any,
-    stats: Any,
-    weight: Any,
-    grad_sum: Any,
-    want_x: bool,
-    want_affine: bool,
+@remembered("grad_y", "x", "stats", "weight?", "grad_sum?")
+def _backward(
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, want_x: bool, want_affine: bool
 ) -> Call:
+    library = LIBRARIES[type(x)]
     dtype = library.dtype_name(x)
-    check_backward(grad_y, x, dtype, stats, weight, grad_sum, normalized_shape)
+    check_backward(grad_y, x, stats, weight, grad_sum, shape)
     check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
-    n, rows = math.prod(normalized_shape), math.prod(x.shape[: len(x.shape) - len(normalized_shape)])
-    result = library.dtype_name(grad_y)
-    about = dtype, (), result, rows, n
+    types = {"y_t": library.dtype_name(grad_y), "weight_t": dtype if weight is None else library.dtype_name(weight)}
+    rows, n = math.prod(stats.shape[1:]), math.prod(shape)
+    call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
     if library.is_fake(x) or rows == 0 or n == 0:
-        return Call((), *about)
-    weight_dtype = dtype if weight is None else library.dtype_name(weight)
-    device = library.device_index(x)
-    sizes_of = DTYPES[weight_dtype].itemsize, driver.capability(device), DTYPES[result].itemsize
-    more = grad_sum is not None
-    plan = backward_plan(n, dtype, *sizes_of, grad_sum=more)
-    launches: list[tuple[Kernel, str, tuple[int, ...]]] = []
+        return call
+    device, more = library.device_index(x), grad_sum is not None
+    launches: list[tuple[Kernel, str, Sequence[int]]] = []
+    grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
+    plan = backward_plan(n, dtype, weight_bytes, driver.capability(device), grad_bytes, grad_sum=more)
     if not want_x or plan.kind == "streaming":
         if want_x:
             launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
         plan, want_x, more = backward_columns(n, dtype), False, False
-    partial = None
     if want_x or want_affine:
         kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
-        at_once = _at_once(kernel, dtype, {"y_t": result, "weight_t": weight_dtype}, device) // plan.cluster
         tiles = 1 if want_x else -(-n // plan.slice)
-        parts = max(1, min(at_once // tiles, -(-rows // plan.groups)))
+        parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // plan.groups)))
         sizes = (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)
         launches.append((kernel, "x and parts" if want_x else "parts", sizes))
         if want_affine:
-            partial = (2, parts, n)
             launches.append((COLUMN_SUMS, "sums", (parts, n)))
-    return Call(tuple(launches), *about, partial)
+            return replace(call, aside=(2, parts, n), launches=launches)
+    return replace(call, launches=launches)
 
 
-def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
+    """Refuses what no lane takes: the same words for a body and for a reference.
+
+    Args:
+        dtype: of the sum that is normalised.
+        result: that is asked for, or None.
+
+    Raises:
+        RuntimeError: shapes that do not belong together, in the words that PyTorch's users know; a weight or bias of another
+            dtype than x, unless it is float32 beside x of 16 bits, or the two of different dtypes.
+        TypeError: x or the result is not floating.
+        ValueError: a row of more than 2^31 - 2^16 elements.
+    """
+    check_normalized_shape("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    check_floating("layer_norm", "x", dtype)
+    check_floating("layer_norm", "dtype", result or dtype, "be")
+    check_parameters("layer_norm", dtype, weight=weight, bias=bias)
 
 
-def _as_cupy(where: str, **arrays: Any) -> list[Any]:
-    return [None if a is None else as_cupy(a, where, name) for name, a in arrays.items()]
+def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape) -> None:
+    """Refuses operands of a gradient that do not belong together.
+
+    Raises:
+        ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
+        TypeError: a grad_y that is not floating, or a grad_sum of another dtype than x.
+    """
+    library = LIBRARIES[type(x)]
+    check(x, library.dtype_name(x), weight, None, normalized_shape)
+    check_shapes("layer_norm_backward", grad_y=(grad_y, x.shape), stats=(stats, stats_shape(x, normalized_shape)))
+    check_floating("layer_norm_backward", "grad_y", library.dtype_name(grad_y))
+    check_like("layer_norm_backward", x, grad_sum=(grad_sum, x.shape))
 
 
-def _name_of(dtype: Any) -> str | None:
-    """Of a dtype as NumPy and CuPy take them."""
-    if dtype is None or isinstance(dtype, str):
-        return dtype
-    import numpy
-
-    return str(numpy.dtype(dtype))
-
-
+@on_any_arrays("x", "weight?", "bias?")
 def layer_norm(
     x: Any,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: int | Shape,
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
@@ -363,15 +287,15 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    x, weight, bias = _as_cupy("layer_norm", x=x, weight=weight, bias=bias)
-    y, stats = forward(x, weight, bias, _shape(normalized_shape), eps, _name_of(dtype))
+    y, _, stats = add_forward(x, None, weight, bias, as_shape(normalized_shape), eps, dtype_name(dtype), return_stats)
     return (y, stats[0], stats[1]) if return_stats else y
 
 
+@on_any_arrays("x", "residual", "weight?", "bias?")
 def add_layer_norm(
     x: Any,
     residual: Any,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: int | Shape,
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
@@ -390,16 +314,16 @@ def add_layer_norm(
     Raises:
         ValueError: residual has not x's shape; else as :func:`layer_norm`.
     """
-    x, residual, weight, bias = _as_cupy("add_layer_norm", x=x, residual=residual, weight=weight, bias=bias)
-    y, s, _ = add_forward(x, residual, weight, bias, _shape(normalized_shape), eps, _name_of(dtype))
+    y, s, _ = add_forward(x, residual, weight, bias, as_shape(normalized_shape), eps, dtype_name(dtype))
     return y, s
 
 
+@on_any_arrays("grad_y", "x", "stats", "weight?", "grad_sum?")
 def layer_norm_backward(
     grad_y: Any,
     x: Any,
     stats: Any,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: int | Shape,
     weight: Any = None,
     eps: float = 1e-5,
     *,
@@ -421,7 +345,4 @@ def layer_norm_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
     """
-    grad_y, x, stats, weight, grad_sum = _as_cupy(
-        "layer_norm_backward", grad_y=grad_y, x=x, stats=stats, weight=weight, grad_sum=grad_sum
-    )
-    return backward(grad_y, x, stats, weight, grad_sum, _shape(normalized_shape), eps, *wants)
+    return backward(grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants)

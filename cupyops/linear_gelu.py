@@ -1,60 +1,68 @@
 """A linear layer with GELU behind it: checks and launches of ``kernels_cu/linear_gelu.cu``."""
 
-from functools import cache, partial
 from typing import Any
 
 import kernels_cu
 
-from .arrays import LIBRARIES, as_cupy
-from .dtypes import DTYPES, FLOATS
-from .errors import expected
-from .gelu import FORWARD
+from . import linear_plan
+from .arrays import LIBRARIES, on_any_arrays
+from .checks import check_like
+from .columns import ColumnSums
 from .gelu import backward as gelu_backward
 from .gelu import check as check_gelu
 from .gelu import forward as gelu_forward
-from .hopper_linear import linear_gelu_by_matrix_units
-from .kernel import Kernel
-from .linear import check_backward as check_linear_backward
-from .linear import column_sums, empty, products, rows_of
-from .linear import forward as linear_forward
-from .linear_plan import ColumnPlan, column_plan
+from .hopper_linear import linear_gelu_by_matrix_units, worth_a_look
+from .linear import SUMS, narrow
+from .linear_plan import FORMS, GELU_SUMS, HELD, MOST_FEW
+from .products import check_gradients, check_product, gradients, nothing, product_body, rows_of
+from .tiles import TiledKernel
 
 __all__ = ["linear_gelu", "linear_gelu_backward"]
 
 TEXT = kernels_cu.source("linear_gelu")
-
-
-@cache
-def backward_kernel(approximate: str, plan: ColumnPlan, dtype: str) -> Kernel:
-    """The gradient of the product, with the sums of its columns in ``dtype`` or, of several groups, unrounded."""
-    return Kernel(
-        TEXT,
-        "linear_gelu_backward",
-        plan.geometry,
-        dtypes=FLOATS,
-        constants={**plan.constants, **({"TANH": 1} if approximate == "tanh" else {})},
-        since=plan.since,
-        # A cluster has the result; else there are several groups, most often.
-        choices=[{"scalar_t": dtype, "sum_t": dtype if plan.cluster > 1 else DTYPES[dtype].acc}],
+# By form, what is compiled ahead of the gradient of the product with the sums of its columns: several groups, and a cluster.
+_AHEAD = {"none": ((2**14, 90), (64, 90)), "tanh": ((2**14, 90),)}
+GRADIENTS = {
+    form: ColumnSums(
+        TEXT, "linear_gelu_backward", "scalar_t", "sum_t", GELU_SUMS, constants=FORMS[form], rest=SUMS, ahead=ahead
     )
-
-
-KERNELS = {form: partial(backward_kernel, form) for form in FORWARD}
-
-for _dtype in FLOATS:
-    # One of each kind, so that warmup() and the compile command find them: several groups, and a cluster.
-    for _form, _m in (("none", 2**14), ("tanh", 2**14), ("none", 64)):
-        _plan = column_plan(_m, 4096, DTYPES[_dtype].itemsize, 90, 132, gelu=True)
-        backward_kernel(_form, _plan.text, _dtype)
+    for form, ahead in _AHEAD.items()
+}
+# What adds the bias to a product, and applies GELU; launched in float32 alone.
+_WIDEST = {2: 8, 4: 4, 8: 2}
+FORWARD = {
+    form: TiledKernel(TEXT, "linear_gelu_forward", _WIDEST, declared=("float32",), constants=FORMS[form] | HELD)
+    for form in FORMS
+}
+_product = product_body("linear_gelu", narrow, MOST_FEW)
 
 
 def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[Any, Any]:
     """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
-    found = linear_gelu_by_matrix_units(LIBRARIES[type(x)], x, weight, bias, approximate)
-    if found is not None:
+    library = LIBRARIES[type(x)]
+    given = library, x, weight, bias, approximate
+    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_matrix_units(*given) or _bias_apart(*given)):
         return found
-    z = linear_forward(x, weight, bias, "linear_gelu")
+    z = _product(x, weight, bias)
     return gelu_forward(z, approximate), z
+
+
+def _bias_apart(library: Any, x: Any, weight: Any, bias: Any, approximate: str) -> tuple[Any, Any] | None:
+    """The same by a product without the bias and one pass, or None where that takes longer."""
+    # M·N·K², which is had sooner than the sizes themselves.
+    size, least = library.size(x) * library.size(weight), linear_plan.LEAST_APART * linear_plan.BIAS_APART**2
+    if bias is None or size < least or library.dtype_name(x) != "float32":
+        return None
+    check_product("linear_gelu", x, weight, bias)
+    n, k = weight.shape
+    m = library.size(x) // k
+    if k < linear_plan.BIAS_APART or m * n < linear_plan.LEAST_APART:
+        return None
+    z = library.contiguous(_product(x, weight, None))
+    y = library.empty_like(z)
+    kernel, sizes = FORWARD[approximate].launch("float32", -(-m // HELD["ROWS_EACH"]), n)
+    kernel.launch_vouched(library.contiguous(bias), z, y, m, n, *sizes)
+    return y, z
 
 
 def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:
@@ -63,16 +71,13 @@ def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bi
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
     if want_bias:
-        grad_y, z = (library.contiguous(rows_of(library, a)) for a in (grad_y, z))
+        grad_y, z = library.contiguous(rows_of(grad_y)), library.contiguous(rows_of(z))
         grad_z = library.empty_like(z)
-        m, n = z.shape
-        grad_bias = column_sums(
-            library, KERNELS[approximate], (grad_y, z, grad_z), m, n, library.dtype_name(z), gelu=True
-        )
+        grad_bias = GRADIENTS[approximate](library, grad_y, z, grad_z)
     else:
-        grad_z = rows_of(library, gelu_backward(grad_y, z, approximate))
-        grad_bias = empty(library, z)
-    return (*products(library, grad_z, batch, x, weight), grad_bias)
+        grad_z = rows_of(gelu_backward(grad_y, z, approximate))
+        grad_bias = nothing(library, z)
+    return (*gradients(library, grad_z, batch, x, weight), grad_bias)
 
 
 def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -> None:
@@ -83,15 +88,12 @@ def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -
         ValueError: shapes.
         TypeError: dtypes.
     """
-    where = "linear_gelu_backward"
-    if z.shape != grad_y.shape:
-        raise ValueError(expected(where, "z", f"have grad_y's shape {tuple(grad_y.shape)}", tuple(z.shape)))
-    if z.dtype != grad_y.dtype:
-        raise TypeError(expected(where, "z", f"have dtype {grad_y.dtype}, as `grad_y` has", z.dtype))
+    check_like("linear_gelu_backward", grad_y, z=(z, grad_y.shape))
     check_gelu(grad_y, approximate)
-    check_linear_backward(grad_y, x, weight, where)
+    check_gradients("linear_gelu_backward", grad_y, x, weight)
 
 
+@on_any_arrays("x", "weight", "bias?")
 def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none") -> tuple[Any, Any]:
     """y = gelu(z) with z = x·Wᵀ + b of any arrays on a GPU, without PyTorch.
 
@@ -105,10 +107,10 @@ def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none"
     Raises:
         RuntimeError: another word for ``approximate``; else as :func:`cupyops.linear`.
     """
-    x, weight, bias = _as_cupy("linear_gelu", x=x, weight=weight, bias=bias)
     return forward(x, weight, bias, approximate)
 
 
+@on_any_arrays("grad_y", "z", "x?", "weight?")
 def linear_gelu_backward(
     grad_y: Any, z: Any, x: Any = None, weight: Any = None, approximate: str = "none", *, want_bias: bool = True
 ) -> tuple[Any, Any, Any]:
@@ -126,9 +128,4 @@ def linear_gelu_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`cupyops.linear_gelu`.
     """
-    grad_y, z, x, weight = _as_cupy("linear_gelu_backward", grad_y=grad_y, z=z, x=x, weight=weight)
     return backward(grad_y, z, x, weight, approximate, want_bias)
-
-
-def _as_cupy(where: str, **arrays: Any) -> list[Any]:
-    return [None if a is None else as_cupy(a, where, name) for name, a in arrays.items()]

@@ -2,62 +2,27 @@
 
 from typing import Any
 
-from .arrays import LIBRARIES
-from .dtypes import FLOATS
 from .errors import expected
+from .shapes import shape_check
 
-__all__ = ["belong", "check", "check_leading", "check_results"]
+__all__ = ["check_cell", "check_cell_backward", "check_leading", "check_sequence", "check_sequence_backward"]
 
+PARAMETERS = {"weights": "(3 * S, S + F)", "bias": "(3 * S,)"}
+STEP = {"grad_h": "(B, S)?", "grad_cell": "(B, S)?", "grad_gates": "(B, 3 * S)?", "old_h": "(B, S)"}
+STEPS = {"grad_h": "(T, B, S)?", "grad_last": "(2, B, S)?", "grad_cells": "(T, B, S)?", "grad_gates": "(T, B, 3 * S)?"}
 
-def belong(dimensions: int, x: Any, weights: Any, bias: Any, h: Any, c: Any) -> bool:
-    """Whether shapes and dtypes belong together: a glance on the way to every launch, after whose no :func:`check` says
-    what is wrong."""
-    shape, of_state = x.shape, h.shape
-    if len(shape) != dimensions or len(of_state) != 2:
-        return False
-    gates = 3 * of_state[1]
-    return bool(
-        x.dtype == weights.dtype == bias.dtype == h.dtype == c.dtype
-        and of_state == c.shape
-        and of_state[0] == shape[-2]
-        and weights.shape == (gates, shape[-1] + of_state[1])
-        and bias.shape == (gates,)
-    )
-
-
-def check(where: str, x: Any, weights: Any, bias: Any, **states: Any) -> None:
-    """Refuses what no lane takes.
-
-    Args:
-        where: lltm_cell, or lltm, whose input has steps.
-        states: two, by their names.
-
-    Raises:
-        TypeError: x is not floating, or another array is of another dtype.
-        ValueError: shapes that do not belong together.
-    """
-    library, steps = LIBRARIES[type(x)], where == "lltm"
-    dtype, shape = library.dtype_name(x), tuple(x.shape)
-    if dtype not in FLOATS:
-        raise TypeError(expected(where, "input", f"have dtype {' or '.join(FLOATS)}", dtype))
-    for name, array in (("weights", weights), ("bias", bias), *states.items()):
-        if library.dtype_name(array) != dtype:
-            raise TypeError(expected(where, name, f"have dtype {dtype}, as `input`", library.dtype_name(array)))
-    if len(shape) != 2 + steps:
-        raise ValueError(expected(where, "input", f"have shape {'(T, B, F)' if steps else '(B, F)'}", shape))
-    for name, array in states.items():
-        if len(array.shape) != 2 or array.shape[0] != shape[-2]:
-            wanted = f"have shape ({shape[-2]}, S), as `input` has {shape[-2]} rows{' a step' if steps else ''}"
-            raise ValueError(expected(where, name, wanted, tuple(array.shape)))
-    state = next(iter(states.values())).shape[1]
-    for name, array in states.items():
-        if array.shape[1] != state:
-            raise ValueError(expected(where, name, f"have {state} columns, as the other state", tuple(array.shape)))
-    if tuple(weights.shape) != (3 * state, shape[-1] + state):
-        wanted = f"have shape (3·S, F + S) = {(3 * state, shape[-1] + state)}"
-        raise ValueError(expected(where, "weights", wanted, tuple(weights.shape)))
-    if tuple(bias.shape) != (3 * state,):
-        raise ValueError(expected(where, "bias", f"have shape (3·S) = {(3 * state,)}", tuple(bias.shape)))
+check_cell = shape_check("lltm_cell", input="(B, F)", **PARAMETERS, old_h="(B, S)", old_cell="(B, S)")
+check_cell_backward = shape_check("lltm_cell_backward", input="(B, F)", **STEP, new_cell="(B, S)", gates="(B, 3 * S)")
+check_sequence = shape_check("lltm", input="(T, B, F)", **PARAMETERS, h0="(B, S)", c0="(B, S)")
+check_sequence_backward = shape_check(
+    "lltm_sequence_backward",
+    input="(T, B, F)",
+    **STEPS,
+    h0="(B, S)",
+    h="(T, B, S)",
+    cells="(T, B, S)",
+    gates="(T, B, 3 * S)",
+)
 
 
 def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
@@ -72,25 +37,3 @@ def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
         if tuple(state.shape[:-1]) != tuple(x.shape[:-1]) or len(state.shape) != len(x.shape):
             wanted = f"have shape {(*x.shape[:-1], 'S')}, as `input` has {tuple(x.shape)}".replace("'", "")
             raise ValueError(expected("lltm_cell", name, wanted, tuple(state.shape)))
-
-
-def check_results(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> None:
-    """Refuses results and gradients that are not of the shapes, and the input's dtype, that they have to be.
-
-    Args:
-        like: the input.
-        wanted: by name, an array or None, and its shape.
-
-    Raises:
-        ValueError: another shape.
-        TypeError: another dtype.
-    """
-    library = LIBRARIES[type(like)]
-    dtype = library.dtype_name(like)
-    for name, (array, shape) in wanted.items():
-        if array is None:
-            continue
-        if tuple(array.shape) != tuple(shape):
-            raise ValueError(expected(where, name, f"have shape {tuple(shape)}", tuple(array.shape)))
-        if library.dtype_name(array) != dtype:
-            raise TypeError(expected(where, name, f"have dtype {dtype}", library.dtype_name(array)))

@@ -7,7 +7,7 @@ host's time, of which a step has little.
 
 from typing import Any
 
-from .lltm import ABSENT, parts_of, pointwise_sizes, step_backward_kernel, step_kernel
+from .lltm import ABSENT, STEP, STEP_BACKWARD
 
 __all__ = ["backward", "forward"]
 
@@ -21,58 +21,41 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
         gates: (T, B, 3·S); h, cells: (T, B, S).
     """
     _, batch, state = h.shape
-    kernel = step_kernel(state, dtype)
-    sizes = (batch, state, *pointwise_sizes(kernel, state, batch))
+    kernel, threads = STEP.launch(dtype, batch, state)
     old_h, old_cell = first_h, first_c
     for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
         library.add_product(z, old_h, weights)
-        kernel.launch_vouched(None, old_cell, z, new_h, new_cell, *sizes)
+        kernel.launch_vouched(None, old_cell, z, new_h, new_cell, batch, state, *threads)
         old_h, old_cell = new_h, new_cell
 
 
 def backward(
-    library: Any,
-    grad_h: Any,
-    grad_last: Any,
-    grad_cells: Any,
-    grad_gates: Any,
-    weights: Any,
-    cells: Any,
-    gates: Any,
-    grad_z: Any,
-    grad_h0: Any,
-    grad_c0: Any,
-    dtype: str,
+    library: Any, given: Any, weights: Any, cells: Any, gates: Any, grad_z: Any, grad_h0: Any, grad_c0: Any, dtype: str
 ) -> None:
     """The gradients of the gates of all steps, and of h0 and c0.
 
     Args:
-        grad_h, grad_last, grad_cells, grad_gates: contiguous, each may be None. What comes from later steps is added to
-            the first.
+        given: those of h, the last h and c, c and the gates: contiguous, each may be None. What comes from later steps is
+            added to the first.
         weights: (3·S, S), those of h.
         cells, gates: what the forward gave; grad_z: (T, B, 3·S), to be written.
         grad_h0, grad_c0: (B, S), to be written, or None.
     """
     steps, batch, state = cells.shape
-    kernel = step_backward_kernel(state, dtype)
-    columns, _ = pointwise_sizes(kernel, state, batch)
-    parts, down = parts_of(kernel, dtype, library.device_index(cells), columns, batch)
-    sizes = (batch, state, parts, columns, parts * down)
-    dense = (1, state, 1)
+    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(cells))
+    sizes, dense = (batch, state, parts, *threads), (1, state, 1)
     # Two in turn, since a launch reads what the last one wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
-    made_h = library.empty((batch, state), dtype, cells) if grad_h is None else None
-    of_h, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in (grad_h, grad_cells, grad_gates))
+    made_h = library.empty((batch, state), dtype, cells) if given[0] is None else None
+    of_h, of_last, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in given)
     z, c, dz = list(gates), list(cells), list(grad_z)
-    dh, dc = (None, None) if grad_last is None else (grad_last[0], grad_last[1])
+    dh, dc = (None, None) if given[1] is None else of_last
     dh, dc = _sum(dh, of_h[-1]), _sum(dc, of_cells[-1])
     for t in range(steps - 1, -1, -1):
         before = made_c[t % 2] if t else grad_c0
-        h_given = (z[t], ABSENT) if dh is None else (dh, dense)
-        c_given = (z[t], ABSENT) if dc is None else (dc, dense)
-        kernel.launch_vouched(
-            h_given[0], c_given[0], of_gates[t], z[t], c[t], dz[t], before, None, h_given[1], c_given[1], *sizes
-        )
+        h_given, h_view = (z[t], ABSENT) if dh is None else (dh, dense)
+        c_given, c_view = (z[t], ABSENT) if dc is None else (dc, dense)
+        kernel.launch_vouched(h_given, c_given, of_gates[t], z[t], c[t], dz[t], before, None, h_view, c_view, *sizes)
         if t == 0:
             break
         if made_h is None:

@@ -7,15 +7,15 @@ A value is of an element, of a row or of a column. ``sum``, ``max`` and ``min`` 
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
 from .dtypes import DTYPES, FLOATS
 from .expressions import Statement, arithmetic, calls, kernel_name, names_in
-from .geometry import Rows
 from .kernel import Kernel
-from .layer_norm_plan import lanes_for, threads_for
+from .plans import lanes_for
+from .rows import RowsPlan
 
 __all__ = ["RowPlan", "RowProgram", "kernel_of", "plan_of", "text_of"]
 
@@ -346,43 +346,17 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
 
 
 @dataclass(frozen=True)
-class RowPlan:
-    """How a row is cut.
+class RowPlan(RowsPlan):
+    """How the rows of a program are cut.
 
     Attributes:
-        block: threads of a block.
-        row_threads: threads on one row.
-        lanes: elements of an access.
-        vectors: accesses of a thread.
-        full: a row fills every access of its threads.
         stream: a row does not fit registers; each pass reads it again.
-        min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
     """
 
-    block: int
-    row_threads: int
-    lanes: int
-    vectors: int
-    full: bool
-    stream: bool = False
-    min_blocks: int = 1
-
-    @property
-    def groups(self) -> int:
-        """Rows that a block works on at once."""
-        return self.block // self.row_threads
-
-    @property
-    def constants(self) -> dict[str, int]:
-        """Macros of the text."""
-        return {
-            "ROW_THREADS": self.row_threads,
-            "LANES": self.lanes,
-            "VECTORS": self.vectors,
-            "FULL": int(self.full),
-            "STREAM": int(self.stream),
-            "MIN_BLOCKS": self.min_blocks,
-        }
+    # Without defaults, so that each compilation says them.
+    min_blocks: int = field(kw_only=True)
+    full: bool = field(kw_only=True)
+    stream: bool = field(kw_only=True)
 
 
 @cache
@@ -407,21 +381,17 @@ def plan_of(n: int, dtype: str, held: Holding) -> RowPlan:
     """
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     lanes = lanes_for(n, itemsize)
-    accesses = max(n // lanes, 1)
     registers = (held.packed * max(lanes * itemsize, 4) + held.wide * lanes * acc) // 4
     resident = 1536 if registers <= (12 if itemsize == 2 else 8) else 1024 if registers <= 20 else 640
     few = (4, 512, resident) if registers <= 4 and not held.stores else (2, 512, resident)
     for vectors, most, threads_at_once in (few, (4, 1024 if registers <= 12 else 512, 0)):
-        threads = threads_for(accesses, vectors)
-        if threads <= most:
-            block = max(128 // threads, 1) * threads
-            min_blocks = max(1, threads_at_once // block) if itemsize < 8 else 1
-            return RowPlan(block, threads, lanes, vectors, threads * vectors * lanes == n, min_blocks=min_blocks)
-    return RowPlan(512, 512, lanes, 4, full=False, stream=True)
+        plan = RowPlan.of(n, lanes, vectors, block=128, min_blocks=1, stream=False)
+        if plan.row_threads <= most:
+            return replace(plan, min_blocks=max(1, threads_at_once // plan.block) if itemsize < 8 else 1)
+    return RowPlan(512, 512, lanes, 4, min_blocks=1, full=False, stream=True)
 
 
 def kernel_of(program: RowProgram, text: str, plan: RowPlan, dtype: str) -> Kernel:
     """The kernel for one cut of the rows, which is one for rows of this dtype."""
     choice = dict.fromkeys(("scalar_t", *(f"{x}_t" for x in (*program.rows, *program.columns))), dtype)
-    name, geometry = kernel_name(program.name), Rows("blocks", plan.block)
-    return Kernel(text, name, geometry, dtypes=FLOATS, constants=plan.constants, choices=[choice])
+    return plan.kernel(text, kernel_name(program.name), choice, geometry=plan.stay("blocks"), dtypes=FLOATS)

@@ -3,7 +3,7 @@
 //   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
 //
 //   s = x, or x + residual rounded to scalar_t      s: scalar_t (M, N)      arithmetic in acc_t      y: y_t (M, N)
-//   γ weight, β bias: weight_t (N), each may be absent      stats: acc_t (2, M), mean and rstd
+//   γ weight, β bias: weight_t (N), each may be absent      stats: acc_t (2, M), mean and rstd, or null
 //
 // Three ways, by the length of a row: in registers, several rows a block, or one in a cluster of blocks
 // (layer_norm_forward); blocks that stay, with the next rows on their way (_wide, sm_90 and later); and rows that fit
@@ -21,6 +21,7 @@
 #ifndef RESIDUAL
 #define RESIDUAL 0
 #endif
+
 
 // γ and β. Blocks that stay for many rows keep their part in shared memory (AFFINE_SHARED): what L1 has left beside that
 // would not hold it, and to read it from L2 for each row takes twice the bandwidth of the row.
@@ -111,23 +112,24 @@ __device__ __forceinline__ Packed<scalar_t> load_sum(
 #endif
 }
 
-extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward(
-    const x_t* __restrict__ x,                // (M, N)
-    const residual_t* __restrict__ residual,  // (M, N) or null
-    const weight_t* __restrict__ weight,      // (N) or null
-    const weight_t* __restrict__ bias,        // (N) or null
-    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
-    y_t* __restrict__ y,                      // (M, N)
-    acc_t* __restrict__ stats,                // (2, M)
-    long long M, long long N, acc_t eps) {
-    const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+// What the warps on a row, or the blocks of its cluster, tell each other of it.
+#if CLUSTER > 1
+typedef Meeting<Moments> Parts;
+#else
+typedef Moments Parts[ROWS_EACH][GROUPS][PARTS];
+#endif
+
+// The rows of a group.
+template <typename Vectors>
+__device__ __forceinline__ void forward_rows(
+    const x_t* x, const residual_t* residual, const weight_t* weight, const weight_t* bias, scalar_t* sum, y_t* y,
+    acc_t* stats, long long M, long long N, acc_t eps, Parts& parts, Vectors vectors) {
     const Columns columns = columns_of_block(N);
     const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid() * ROWS_EACH;
     const int rows = M - first < ROWS_EACH ? static_cast<int>(M - first) : ROWS_EACH;  // none, or less, in the last block
 #if CLUSTER > 1
-    __shared__ Meeting<Moments> meeting;
-    if (threadIdx.x == 0) meeting.open();
+    if (threadIdx.x == 0) parts.open();
     __cluster_barrier_arrive();
 #endif
     Packed<scalar_t> held[ROWS_EACH][VECTORS];
@@ -142,11 +144,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of<y_t>(held[r], r < rows, columns);
 #if CLUSTER > 1
     __cluster_barrier_wait();
-    meeting.tell(moments[0], 0);
-    moments[0] = combine(meeting.ask(0), acc_t(columns.n), one_by_n);
+    parts.tell(moments[0], 0);
+    moments[0] = combine(parts.ask(0), acc_t(columns.n), one_by_n);
 #else
     if constexpr (PARTS > 1) {
-        __shared__ Moments parts[ROWS_EACH][GROUPS][PARTS];
         if (threadIdx.x % 32 == 0)
 #pragma unroll
             for (int r = 0; r < ROWS_EACH; ++r) parts[r][group_of_block()][threadIdx.x / 32 % ROW_WARPS] = moments[r];
@@ -159,10 +160,32 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #pragma unroll
     for (int r = 0; r < ROWS_EACH; ++r) {
         of[r] = Normalizer(moments[r], one_by_n, eps);
-        if (r < rows && columns.of(0) == 0) store_stats(stats, first + r, M, moments[r], of[r].rstd);
+        if (stats && r < rows && columns.of(0) == 0) store_stats(stats, first + r, M, moments[r], of[r].rstd);
     }
     const Affine affine{weight, bias, vectors, nullptr};
     write_normalized<ROWS_EACH>(held, of, rows, columns, affine, y + first * N, N);
+}
+
+__device__ __noinline__ void unaligned_rows(
+    const x_t* x, const residual_t* residual, const weight_t* weight, const weight_t* bias, scalar_t* sum, y_t* y,
+    acc_t* stats, long long M, long long N, acc_t eps, Parts& parts) {
+    forward_rows(x, residual, weight, bias, sum, y, stats, M, N, eps, parts, false);
+}
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward(
+    const x_t* __restrict__ x,                // (M, N)
+    const residual_t* __restrict__ residual,  // (M, N) or null
+    const weight_t* __restrict__ weight,      // (N) or null
+    const weight_t* __restrict__ bias,        // (N) or null
+    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
+    y_t* __restrict__ y,                      // (M, N)
+    acc_t* __restrict__ stats,                // (2, M) or null
+    long long M, long long N, acc_t eps) {
+    __shared__ Parts parts;
+    const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
+    if (!ALIGNED_APART) forward_rows(x, residual, weight, bias, sum, y, stats, M, N, eps, parts, vectors);
+    else if (vectors) forward_rows(x, residual, weight, bias, sum, y, stats, M, N, eps, parts, Always());
+    else unaligned_rows(x, residual, weight, bias, sum, y, stats, M, N, eps, parts);
 }
 
 // Blocks that stay. The next rows are on their way while a row's moments meet and while it is written.
@@ -173,7 +196,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     const weight_t* __restrict__ bias,        // (N) or null
     scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
     y_t* __restrict__ y,                      // (M, N)
-    acc_t* __restrict__ stats,                // (2, M)
+    acc_t* __restrict__ stats,                // (2, M) or null
     long long M, long long N, long long groups, acc_t eps) {
     __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
     __shared__ Meeting<Moments> meeting;
@@ -226,7 +249,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         meeting.tell(moments_of<y_t>(held[0], true, columns), turn);
         const Moments moments = combine(meeting.ask(turn), acc_t(columns.n), one_by_n);
         const Normalizer of[1] = {Normalizer(moments, one_by_n, eps)};
-        if (columns.of(0) == 0) store_stats(stats, row, M, moments, of[0].rstd);
+        if (stats && columns.of(0) == 0) store_stats(stats, row, M, moments, of[0].rstd);
         write_normalized<1>(held, of, 1, columns, affine, y + row * N, N);
     }
 }
@@ -239,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     const weight_t* __restrict__ bias,        // (N) or null
     scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
     y_t* __restrict__ y,                      // (M, N)
-    acc_t* __restrict__ stats,                // (2, M)
+    acc_t* __restrict__ stats,                // (2, M) or null
     long long M, long long N, acc_t eps) {
     __shared__ Moments parts[PARTS];
     const bool vectors = all_aligned(x, residual, weight, bias, sum, y);
@@ -257,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     const acc_t one_by_n = acc_t(1) / acc_t(N);
     moments = combine(parts, acc_t(N), one_by_n);
     const Normalizer of[1] = {Normalizer(moments, one_by_n, eps)};
-    if (threadIdx.x == 0) store_stats(stats, row, M, moments, of[0].rstd);
+    if (stats && threadIdx.x == 0) store_stats(stats, row, M, moments, of[0].rstd);
     const Affine affine{weight, bias, vectors, nullptr};
     for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE) {
 #pragma unroll

@@ -120,20 +120,20 @@ struct ColumnGradients {
     }
 };
 
-// As many groups as run at once, each taking every groups-th row. A thread keeps its columns, so its part of dL/dγ and
-// dL/dβ grows in registers over all rows of the group. The next row is on its way while this one is summed.
-//
-// Without dL/dx nothing has to be summed over a row: each block has a slice, and so many blocks share a row.
-extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward(
-    const y_t* __restrict__ grad_y,         // (M, N)
-    const scalar_t* __restrict__ s,         // (M, N)
-    const acc_t* __restrict__ stats,        // (2, M)
-    const weight_t* __restrict__ weight,    // (N) or null
-    const scalar_t* __restrict__ grad_sum,  // (M, N) or null
-    scalar_t* __restrict__ grad_x,          // (M, N) or null
-    acc_t* __restrict__ partial,            // (2, parts, N) or null
-    long long M, long long N, long long parts, long long blocks) {
-    const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x);
+// Where the warps on a row, or the blocks of its cluster, tell each other its sums: two tables, since a thread may still be
+// reading one when another is a barrier ahead.
+#if CLUSTER > 1
+typedef Meeting<TwoSums> Parts;
+#else
+typedef TwoSums Parts[2][GROUPS][PARTS];
+#endif
+
+// The rows of a group.
+template <typename Vectors>
+__device__ __forceinline__ void backward_rows(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, const weight_t* weight, const scalar_t* grad_sum,
+    scalar_t* grad_x, acc_t* partial, long long M, long long N, long long parts, long long blocks, Parts& meeting,
+    Vectors vectors) {
     Columns columns = columns_of_block(N);
     long long part = blockIdx.x / CLUSTER;
     if (!WANT_X) {
@@ -160,11 +160,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     };
     fetch(first);
 #if CLUSTER > 1
-    __shared__ Meeting<TwoSums> meeting;
     if (threadIdx.x == 0) meeting.open();
     sync_row_blocks();
-#else
-    __shared__ TwoSums table[2][GROUPS][PARTS];
 #endif
     unsigned turn = 0;
     // All groups of a block go round as often, since they share barriers.
@@ -189,8 +186,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         sum_parts(meeting.ask(turn), sums);
 #else
         if constexpr (PARTS > 1) {
-            // Two tables: a thread may still be reading one when another is a barrier ahead.
-            TwoSums* mine = table[turn % 2][group_of_block()];
+            TwoSums* mine = meeting[turn % 2][group_of_block()];
             if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32 % ROW_WARPS] = {sums[0], sums[1]};
             __syncthreads();
             sum_parts(mine, sums);
@@ -206,6 +202,34 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
             }
     }
     if (WANT_AFFINE) gradients.leave(partial, columns, part, parts);
+}
+
+__device__ __noinline__ void unaligned_rows(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, const weight_t* weight, const scalar_t* grad_sum,
+    scalar_t* grad_x, acc_t* partial, long long M, long long N, long long parts, long long blocks, Parts& meeting) {
+    backward_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting, false);
+}
+
+// As many groups as run at once, each taking every groups-th row. A thread keeps its columns, so its part of dL/dγ and
+// dL/dβ grows in registers over all rows of the group. The next row is on its way while this one is summed.
+//
+// Without dL/dx nothing has to be summed over a row: each block has a slice, and so many blocks share a row.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward(
+    const y_t* __restrict__ grad_y,         // (M, N)
+    const scalar_t* __restrict__ s,         // (M, N)
+    const acc_t* __restrict__ stats,        // (2, M)
+    const weight_t* __restrict__ weight,    // (N) or null
+    const scalar_t* __restrict__ grad_sum,  // (M, N) or null
+    scalar_t* __restrict__ grad_x,          // (M, N) or null
+    acc_t* __restrict__ partial,            // (2, parts, N) or null
+    long long M, long long N, long long parts, long long blocks) {
+    __shared__ Parts meeting;
+    const bool vectors = all_aligned(grad_y, s, weight, grad_sum, grad_x);
+    if (!ALIGNED_APART)
+        backward_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting, vectors);
+    else if (vectors)
+        backward_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting, Always());
+    else unaligned_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting);
 }
 
 // As layer_norm_forward_wide: the next row is summed while a row's sums meet. A row is read from its stage a second time,

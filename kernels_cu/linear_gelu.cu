@@ -1,10 +1,71 @@
-// The gradient of y = gelu(z), z = x·Wᵀ + b, up to the matrix products: one pass over what the layer's output takes.
+// y = gelu(z), z = x·Wᵀ + b, and its gradient, but for the matrix products: one pass each over what the layer's output takes.
 //
+//   z = x·Wᵀ + b                y = gelu(z)
 //   dL/dz = dL/dy·gelu'(z)      dL/db = Σ_m dL/dz, the sums of its columns      (then dL/dx = dL/dz·W, dL/dW = dL/dzᵀ·x)
 //
-//   dL/dy, z, dL/dz: scalar_t (M, N)      dL/db: scalar_t (N)      arithmetic in acc_t      TANH: 0 or 1, see gelu.cu
+//   y, z and their gradients: scalar_t (M, N)      b, dL/db: scalar_t (N)      arithmetic in acc_t      TANH: 0 or 1, see gelu.cu
 #include "gelu.cuh"
 #include "columns.cuh"
+
+// The forward's: ABREAST accesses of LANES columns by as many rows a block as make 256 threads
+#ifndef ABREAST
+#define ABREAST 32
+#endif
+
+constexpr long long DOWN = 256 / ABREAST;
+
+// Writes an access by one instruction: of an assignment in a loop over rows the compiler makes one a word.
+template <bool VECTORS> __device__ __forceinline__ void store_row(scalar_t* p, const Packed<scalar_t>& packed) {
+    constexpr int BYTES = Packed<scalar_t>::BYTES;
+    if constexpr (VECTORS && BYTES == 16)
+        __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
+    else if constexpr (VECTORS && BYTES == 8)
+        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
+    else store_packed(p, packed, VECTORS);
+}
+
+// A thread keeps the bias of its columns, and has ROWS_EACH rows on their way before it uses the first. Aligned rows and
+// others have loops of their own, or the instructions of both are issued for each.
+template <bool VECTORS>
+__device__ __forceinline__ void finish_rows(
+    const scalar_t* __restrict__ bias, scalar_t* __restrict__ z, scalar_t* __restrict__ y, long long M, long long N) {
+    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES, step = gridDim.y * DOWN;
+    if (column >= N) return;
+    const Packed<scalar_t> b = load_packed(bias + column, VECTORS);
+    for (long long row = blockIdx.y * DOWN + threadIdx.y; row < M; row += ROWS_EACH * step) {
+        Packed<scalar_t> held[ROWS_EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; ++i)
+            if (row + i * step < M) held[i] = load_packed(z + (row + i * step) * N + column, VECTORS);
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; ++i) {
+            if (row + i * step >= M) break;
+            const long long at = (row + i * step) * N + column;
+            acc_t v[LANES];
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) v[k] = held[i][k] + b[k];
+            Packed<scalar_t> packed;
+            packed.set(v);
+            store_row<VECTORS>(z + at, packed);
+            // Of z as it is kept, and as the gradient will read it.
+#pragma unroll
+            for (int k = 0; k < LANES; ++k) v[k] = gelu(packed[k]);
+            packed.set(v);
+            store_row<VECTORS>(y + at, packed);
+        }
+    }
+}
+
+// z comes as x·Wᵀ, and leaves with the bias.
+extern "C" __global__ void __launch_bounds__(256) linear_gelu_forward(
+    const scalar_t* __restrict__ bias,  // (N)
+    scalar_t* __restrict__ z,           // (M, N)
+    scalar_t* __restrict__ y,           // (M, N)
+    long long M, long long N, long long columns, long long rows) {
+    const bool vectors = aligned<LANES>(z) && aligned<LANES>(bias) && aligned<LANES>(y);
+    if (vectors || LANES == 1) finish_rows<true>(bias, z, y, M, N);
+    else finish_rows<false>(bias, z, y, M, N);
+}
 
 struct GradientAndInput {
     Packed<scalar_t> grad_y, z;

@@ -32,6 +32,17 @@
 #define FULL 0
 #endif
 
+// 1 where aligned rows have code of their own, in which nothing is asked for each access and loads go out in one go, and
+// other rows are a call away. It pays with most cuts; with some, registers run short.
+#ifndef ALIGNED_APART
+#define ALIGNED_APART 0
+#endif
+
+// Aligned, as a constant.
+struct Always {
+    __device__ __forceinline__ constexpr operator bool() const { return true; }
+};
+
 #if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
 #else

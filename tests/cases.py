@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autograd_bridge as bridge
+from cupyops.torch.layer_norm import _layer_norm_inference
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -153,6 +154,16 @@ CASES = [
         lambda x: bridge.layer_norm(x, _last(x)),
         lambda x: F.layer_norm(x, _last(x)),
         torch.ops.cupyops.layer_norm.default,
+        lambda x: (x, None, None, _last(x), 1e-5),
+        1,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "layer_norm_inference",
+        lambda x: _layer_norm_inference(x, None, None, _last(x), 1e-5),
+        lambda x: F.layer_norm(x, _last(x)),
+        torch.ops.cupyops.layer_norm_inference.default,
         lambda x: (x, None, None, _last(x), 1e-5),
         1,
         elementwise=False,

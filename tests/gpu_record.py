@@ -29,7 +29,7 @@ RECORD = ROOT / "tests" / "gpu_record.json"
 LAUNCH_CODE = ("autograd_bridge.py", "cupyops/*.py", "cupyops/torch/*.py")
 NOT_LAUNCH_CODE = (
     *("__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"),
-    *("check*.py", "bench*.py", "roofline.py", "timing.py"),
+    *("check.py", "check_*.py", "bench*.py", "roofline.py", "timing.py"),
 )
 PATIENCE = 900  # seconds for a sanitizer
 TOOLS = {

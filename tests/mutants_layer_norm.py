@@ -25,7 +25,8 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("off by one in a row's bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
             ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + LANES"),
             ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
-            ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    meeting", "    meeting"),
+            ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    parts", "    parts"),
+            ("other rows taken for aligned", FORWARD, "else if (vectors) forward_rows", "else if (true) forward_rows"),
             ("wrong stride between rows", FORWARD, "y + r * N + columns.of(v)", "y + r * SLICE + columns.of(v)"),
             (
                 "result by way of the dtype of the rows",
@@ -47,6 +48,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("address of y cut to 32 bits", FORWARD, "y + first * N", "y + int(first * N)"),
             ("statistics interleaved", FORWARD, "stats[M + row] = rstd;", "stats[2 * row + 1] = rstd;"),
+            ("absent statistics written", FORWARD, "if (stats && r < rows && columns", "if (r < rows && columns"),
             ("stored mean without its rest", FORWARD, "= moments.mean + moments.rest;", "= moments.mean;"),
             ("one table for all groups", FORWARD, "parts[r][group_of_block()][", "parts[r][0]["),
             ("absent weights are 0", BOTH, "Packed<weight_t>::of(absent)", "Packed<weight_t>::of(acc_t(0))"),
@@ -86,6 +88,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
     "layer_norm_forward_wide": (
         "forward and wide",
         [
+            (
+                "absent statistics written",
+                FORWARD,
+                "if (stats && columns.of(0) == 0) store_stats(stats, row,",
+                "if (columns.of(0) == 0) store_stats(stats, row,",
+            ),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
             ("inverted phase of a stage", STAGES, "turn / STAGES % 2", "(turn / STAGES + 1) % 2"),
             ("stage not waited for", FORWARD, "        if (vectors) stages.wait(turn);\n", ""),
@@ -186,11 +194,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "sum, row * N + columns.of(v), vectors)",
                 "sum, int(row * N) + columns.of(v), vectors)",
             ),
+            ("absent statistics written", FORWARD, "if (stats && threadIdx.x == 0)", "if (threadIdx.x == 0)"),
             (
                 "statistics of the next row",
                 FORWARD,
-                "if (threadIdx.x == 0) store_stats(stats, row,",
-                "if (threadIdx.x == 0) store_stats(stats, row + 1,",
+                "threadIdx.x == 0) store_stats(stats, row,",
+                "threadIdx.x == 0) store_stats(stats, row + 1,",
             ),
             (
                 "no elements divided by",

@@ -34,8 +34,14 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             ("wrong derivative: slope without deviation", BACKWARD, "slope = -rstd * means[1]", "slope = -means[1]"),
             ("gradient of the sum subtracted", BACKWARD, "out[k] += more[k];", "out[k] -= more[k];"),
             ("x for its gradient in the sum of bias", BACKWARD, "grad_bias[k] += g[k];", "grad_bias[k] += s[k];"),
-            ("one table for two turns", BACKWARD, "table[turn % 2][group_of_block()]", "table[0][group_of_block()]"),
-            ("one table for all groups", BACKWARD, "table[turn % 2][group_of_block()]", "table[turn % 2][0]"),
+            ("other rows taken for aligned", BACKWARD, "else if (vectors)\n", "else if (true)\n"),
+            (
+                "one table for two turns",
+                BACKWARD,
+                "meeting[turn % 2][group_of_block()]",
+                "meeting[0][group_of_block()]",
+            ),
+            ("one table for all groups", BACKWARD, "meeting[turn % 2][group_of_block()]", "meeting[turn % 2][0]"),
             (
                 "dropped barrier",
                 BACKWARD,

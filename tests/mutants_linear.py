@@ -69,6 +69,46 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ),
         ],
     ),
+    "linear_gelu_forward": (
+        "on_the_way",
+        [
+            ("the bias left out", GELU_TEXT, "v[k] = held[i][k] + b[k];", "v[k] = held[i][k];"),
+            ("one bias for all columns of an access", GELU_TEXT, "held[i][k] + b[k]", "held[i][k] + b[0]"),
+            (
+                "the bias of the first columns",
+                GELU_TEXT,
+                "load_packed(bias + column, VECTORS)",
+                "load_packed(bias, VECTORS)",
+            ),
+            ("z kept without the bias", GELU_TEXT, "            store_row<VECTORS>(z + at, packed);\n", ""),
+            ("GELU of what the product was", GELU_TEXT, "v[k] = gelu(packed[k]);", "v[k] = gelu(held[i][k]);"),
+            ("GELU of z before it is rounded", GELU_TEXT, "v[k] = gelu(packed[k]);", "v[k] = gelu(v[k]);"),
+            (
+                "alignment of z not asked for",
+                GELU_TEXT,
+                "aligned<LANES>(z) && aligned<LANES>(bias)",
+                "aligned<LANES>(bias)",
+            ),
+            ("alignment of the bias not asked for", GELU_TEXT, "aligned<LANES>(bias) && ", ""),
+            ("alignment of y not asked for", GELU_TEXT, " && aligned<LANES>(y);", ";"),
+            (
+                "columns beyond the last",
+                GELU_TEXT,
+                "    if (column >= N) return;\n    const Packed",
+                "    const Packed",
+            ),
+            ("rows beyond the last read", GELU_TEXT, "if (row + i * step < M) held", "held"),
+            ("rows beyond the last written", GELU_TEXT, "            if (row + i * step >= M) break;\n", ""),
+            ("only the first turn", GELU_TEXT, "row < M; row += ROWS_EACH * step)", "row < M; row += M)"),
+            ("turns that overlap", GELU_TEXT, "row += ROWS_EACH * step)", "row += step)"),
+            (
+                "rows that are a step apart stored together",
+                GELU_TEXT,
+                "at = (row + i * step) * N",
+                "at = (row + i) * N",
+            ),
+        ],
+    ),
     "linear_gelu_backward": (
         "(gradient_of_gelu or alignment)",
         [

@@ -19,6 +19,7 @@ import cupyops
 from cupyops import driver, linear_plan
 from cupyops.arrays import LIBRARIES
 from cupyops.hopper_linear import hopper_kernel
+from cupyops.linear_gelu import FORWARD
 from cupyops.tensor_map import tensor_map
 
 PLANTED = """
@@ -84,7 +85,9 @@ def run() -> int:
             cupyops.linear_backward(grad)
             for form in ("none", "tanh"):
                 cupyops.linear_gelu_backward(grad, grad, approximate=form)
-            calls += 3
+                kernel, sizes = FORWARD[form].launch(dtype, m, n)
+                kernel(grad[0].copy(), grad.copy(), cupy.empty_like(grad), m, n, *sizes)
+            calls += 5
         for few in (1, 3):
             few_rows, many = cupy.ones((few, 2048), dtype=dtype), cupy.ones((1024, 2048), dtype=dtype)
             if dtype != "float64":

@@ -28,6 +28,7 @@ from cupyops.arrays import (
     is_dense,
     library_of,
     numpy_dtype,
+    on_any_arrays,
 )
 from cupyops.dtypes import DTYPES
 
@@ -110,6 +111,28 @@ def test_subclasses_belong_to_the_library_of_their_base() -> None:
     assert library_of(torch.nn.Parameter(torch.ones(1))) is library
     assert library_of(torch.ones(1).as_subclass(Subclass)) is library  # type: ignore[no-untyped-call]
     assert Subclass in LIBRARIES  # and is looked up once
+
+
+def test_a_function_of_any_arrays_converts_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cupyops.arrays.as_cupy", lambda x, where, argument: (x, where, argument))
+
+    @on_any_arrays("x", "bias?", "more?")
+    def combine(x: Any, factor: Any, bias: Any = None, *, more: Any = None, plain: Any = (1,)) -> Any:
+        """Says what it got."""
+        return x, factor, bias, more, plain
+
+    assert combine(1, 2) == ((1, "combine", "x"), 2, None, None, (1,))
+    assert combine(None, factor=2, more=3)[0] == (None, "combine", "x")
+    assert combine(1, 2, 3, more=4, plain=5) == (
+        (1, "combine", "x"),
+        2,
+        (3, "combine", "bias"),
+        (4, "combine", "more"),
+        5,
+    )
+    assert combine.__doc__ == "Says what it got."
+    with pytest.raises(TypeError, match=r"combine\(\) missing 1 required positional argument: 'factor'"):
+        combine(1)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_both_commands_are_where_ci_looks() -> None:
         "kernels_cu",
         "cupyops.kernel",
         "cupyops.broadcasting",
+        "cupyops.shapes",
+        "cupyops.tiles",
         "cupyops.tuned",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
         "cupyops.fast_lane",

@@ -12,6 +12,7 @@ from support import alike
 from torch import Tensor
 
 import cupyops
+import kernels_cu
 from autograd_bridge import GELU, add2, gelu
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 
@@ -335,10 +336,15 @@ with cupyops.debug_mode():
 
 def test_vectors_and_single_elements_give_the_same_bits() -> None:
     kernels = [
-        Kernel(cupyops.gelu.__globals__["kernels_cu"].source("gelu"), "gelu_forward", Elementwise("n", block, vectors),
-               dtypes=("float16",), constants={"TANH": 0})
+        Kernel(
+            kernels_cu.source("gelu"),
+            "gelu_forward",
+            Elementwise("n", block, vectors),
+            dtypes=("float16",),
+            constants={"TANH": 0},
+        )
         for block, vectors in ((32, 1), (128, 2), (256, 4))
-    ]  # fmt: skip
+    ]
     x = torch.randn(100_003, device="cuda").half()
     wanted = gelu(x)
     for kernel in kernels:

@@ -78,7 +78,7 @@ class Taken:
         monkeypatch.setattr(driver, "capability", lambda device: 90)
         monkeypatch.setattr(driver, "multiprocessors", lambda device: 132)
         monkeypatch.setattr(module, "tensor_map", lambda address, *rest, simulated: (address % 16, *rest, simulated))
-        monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
+        monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
         for kernel in (hopper_kernel(LONG, "none"), hopper_kernel(LONG, "tanh")):
             monkeypatch.setattr(kernel, "resident_blocks", lambda types, device: 132)
@@ -86,8 +86,9 @@ class Taken:
 
     def takes(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> bool:
         library = OnAGpu()
-        found = module.linear_gelu_by_matrix_units(library, x, weight, bias, approximate)
-        return found is not None
+        if not module.worth_a_look(library, x, approximate):
+            return False
+        return module.linear_gelu_by_matrix_units(library, x, weight, bias, approximate) is not None
 
 
 class OnAGpu:
@@ -153,9 +154,9 @@ def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_products_and_other_gpus_are_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken(monkeypatch)
     x, weight = torch.zeros(64, 32, dtype=torch.bfloat16), torch.zeros(16, 32, dtype=torch.bfloat16)
-    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 64 * 32 + 1)
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 64 * 32 + 1)
     assert not taken.takes(x, weight)
-    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 64 * 32)
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 64 * 32)
     assert taken.takes(x, weight)
     asked: list[tuple[int, ...]] = []
     monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: asked.append(a))
@@ -181,7 +182,7 @@ def sm_90(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """The matrix kernel, cut either way, for everything it can do, on the GPUs that it runs on."""
     if (capability := driver.capability(0)) != 90:
         pytest.skip(f"hopper_linear runs on sm_90 alone, and this GPU is sm_{capability}")
-    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
     monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: request.param)
 
 

@@ -317,7 +317,7 @@ def test_dtypes_that_do_not_belong_together_are_refused(device: str) -> None:
         layer_norm(x.long(), 3)
     with pytest.raises(TypeError, match=r"layer_norm: `weight` must be a Tensor or None, got list"):
         layer_norm(x, 3, [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match=r"add_layer_norm: `residual` must have x's shape \(2, 3\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"add_layer_norm: `residual` must have shape \(2, 3\), got \(3,\)"):
         add_layer_norm(x, x[0], 3)
     layer_norm(x, 3)
 
@@ -325,7 +325,7 @@ def test_dtypes_that_do_not_belong_together_are_refused(device: str) -> None:
 def test_backward_refuses_operands_that_do_not_belong_together(device: str) -> None:
     x = torch.randn(4, 6, device=device)
     stats = torch.ones(2, 4, 1, device=device)
-    with pytest.raises(ValueError, match=r"layer_norm_backward: `grad_y` must have x's shape \(4, 6\), got \(6, 4\)"):
+    with pytest.raises(ValueError, match=r"layer_norm_backward: `grad_y` must have shape \(4, 6\), got \(6, 4\)"):
         layer_norm_backward(x.t(), x, stats, 6)
     with pytest.raises(ValueError, match=r"`stats` must have shape \(2, 4, 1\), got \(4, 1\)"):
         layer_norm_backward(x, x, stats[0], 6)

@@ -16,8 +16,8 @@ def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
     found = []
     for n in LENGTHS:
         for weight_bytes in {size, 4} if size == 2 else {size}:
-            found += [(n, forward_plan(n, dtype, inputs * size, weight_bytes, capability)) for inputs in (1, 2)]
-            found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, portable=True)))
+            found += [(n, forward_plan(n, dtype, inputs * size, weight_bytes, capability, size)) for inputs in (1, 2)]
+            found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, size, portable=True)))
             found.append((n, backward_plan(n, dtype, weight_bytes, capability, grad_sum=True)))
             for result_bytes in (2, 4, 8):
                 found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, result_bytes)))
@@ -54,7 +54,7 @@ def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
 def test_a_row_fits_unless_it_streams(dtype: str, capability: int) -> None:
     size = DTYPES[dtype].itemsize
     for n in LENGTHS:
-        for plan in (forward_plan(n, dtype, size, size, capability), backward_plan(n, dtype, size, capability)):
+        for plan in (forward_plan(n, dtype, size, size, capability, size), backward_plan(n, dtype, size, capability)):
             assert plan.kind == "streaming" or plan.slice * plan.cluster >= n
             if capability < 90:
                 assert plan.cluster == 1
@@ -68,14 +68,14 @@ def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
 
 
 def test_streaming_is_for_what_fits_nowhere() -> None:
-    assert forward_plan(262_144, "float32", 4, 4, 90).kind == "wide"
-    assert forward_plan(262_144, "float32", 4, 4, 90, portable=True).kind == "registers"
-    assert forward_plan(262_144, "float32", 8, 4, 90).kind == "registers", "stages of two arrays would not fit"
-    assert forward_plan(262_144, "float32", 4, 4, 120).kind == "registers", "a multiprocessor of less shared memory"
-    assert forward_plan(65_536, "float32", 4, 4, 90).kind == "wide"
-    assert forward_plan(65_536, "float32", 4, 4, 80).kind == "streaming"
-    assert forward_plan(2**20, "float32", 4, 4, 90).kind == "streaming"
-    assert forward_plan(100_003, "bfloat16", 2, 2, 90).kind == "streaming", "an odd row takes no bulk copies"
+    assert forward_plan(262_144, "float32", 4, 4, 90, 4).kind == "wide"
+    assert forward_plan(262_144, "float32", 4, 4, 90, 4, portable=True).kind == "registers"
+    assert forward_plan(262_144, "float32", 8, 4, 90, 4).kind == "registers", "stages of two arrays would not fit"
+    assert forward_plan(262_144, "float32", 4, 4, 120, 4).kind == "registers", "a multiprocessor of less shared memory"
+    assert forward_plan(65_536, "float32", 4, 4, 90, 4).kind == "wide"
+    assert forward_plan(65_536, "float32", 4, 4, 80, 4).kind == "streaming"
+    assert forward_plan(2**20, "float32", 4, 4, 90, 4).kind == "streaming"
+    assert forward_plan(100_003, "bfloat16", 2, 2, 90, 2).kind == "streaming", "an odd row takes no bulk copies"
     assert backward_plan(65_536, "float32", 4, 90).kind == "wide"
     assert backward_plan(2**18, "float32", 4, 90).kind == "streaming"
 
@@ -87,11 +87,11 @@ def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
     assert (narrow.kind, narrow.shared) == ("wide", narrow.stages * narrow.slice * (4 + 2))
     assert wide.kind == "registers", "stages of float64 would not fit"
     assert backward_plan(2**16, "float32", 4, 90, 8).kind == "streaming"
-    assert forward_plan(4096, "bfloat16", 2, 2, 90) == forward_plan(4096, "bfloat16", 2, 2, 90, 4)
+    assert forward_plan(4096, "bfloat16", 2, 2, 90, 2) == forward_plan(4096, "bfloat16", 2, 2, 90, 4)
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:
-    plan = forward_plan(1024, "float32", 4, 4, 90)
+    plan = forward_plan(1024, "float32", 4, 4, 90, 4)
     kernel = forward_kernel(plan, "float32", False)
     assert isinstance(kernel.geometry, Rows)
     assert kernel.geometry.each == plan.groups * plan.rows_each

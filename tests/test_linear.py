@@ -304,11 +304,9 @@ def test_backward_refuses_operands_that_do_not_belong_together(device: str) -> N
         TypeError, match=r"linear_backward: `x` must have dtype .*float32, as `grad_y` has, got .*float64"
     ):
         linear_backward(grad, x.double(), weight)
-    with pytest.raises(ValueError, match=r"linear_gelu_backward: `z` must have grad_y's shape \(3, 6\), got \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"linear_gelu_backward: `z` must have shape \(3, 6\), got \(3, 5\)"):
         linear_gelu_backward(grad, x)
-    with pytest.raises(
-        TypeError, match=r"linear_gelu_backward: `z` must have dtype .*float32, as `grad_y` has, got .*float16"
-    ):
+    with pytest.raises(TypeError, match=r"linear_gelu_backward: `z` must have dtype float32, got float16"):
         linear_gelu_backward(grad, grad.half())
     with pytest.raises(ValueError, match=r"linear_gelu_backward: `x` must have shape \(3, K\), .*, got \(2, 5\)"):
         linear_gelu_backward(grad, grad, x[:2], weight)

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from cupyops.linear_plan import bias_gradient_pays, column_plan, narrow_plan
+from cupyops.columns import SUMS, column_cut
+from cupyops.linear_plan import GELU_SUMS, bias_gradient_pays, narrow_plan
 
 SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
 ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
@@ -15,17 +16,18 @@ ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
 @pytest.mark.parametrize(("capability", "multiprocessors"), [(70, 80), (80, 108), (90, 4), (90, 132)])
 def test_every_plan_covers_its_matrix(itemsize: int, gelu: bool, capability: int, multiprocessors: int) -> None:
     for m, n in itertools.product(ROWS, SIZES):
-        plan = column_plan(m, n, itemsize, capability, multiprocessors, gelu=gelu)
+        works = GELU_SUMS if gelu else SUMS
+        plan, groups, tiles = column_cut(m, n, itemsize, capability, multiprocessors, works)
         assert n % plan.lanes == 0
         assert plan.lanes * itemsize <= 16
         assert plan.block % plan.width == 0
         strips = -(-n // (plan.width * plan.lanes))
-        assert plan.tiles == strips * plan.groups
-        assert plan.cluster == 1 or (capability >= 90 and plan.groups == 1)
+        assert tiles == strips * groups
+        assert plan.cluster == 1 or (capability >= 90 and groups == 1)
         assert plan.cluster in (1, 2, 4, 8)
         # Every group has a row; partial sums outgrow neither the matrix nor the launch that adds them up.
-        assert plan.groups == 1 or plan.groups * plan.block // plan.width <= m + plan.block // plan.width
-        rest = column_plan(plan.groups, n, max(itemsize, 4), capability, multiprocessors, last=True)
+        assert groups == 1 or groups * plan.block // plan.width <= m + plan.block // plan.width
+        rest = column_cut(groups, n, max(itemsize, 4), capability, multiprocessors, one_group=True)
         assert rest.groups == 1
         shared = plan.block * plan.lanes * max(itemsize, 4) + plan.width * plan.lanes * max(itemsize, 4)
         assert shared <= 48 * 1024
@@ -41,9 +43,9 @@ def test_the_shapes_that_were_measured() -> None:
         (4096, 4096, 4): (128, 16, 4),
     }
     for (m, n, itemsize), way in ways.items():
-        plan = column_plan(m, n, itemsize, 90, 132)
+        plan = column_cut(m, n, itemsize, 90, 132).plan
         assert (plan.block, plan.width, plan.cluster) == way
-    assert column_plan(16_384, 3072, 2, 90, 132, gelu=True).groups == 22
+    assert column_cut(16_384, 3072, 2, 90, 132, GELU_SUMS).groups == 22
 
 
 @pytest.mark.parametrize(
@@ -58,20 +60,20 @@ def test_the_shapes_that_were_measured() -> None:
     + [(1, 4096, 4096, 8, 90), (1, 4096, 4096, 2, 80), (1, 4096, 4096, 4, 100)],
 )
 def test_what_is_left_to_the_library(few: int, rows: int, k: int, itemsize: int, capability: int) -> None:
-    assert narrow_plan(few, rows, k, itemsize, capability) is None
+    assert narrow_plan(True, few, rows, k, itemsize, capability) is None
 
 
 def test_few_rows_are_ours_on_the_gpu_that_was_measured() -> None:
     for few, itemsize in ((1, 2), (4, 2), (1, 4), (8, 4)):
         for rows in (4096, 16_384):
-            plan = narrow_plan(few, rows, 4096, itemsize, 90)
+            plan = narrow_plan(False, few, rows, 4096, itemsize, 90)
             assert plan is not None
             assert (plan.few, plan.lanes) == (few, 16 // itemsize)
 
 
 def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
     def way(few: int, n: int, itemsize: int, k: int | None = None) -> tuple[int, int] | None:
-        plan = narrow_plan(few, n, k or n, itemsize, 90, small=True)
+        plan = narrow_plan(True, few, n, k or n, itemsize, 90, small=True)
         return plan and (plan.rows_each, plan.split)
 
     assert [way(few, 64, size) for few in (1, 16) for size in (2, 4)] == [(1, 1)] * 4

@@ -307,19 +307,19 @@ def test_operands_that_do_not_belong_together_are_refused(device: str) -> None:
         (
             ValueError,
             (x, weights, bias, h[:1], c),
-            "lltm_cell: `old_h` must have shape (2, S), as `input` has 2 rows, got (1, 4)",
+            "lltm_cell: `old_h` must have shape (B, S) = (2, 4), got (1, 4)",
         ),
         (
             ValueError,
             (x, weights, bias, h, c[:, :3]),
-            "lltm_cell: `old_cell` must have 4 columns, as the other state, got (2, 3)",
+            "lltm_cell: `old_cell` must have shape (B, S) = (2, 4), got (2, 3)",
         ),
         (
             ValueError,
             (x, weights.t(), bias, h, c),
-            "lltm_cell: `weights` must have shape (3·S, F + S) = (12, 7), got (7, 12)",
+            "lltm_cell: `weights` must have shape (3 * S, S + F) = (12, 7), got (7, 12)",
         ),
-        (ValueError, (x, weights, bias[:4], h, c), "lltm_cell: `bias` must have shape (3·S) = (12,), got (4,)"),
+        (ValueError, (x, weights, bias[:4], h, c), "lltm_cell: `bias` must have shape (3 * S,) = (12,), got (4,)"),
         (
             ValueError,
             (x[0], weights, bias, h, c),
@@ -337,11 +337,11 @@ def test_backward_refuses_gradients_that_do_not_belong(device: str) -> None:
     x, weights, _, h, c = (t.detach() for t in operands((2, 3, 4), torch.float32, device))
     backward = torch.ops.cupyops.lltm_cell_backward
     gates = torch.zeros(2, 12, device=device)
-    with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (2, 4), got (4, 2)")):
+    with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (B, S) = (2, 4), got (4, 2)")):
         backward(h.t(), None, None, x, weights, h, c, gates, *(True,) * 5)
-    with pytest.raises(TypeError, match=r"`grad_cell` must have dtype float32, got float64"):
+    with pytest.raises(TypeError, match=r"`grad_cell` must have dtype float32, as `input`, got float64"):
         backward(None, c.double(), None, x, weights, h, c, gates, *(True,) * 5)
-    with pytest.raises(ValueError, match=re.escape("`gates` must have shape (2, 12), got (2, 8)")):
+    with pytest.raises(ValueError, match=re.escape("`gates` must have shape (B, 3 * S) = (2, 12), got (2, 8)")):
         backward(h, None, None, x, weights, h, c, gates[:, :8], *(True,) * 5)
 
 

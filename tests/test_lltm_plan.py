@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cupyops.lltm_plan import MOST_TURNS, Plan, most_rows, rows_of_team, sequence_plan, turns
+from cupyops.lltm_plan import MOST_TURNS, Plan, sequence_plan
 
 STATES = [*range(1, 300), *range(300, 1100, 7), 512, 768, 1024, 4096]
 EACH_WAY = pytest.mark.parametrize("forward", [True, False])
@@ -20,6 +20,7 @@ def test_a_plan_holds_every_unit_and_weight_once(forward: bool, capability: int)
             assert state > (128 if capability >= 90 else 64)
             continue
         blocks = plan.cluster * plan.team
+        assert plan.backward is not forward
         assert plan.units * blocks >= state
         assert plan.units * (blocks - 1) < state, "a block without a unit"
         assert plan.steps * 4 * plan.parts >= state
@@ -37,12 +38,12 @@ def test_a_plan_fits_a_multiprocessor(forward: bool, capability: int) -> None:
         plan = sequence_plan(state, forward, capability)
         if plan is None:
             continue
-        for rows in (1, most_rows(plan, forward)):
+        for rows in (1, plan.most_rows):
             plan = replace(plan, rows=rows)
             assert plan.block <= 512
             registers = min(255, 65536 // plan.block // 8 * 8)
             assert plan.weights + 40 <= registers
-            assert plan.shared(1 if forward else 3) <= (96 if capability < 80 else 160) * 1024
+            assert plan.shared <= (96 if capability < 80 else 160) * 1024
             assert plan.cluster <= 8
             assert plan.cluster == 1 or capability >= 90
 
@@ -65,29 +66,29 @@ def test_the_number_of_rows_changes_what_a_team_takes_and_nothing_else(forward: 
         plan = sequence_plan(state, forward, 90)
         assert plan is not None
         for batch in (1, 16, 64, 1000, 100_000):
-            chosen = rows_of_team(plan, forward, batch, 132)
+            chosen = plan.for_rows(batch, 132)
             assert replace(chosen, rows=1) == plan
             teams = 132 // (plan.cluster * plan.team)
             assert chosen.rows == 1 or -(-batch // (chosen.rows // 2)) > teams
-            assert chosen.rows == most_rows(plan, forward) or -(-batch // chosen.rows) <= teams
+            assert chosen.rows == plan.most_rows or -(-batch // chosen.rows) <= teams
 
 
 def test_turns_of_teams_all_over_the_gpu() -> None:
     plan = Plan(512, 16, 16, team=32, rows=4)
-    assert [turns(plan, batch, 132) for batch in (1, 16, 17, 64, 65)] == [1, 1, 2, 4, 5]
-    assert turns(plan, 8, 32) == 2
+    assert [plan.turns(batch, 132) for batch in (1, 16, 17, 64, 65)] == [1, 1, 2, 4, 5]
+    assert plan.turns(8, 32) == 2
     # The sizes of the benchmark that are to go in one launch.
     for state, batch in ((512, 16), (768, 16), (1024, 16)):
         for forward in (True, False):
             chosen = sequence_plan(state, forward, 90)
             assert chosen is not None
-            assert turns(rows_of_team(chosen, forward, batch, 132), batch, 132) <= MOST_TURNS
+            assert chosen.for_rows(batch, 132).turns(batch, 132) <= MOST_TURNS
 
 
 def test_bytes_of_shared_memory() -> None:
     # Two buffers of 2 rows of 24 units, padded to 32; the gates of the backward beside each other.
     plan = Plan(24, 6, 8, cluster=4, rows=2)
     assert plan.steps == 1
-    assert plan.shared(1) == 2 * 2 * 32 * 4
-    assert plan.shared(3) == 3 * plan.shared(1)
-    assert Plan(24, 12, 4, team=2, rows=2).shared(1) == 2 * 32 * 4
+    assert plan.shared == 2 * 2 * 32 * 4
+    assert replace(plan, backward=True).shared == 3 * plan.shared
+    assert Plan(24, 12, 4, team=2, rows=2).shared == 2 * 32 * 4

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from test_lltm import assert_as_accurate
 from torch import Tensor
 
 from cupyops.lltm_plan import Plan
+from cupyops.teams import TeamLaunch
 
 body = sys.modules["cupyops.lltm_sequence"]  # the package gives the function by this name
 op = torch.ops.cupyops.lltm
@@ -29,11 +31,24 @@ WAYS = {
 EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
+def taking(plan: Plan | None) -> Callable[..., TeamLaunch | None]:
+    """What finds the way, made to find this one for either direction."""
+
+    def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
+        if plan is None:
+            return None
+        one = replace(plan, backward=not forward)
+        launch: TeamLaunch = one.launch(body.kernel_of(one, dtype), batch, body.at_once(one, dtype, device))
+        return launch
+
+    return way
+
+
 @pytest.fixture
 def sized(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int, int]:
     """The sizes of a way, which the kernels are made to take."""
     *sizes, plan = WAYS[way]
-    monkeypatch.setattr(body, "way", lambda *_: plan)
+    monkeypatch.setattr(body, "way", taking(plan))
     return tuple(sizes)  # type: ignore[return-value]
 
 
@@ -145,7 +160,7 @@ def test_rows_shared_in_another_way_give_the_same_bits(
     found = []
     for rows, groups in ((1, 1), (2, 1), (4, 2)):
         plan = Plan(20, 20, 8, rows=rows, groups=groups)
-        monkeypatch.setattr(body, "way", lambda *_, plan=plan: plan)
+        monkeypatch.setattr(body, "way", taking(plan))
         h, _, cells, gates = op(*inputs)
         back = torch.ops.cupyops.lltm_backward(
             h, None, None, None, *inputs[:2], inputs[3], h, cells, gates, *(True,) * 5
@@ -165,7 +180,7 @@ def test_gradients_and_gradients_of_gradients(device: str) -> None:
 def test_subsets_of_inputs_that_require_grad(device: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(6, 6, 8)
     for chosen in (plan, None):
-        monkeypatch.setattr(body, "way", lambda *_, chosen=chosen: chosen)
+        monkeypatch.setattr(body, "way", taking(chosen))
         drawn = operands((3, 4, 2, 6), torch.float32, device)
         ours = [x.detach().requires_grad_(bool(wanted >> i & 1)) for i, x in enumerate(drawn)]
         theirs = [x.detach().requires_grad_(x.requires_grad) for x in ours]

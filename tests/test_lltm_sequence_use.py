@@ -202,7 +202,7 @@ def test_operands_that_do_not_belong_together_are_refused(device: str) -> None:
         (
             ValueError,
             lambda: lltm(x, None, weights[:, 1:], bias),
-            "lltm: `weights` must have shape (3·S, F + S) = (12, 7), got (12, 6)",
+            "lltm: `weights` must have shape (3 * S, S + F) = (12, 7), got (12, 6)",
         ),
         (
             TypeError,
@@ -217,7 +217,7 @@ def test_operands_that_do_not_belong_together_are_refused(device: str) -> None:
         (
             ValueError,
             lambda: op(x, weights, bias, h[:1], c),
-            "lltm: `h0` must have shape (2, S), as `input` has 2 rows a step, got (1, 4)",
+            "lltm: `h0` must have shape (B, S) = (2, 4), got (1, 4)",
         ),
         (
             ValueError,
@@ -252,7 +252,7 @@ def test_backward_refuses_gradients_that_do_not_belong(device: str) -> None:
     x, weights, bias, h0, c0 = (t.detach() for t in operands((3, 2, 3, 4), torch.float32, device))
     h, last, cells, gates = op(x, weights, bias, h0, c0)
     backward = torch.ops.cupyops.lltm_backward
-    with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (3, 2, 4), got (2, 4)")):
+    with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (T, B, S) = (3, 2, 4), got (2, 4)")):
         backward(h0, None, None, None, x, weights, h0, h, cells, gates, *(True,) * 5)
-    with pytest.raises(TypeError, match=r"`grad_last` must have dtype float32, got float64"):
+    with pytest.raises(TypeError, match=r"`grad_last` must have dtype float32, as `input`, got float64"):
         backward(None, last.double(), None, None, x, weights, h0, h, cells, gates, *(True,) * 5)

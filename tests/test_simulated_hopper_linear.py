@@ -110,7 +110,7 @@ def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPa
         assert {launch.kernel.name for launch in noted} == {"hopper_linear" if taken else "gelu_forward"}
         torch.testing.assert_close(y, F.gelu(F.linear(x, weight, bias)), rtol=2**-9, atol=1e-4)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: SHORT)
-        monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
+        monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
     arrays = cupyops.linear_gelu(*(t.numpy() for t in (x, weight, bias)))
     assert_values(*(torch.from_numpy(a).view(24, 40) for a in arrays), x.view(24, 72), weight, bias, "none")
     inputs = [t.requires_grad_() for t in (x, weight, bias)]

@@ -16,6 +16,7 @@ import cupyops
 from autograd_bridge import add_layer_norm, layer_norm
 from cupyops.errors import LaunchError
 from cupyops.layer_norm_plan import backward_plan, forward_plan
+from cupyops.remembered import remembered
 
 pytestmark = pytest.mark.simulator
 
@@ -47,7 +48,7 @@ def way(plan) -> str:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(("m", "n", "dtype", "forward", "backward"), WAYS)
 def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, backward: str) -> None:
     name, size = str(dtype).removeprefix("torch."), dtype.itemsize
-    assert way(forward_plan(n, name, size, size, 90)) == forward
+    assert way(forward_plan(n, name, size, size, 90, size)) == forward
     assert way(backward_plan(n, name, size, 90)) == backward
     x, weight, bias = operands(m, n, dtype, "cpu")
     residual, grad_y, grad_s = (torch.randn(m, n).to(dtype) for _ in range(3))
@@ -68,7 +69,7 @@ def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, 
 
 def test_a_gpu_without_clusters_of_sixteen_takes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = importlib.import_module("cupyops.layer_norm")
-    at_once, asked = ours._at_once, []
+    at_once, asked = ours.at_once, []
 
     def none_of_sixteen(kernel: Any, *others: Any) -> int:
         asked.append(kernel.geometry.cluster)
@@ -76,7 +77,7 @@ def test_a_gpu_without_clusters_of_sixteen_takes_another_way(monkeypatch: pytest
             raise LaunchError("no cluster of 16 fits this GPU")
         return int(at_once(kernel, *others))
 
-    monkeypatch.setattr(ours, "_at_once", none_of_sixteen)
+    monkeypatch.setattr(ours, "at_once", none_of_sixteen)
     x = torch.randn(1, 132_000)
     assert_close((layer_norm(x, 132_000),), (F.layer_norm(x.double(), (132_000,)),), torch.float32)
     assert asked == [16]
@@ -96,9 +97,8 @@ def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: tor
 
 def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["cupyops.layer_norm"]
-    monkeypatch.setattr(module, "_MOST_CALLS", 3)
-    calls: dict[object, object] = {}
-    monkeypatch.setattr(module, "_CALLS", calls)
+    few = remembered("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)
+    monkeypatch.setattr(module, "_forward", few)
     x, weight = torch.randn(4, 96), torch.randn(96)
     for _ in range(2):
         for rows in (x, torch.randn(7, 96), torch.randn(4, 2, 48), x.double(), x.bfloat16(), x[:0]):
@@ -109,6 +109,6 @@ def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytes
                     {"rtol": 0.02, "atol": 0.02} if rows.dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
                 )
                 torch.testing.assert_close(layer_norm(rows, shape, w).double(), wanted, **tolerance)
-                assert len(calls) <= 3
+                assert 0 < len(few.kept) <= 3
         with pytest.raises(RuntimeError, match="Expected weight to be of same shape"):
             layer_norm(x, 96, weight[1:])

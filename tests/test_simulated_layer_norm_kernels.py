@@ -74,55 +74,65 @@ def staged(way: Way, input_bytes: int, weight_bytes: int = 0) -> Way:
 # 37 rows: groups of a block that have all their rows, some of them, none. Of 21 rows a cluster that stays takes eleven or
 # ten, so that its four tables are used a third time, and the phases of their counters take turns.
 FORWARD = {
-    "a part of a warp": Way(Plan("registers", 64, 8, 4, 2, rows_each=2), 60),
-    "a row for each access": Way(Plan("registers", 64, 8, 4, 2, rows_each=2, full=True), 64),
-    "three warps": Way(Plan("registers", 192, 96, 4, 1, rows_each=2), 380, torch.float16, torch.float32),
-    "eight lanes": Way(Plan("registers", 128, 16, 8, 2), 248, torch.bfloat16),
-    "pairs": Way(Plan("registers", 32, 32, 2, 2), 126, torch.float64),
-    "odd": Way(Plan("registers", 64, 32, 1, 3, rows_each=2), 77, torch.float16),
-    "cluster of forty warps": Way(Plan("registers", 160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=2, affine_shared=True), 1028), 4, 4),
-    "wide and full": staged(Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=3, full=True), 512, torch.float16), 2),
-    "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 4),
-    "wide in sixteen blocks": staged(
-        Way(Plan("wide", 32, 32, 4, 1, cluster=16, stages=1, affine_shared=True), 1980), 4, 4
+    "a part of a warp": Way(Plan(64, 8, 4, 2, rows_each=2), 60),
+    "a row for each access": Way(Plan(64, 8, 4, 2, rows_each=2, full=True), 64),
+    "three warps": Way(Plan(192, 96, 4, 1, rows_each=2), 380, torch.float16, torch.float32),
+    "eight lanes": Way(Plan(128, 16, 8, 2), 248, torch.bfloat16),
+    "pairs": Way(Plan(32, 32, 2, 2), 126, torch.float64),
+    "odd": Way(Plan(64, 32, 1, 3, rows_each=2), 77, torch.float16),
+    "aligned apart": Way(Plan(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),
+    "cluster of aligned apart": Way(Plan(64, 64, 4, 1, cluster=2, aligned_apart=True, full=True), 512),
+    "cluster of forty warps": Way(Plan(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
+    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2, affine_shared=True), 1028), 4, 4),
+    "wide and full": staged(
+        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3, full=True), 512, torch.float16), 2
     ),
-    "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
-    "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
-    "of fewer bits": Way(Plan("registers", 64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
-    "of more bits": Way(Plan("registers", 128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
-    "odd of fewer bits": Way(Plan("registers", 64, 32, 1, 3), 77, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(Plan("registers", 64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 4),
+    "wide in sixteen blocks": staged(
+        Way(Plan(32, 32, 4, 1, kind="wide", cluster=16, stages=1, affine_shared=True), 1980), 4, 4
+    ),
+    "streaming": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204),
+    "streaming odd": Way(Plan(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
+    "of fewer bits": Way(Plan(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
+    "of more bits": Way(Plan(128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(Plan(64, 32, 1, 3), 77, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(Plan(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=2, affine_shared=True), 1028, result=torch.bfloat16), 4, 4
+        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2, affine_shared=True), 1028, result=torch.bfloat16), 4, 4
     ),
     "wide of more bits": staged(
-        Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2
+        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2
     ),
-    "streaming of fewer bits": Way(Plan("streaming", 64, 64, 2, 2), 1202, torch.float64, result=torch.float32),
+    "streaming of fewer bits": Way(Plan(64, 64, 2, 2, kind="streaming"), 1202, torch.float64, result=torch.float32),
 }
 BACKWARD = {
-    "a part of a warp": Way(Plan("registers", 64, 8, 4, 2), 60),
-    "a row for each access": Way(Plan("registers", 64, 8, 4, 2, full=True), 64),
-    "three warps": Way(Plan("registers", 192, 96, 4, 1), 380, torch.float16, torch.float32),
-    "one group": Way(Plan("registers", 64, 64, 2, 2), 250, torch.float64),
-    "odd": Way(Plan("registers", 64, 16, 1, 3), 45, torch.bfloat16),
-    "cluster of forty warps": Way(Plan("registers", 160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=3), 1028), 8),
-    "wide and full": staged(Way(Plan("wide", 32, 32, 8, 1, cluster=2, stages=2, full=True), 512, torch.float16), 4),
-    "wide in one block": staged(Way(Plan("wide", 96, 96, 4, 1, stages=2), 372), 8),
-    "streaming": Way(Plan("streaming", 64, 64, 4, 2), 1204),
-    "streaming odd": Way(Plan("streaming", 160, 160, 1, 2), 701, torch.float64),
-    "of fewer bits": Way(Plan("registers", 64, 8, 4, 2), 60, result=torch.bfloat16),
-    "of more bits": Way(Plan("registers", 64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
-    "odd of fewer bits": Way(Plan("registers", 64, 16, 1, 3), 45, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(Plan("registers", 64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
-    "wide of fewer bits": staged(Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=3), 1032, result=torch.bfloat16), 6),
+    "a part of a warp": Way(Plan(64, 8, 4, 2), 60),
+    "a row for each access": Way(Plan(64, 8, 4, 2, full=True), 64),
+    "three warps": Way(Plan(192, 96, 4, 1), 380, torch.float16, torch.float32),
+    "one group": Way(Plan(64, 64, 2, 2), 250, torch.float64),
+    "odd": Way(Plan(64, 16, 1, 3), 45, torch.bfloat16),
+    "aligned apart": Way(Plan(64, 32, 4, 2, aligned_apart=True), 252, torch.float16),
+    "cluster of aligned apart": Way(Plan(64, 64, 4, 1, cluster=2, aligned_apart=True), 504, torch.bfloat16),
+    "cluster of forty warps": Way(Plan(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
+    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028), 8),
+    "wide and full": staged(
+        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=2, full=True), 512, torch.float16), 4
+    ),
+    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 8),
+    "streaming": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204),
+    "streaming odd": Way(Plan(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
+    "of fewer bits": Way(Plan(64, 8, 4, 2), 60, result=torch.bfloat16),
+    "of more bits": Way(Plan(64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(Plan(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(Plan(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide of fewer bits": staged(
+        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16), 6
+    ),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide of fewer bits and not whole": staged(
-        Way(Plan("wide", 64, 64, 4, 2, cluster=4, stages=3), 1028, result=torch.bfloat16), 6
+        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028, result=torch.bfloat16), 6
     ),
-    "streaming of fewer bits": Way(Plan("streaming", 64, 64, 4, 2), 1204, result=torch.float16),
+    "streaming of fewer bits": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204, result=torch.float16),
 }
 
 
@@ -154,15 +164,16 @@ def run_forward(
     bias: Tensor | None,
     off: int = -1,
     eps: float = EPS,
+    want_stats: bool = True,
 ):  # type: ignore[no-untyped-def]
-    """y, x + residual (None without one), and the statistics; the array of number `off` is off its alignment."""
+    """y, x + residual (None without one), and the statistics, if wanted; the array of number `off` is off its alignment."""
     m, dtype = len(x), way.dtype
     summed = None if residual is None else torch.empty(m, way.n, dtype=dtype)
     arrays = [x, residual, weight, bias, summed, torch.empty(m, way.n, dtype=way.result or dtype)]
     arrays = [placed(a, int(i == off)) for i, a in enumerate(arrays)]
     x, *_, summed, y = arrays
     arrays[4] = x if residual is None else summed  # s is x then
-    stats = torch.empty(2, m, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    stats = torch.empty(2, m, dtype=torch.float64 if dtype == torch.float64 else torch.float32) if want_stats else None
     groups = (2,) if way.plan.kind == "wide" else ()
     forward_kernel(way.plan, way.name, residual is not None)(*arrays, stats, m, way.n, *groups, eps)
     return y, summed, stats
@@ -201,6 +212,15 @@ def test_forward(way: Way) -> None:
     assert_near(run_forward(way, x, None, weight, None)[0], normalized * weight.double(), way.rounded, "y without bias")
     assert_near(run_forward(way, x, None, None, bias)[0], normalized + bias.double(), way.rounded, "y without weight")
     assert_near(run_forward(way, x, None, None, None)[0], normalized, way.rounded, "y without both")
+
+
+@ways(FORWARD)
+def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
+    x, (weight, bias) = (torch.randn(rows_of(way), way.n) + 1).to(way.dtype), way.columns
+    y, _, _ = run_forward(way, x, None, weight, bias)
+    again, _, stats = run_forward(way, x, None, weight, bias, want_stats=False)
+    assert stats is None
+    assert alike(again, y)
 
 
 @ways({name: way for name, way in FORWARD.items() if name.endswith("of more bits")})
@@ -409,9 +429,9 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
     stats = sparse(2 * ROWS, "float32").reshape(2, ROWS)
     x[-8:] = np.linspace(-3, 3, 8 * COLUMNS).reshape(8, COLUMNS)
     plan = {
-        "registers": Plan("registers", 128, 32, 8, 2, rows_each=2, full=True),
+        "registers": Plan(128, 32, 8, 2, rows_each=2, full=True),
         "wide": FORWARD["wide and full"].plan,
-        "streaming": Plan("streaming", 64, 64, 8, 1),
+        "streaming": Plan(64, 64, 8, 1, kind="streaming"),
     }[way]
     kernel = forward_kernel(plan, "float16", False)
     # Of blocks that stay, the last cluster takes the last row in its second turn.
@@ -433,9 +453,9 @@ def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     stats[1, -8:] = 1
     x[-8:] = np.linspace(-3, 3, 8 * COLUMNS).reshape(8, COLUMNS)
     plan = {
-        "registers": Plan("registers", 64, 64, 4, 2, full=True),
+        "registers": Plan(64, 64, 4, 2, full=True),
         "wide": BACKWARD["wide and full"].plan,
-        "streaming": Plan("streaming", 64, 64, 4, 2),
+        "streaming": Plan(64, 64, 4, 2, kind="streaming"),
     }[way]
     affine = way != "streaming"
     kernel = backward_kernel(plan, "float16", True, affine, False)

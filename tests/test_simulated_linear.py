@@ -1,5 +1,6 @@
 """The kernels of a linear layer on the CPU, sanitized: each way that a matrix can be cut, and each alignment."""
 
+import itertools
 import sys
 from collections.abc import Iterator
 
@@ -11,12 +12,14 @@ from test_simulated_kernels import values
 from torch import Tensor
 
 import cupyops
-from autograd_bridge import linear, linear_backward, linear_gelu_backward
-from cupyops import Kernel, linear_plan
+from autograd_bridge import gelu, linear, linear_backward, linear_gelu, linear_gelu_backward
+from cupyops import Kernel, launches, linear_plan
+from cupyops.columns import column_cut
 from cupyops.linear import narrow_kernel
-from cupyops.linear_plan import NarrowPlan, column_plan
+from cupyops.linear_plan import GELU_SUMS, NarrowPlan
 
-linear_module = sys.modules["cupyops.linear"]  # the package has a function of this name
+# The package has functions of these names.
+linear_module, linear_gelu_module = sys.modules["cupyops.linear"], sys.modules["cupyops.linear_gelu"]
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -47,8 +50,8 @@ def _simulated() -> Iterator[None]:
 def test_sums_of_columns(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int], offset: int
 ) -> None:
-    plan = column_plan(m, n, dtype.itemsize, 90, 4)
-    assert (plan.cluster, plan.groups) == sums, plan
+    cut = column_cut(m, n, dtype.itemsize, 90, 4)
+    assert (cut.plan.cluster, cut.groups) == sums, cut
     grad = values(m * n, dtype, offset).reshape(m, n)
     _, _, bias = linear_backward(grad)
     assert_sums(bias, grad.double(), dtype)
@@ -59,8 +62,8 @@ def test_gradient_of_gelu_and_its_sums(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
 ) -> None:
     approximate = "tanh" if m == 70 else "none"
-    plan = column_plan(m, n, dtype.itemsize, 90, 4, gelu=True)
-    assert (plan.cluster, plan.groups) == gelu, plan
+    cut = column_cut(m, n, dtype.itemsize, 90, 4, GELU_SUMS)
+    assert (cut.plan.cluster, cut.groups) == gelu, cut
     grad, z = values(m * n, dtype, 0, seed=1).reshape(m, n), values(m * n, dtype, 0).reshape(m, n)
     identity = torch.eye(n, dtype=dtype)
     grad_z, _, bias = linear_gelu_backward(grad, z, None, identity, approximate)  # dL/dx of this weight is dL/dz
@@ -90,6 +93,100 @@ def assert_sums(sums: Tensor, terms: Tensor, dtype: torch.dtype) -> None:
     assert ((sums.double() - exact).abs() <= allowed).all()
 
 
+def with_bias_on_the_way(product: Tensor, bias: Tensor, y: Tensor, approximate: str, rows: int | None = None) -> None:
+    """The launch for a product; on fewer rows of threads, they take turns."""
+    m, n = product.shape
+    kernel, (columns, all_rows) = linear_gelu_module.FORWARD[approximate].launch(str(product.dtype)[6:], m, n)
+    kernel(bias, product, y, m, n, columns, rows or all_rows)
+
+
+@EVERY_DTYPE
+@pytest.mark.parametrize(
+    ("m", "n", "rows", "approximate"),
+    [(70, 48, 9, "none"), (37, 37, 1, "tanh"), (1, 1, None, "none"), (3, 1030, None, "none"), (19, 6, 8, "tanh")],
+)
+def test_bias_on_the_way_to_gelu(m: int, n: int, rows: int | None, approximate: str, dtype: torch.dtype) -> None:
+    """z is rounded once, and y made of it as it is kept: whole accesses and odd columns, few rows and several turns."""
+    product, bias = values(m * n, dtype, 0).reshape(m, n), values(n, dtype, 0, seed=1)
+    z, y = product.clone(), torch.full_like(product, np.nan)
+    with_bias_on_the_way(z, bias, y, approximate, rows)
+    assert torch.equal(z, product + bias)
+    assert torch.equal(y, gelu(z, approximate)), "the kernel that does nothing else gives other bits"
+    wanted = torch.nn.functional.gelu(z.double(), approximate=approximate)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(y.double(), wanted, rtol=max(2 * eps, 4e-6 if eps > 1e-12 else 0), atol=8 * eps)
+
+
+@pytest.mark.parametrize("at", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
+def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int, int]) -> None:
+    m, n = 21, 64
+    results = []
+    for of_product, of_bias, of_y in ((0, 0, 0), at):
+        product = values(m * n, torch.float32, of_product).reshape(m, n)
+        bias, y = values(n, torch.float32, of_bias, seed=1), values(m * n, torch.float32, of_y).reshape(m, n)
+        with_bias_on_the_way(product, bias, y, "none")
+        results.append((product, y))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To large products in float32 of many columns of x: tensors of any leading dimensions, NumPy's arrays, gradients."""
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 20 * 64)
+    monkeypatch.setattr(linear_plan, "BIAS_APART", 64)
+    monkeypatch.setattr(linear_plan, "LEAST_APART", 20 * 24)
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((20, 64), (24, 64), (24,)))
+
+    def launched(*inputs: Tensor | None, approximate: str = "none") -> list[str]:
+        with launches.recorded() as noted:
+            y = linear_gelu(*inputs, approximate)  # type: ignore[arg-type]
+        wanted = torch.nn.functional.linear(*inputs)  # type: ignore[arg-type]
+        wanted = torch.nn.functional.gelu(wanted, approximate=approximate)
+        torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-4)
+        return [launch.kernel.name for launch in noted]
+
+    pass_of_ours, gelu_alone = ["linear_gelu_forward"], ["gelu_forward"]
+    for form, leading in itertools.product(("none", "tanh"), ((20,), (4, 5), (2, 1, 10))):
+        assert launched(x.view(*leading, 64), weight, bias, approximate=form) == pass_of_ours
+    assert launched(x.t().contiguous().t(), weight.t().contiguous().t(), bias.expand(2, 24)[1]) == pass_of_ours
+    for inputs in (
+        (x, weight, None),
+        (x[:19], weight, bias),
+        (torch.cat((x, x))[:, :63], weight[:, :63], bias),
+        (x.double(), weight.double(), bias.double()),
+    ):
+        assert launched(*inputs) == gelu_alone
+    fake = linear_gelu_module.forward(x.to("meta"), weight.to("meta"), bias.to("meta"))
+    assert [t.shape for t in fake] == [(20, 24)] * 2
+    y, z = cupyops.linear_gelu(x.numpy(), weight.numpy(), bias.numpy())
+    torch.testing.assert_close(torch.from_numpy(z), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(y), linear_gelu(x, weight, bias), rtol=1e-5, atol=1e-4)
+    inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    found = torch.autograd.grad(linear_gelu(*inputs), inputs, torch.ones(20, 24))
+    wanted = torch.nn.functional.gelu(torch.nn.functional.linear(*inputs))
+    for ours, theirs in zip(found, torch.autograd.grad(wanted, inputs, torch.ones(20, 24)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 1)
+    monkeypatch.setattr(linear_plan, "BIAS_APART", 1)
+    monkeypatch.setattr(linear_plan, "LEAST_APART", 1)
+    x, weight, bias = torch.ones(20, 64), torch.ones(24, 64), torch.ones(24)
+    for inputs, words in (
+        ((x, weight, bias[:1]), r"linear_gelu: `bias` must have shape \(24,\), .*, got \(1,\)"),
+        ((x, weight, bias.double()), r"linear_gelu: .* `bias` must have dtype float32, as `x` has, got float64"),
+        ((x, weight.double(), bias), r"linear_gelu: .* `weight` must have dtype float32"),
+        ((x, weight[:, :32], bias), r"linear_gelu: mat1 and mat2 shapes cannot be multiplied \(20x64 and 32x24\)"),
+        ((x, weight[0], bias), r"linear_gelu: both arguments to linear need to be at least 1D"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            linear_gelu(*inputs)
+    with pytest.raises(RuntimeError, match="approximate argument must be either none or tanh, got 'erf'"):
+        linear_gelu(x, weight, bias, "erf")
+    assert linear_gelu(x[:0], weight, bias).shape == (0, 24)
+
+
 @EVERY_DTYPE
 @pytest.mark.parametrize("few_is_x", [True, False])
 @pytest.mark.parametrize(("few", "rows_each", "split"), [(1, 1, 1), (3, 2, 4), (8, 1, 2)])
@@ -107,7 +204,7 @@ def test_products_with_a_matrix_of_few_rows(
         bias = values(r if few_is_x else few, dtype, 0, seed=1)
         for b in (bias, None):
             y = torch.full((few, r) if few_is_x else (r, few), np.nan, dtype=dtype)
-            kernel = narrow_kernel(NarrowPlan(few, lanes, rows_each, split), str(dtype)[6:], few_is_x)
+            kernel = narrow_kernel(NarrowPlan(few_is_x, few, lanes, rows_each, split), str(dtype)[6:])
             kernel(many, less, b, y, r, k, 0 if b is None else b.numel())
             x, weight = (less, many) if few_is_x else (many, less)
             wanted = torch.nn.functional.linear(x.double(), weight.double(), None if b is None else b.double())
@@ -126,7 +223,7 @@ def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
     found = {}
     for few in (1, 3, 8):
         y = torch.empty(few, 40)
-        narrow_kernel(NarrowPlan(few, 4, 1, 1), "float32", True)(many, less[:few], None, y, 40, 64, 0)
+        narrow_kernel(NarrowPlan(True, few, 4, 1, 1), "float32")(many, less[:few], None, y, 40, 64, 0)
         found[few] = y
     assert torch.equal(found[1], found[8][:1])
     assert torch.equal(found[3], found[8][:3])
@@ -139,9 +236,9 @@ def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_s
     launched = []
     kept = linear_module.narrow_kernel
 
-    def spy(plan: NarrowPlan, dtype: str, is_x: bool) -> Kernel:
-        launched.append((plan.few, plan.split, is_x))
-        return kept(plan, dtype, is_x)
+    def spy(plan: NarrowPlan, dtype: str) -> Kernel:
+        launched.append((plan.few, plan.split, plan.few_is_x))
+        return kept(plan, dtype)
 
     monkeypatch.setattr(linear_module, "narrow_kernel", spy)
     long, few = values(40 * 64, torch.float32, 0).reshape(40, 64), values(3 * 64, torch.float32, 0).reshape(3, 64)
@@ -171,7 +268,7 @@ def test_what_a_launch_leaves_alone() -> None:
     ones = np.ones((6, 33), np.float32)
     _, _, sums = cupyops.linear_backward(ones)
     assert (sums == 6).all()
-    narrow_kernel(NarrowPlan(1, 1, 1, 1), "float32", True)(ones, ones[:1], None, memory[:6].reshape(1, 6), 6, 33, 0)
+    narrow_kernel(NarrowPlan(True, 1, 1, 1, 1), "float32")(ones, ones[:1], None, memory[:6].reshape(1, 6), 6, 33, 0)
     assert (memory[:6] == 33).all()
     assert (memory[6:] == 7).all()
 

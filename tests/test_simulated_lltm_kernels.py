@@ -3,6 +3,7 @@ sequence, every alignment, and each step held to the numbers that the kernel its
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from torch import Tensor
 
 import cupyops
 from cupyops.arrays import LIBRARIES
-from cupyops.lltm import ABSENT, CELL, SUMS, THREADS, inputs_kernel, pointwise_sizes, step_backward_kernel, step_kernel
+from cupyops.lltm import ABSENT, CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
 from cupyops.lltm_plan import Plan
-from cupyops.lltm_sequence import backward_kernel, forward_kernel, launch_of
+from cupyops.lltm_sequence import at_once, kernel_of
+from cupyops.teams import TeamLaunch
+from cupyops.tiles import THREADS
 
 pytestmark = pytest.mark.simulator
 cell = sys.modules["cupyops.lltm"]  # the package gives the functions by these names
@@ -90,7 +93,7 @@ def test_step_between_products(batch: int, state: int, dtype: torch.dtype, adds_
     old[0] = 0
     wide = torch.promote_types(dtype, torch.float32)
     z = (gates.to(wide) + bias.to(wide)).to(dtype) if adds_bias else gates
-    kernel = step_kernel(state, name(dtype), adds_bias)
+    kernel = (STEP_WITH_BIAS if adds_bias else STEP).kernel(name(dtype), state)
     columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     first: tuple[Tensor, Tensor] | None = None
     for unaligned in range(-1, 5):
@@ -140,9 +143,9 @@ def test_small_and_huge_numbers_keep_their_relative_accuracy(dtype: torch.dtype)
     state = z_g.numel()
     gates = torch.cat((torch.full((2 * state,), 60.0), z_g)).to(dtype).expand(2, -1).contiguous()
     old = torch.stack((torch.zeros(state), torch.full((state,), -0.0))).to(dtype)
-    kernel = step_kernel(state, name(dtype))
+    kernel, threads = STEP.launch(name(dtype), 2, state)
     h, c = (torch.full((2, state), torch.nan, dtype=dtype) for _ in range(2))
-    kernel(None, old, gates, h, c, 2, state, *pointwise_sizes(kernel, state, 2))
+    kernel(None, old, gates, h, c, 2, state, *threads)
     exact_c = torch.nn.functional.elu(gates[:, 2 * state :].double())
     for found, exact in ((c, exact_c), (h, exact_c.tanh())):
         # A rounding, and what the arithmetic in float32 adds to that; float16 has its subnormal numbers.
@@ -165,12 +168,11 @@ def test_inputs_of_the_products(steps: int, batch: int, features: int, state: in
     h = torch.randn(steps, batch, state).to(dtype) if steps > 1 else None
     before = first.unsqueeze(0) if h is None else torch.cat((first.unsqueeze(0), h[:-1]))
     exact = torch.cat((before, x), 2)
-    kernel = inputs_kernel(features, state, name(dtype))
+    kernel, (columns, _) = INPUTS.launch(name(dtype), steps * batch, state, features)
     for unaligned in range(-1, 4):
         found = torch.full((steps, batch, features + state), torch.nan, dtype=dtype)
         arrays = [None if t is None else moved(t) if i == unaligned else t for i, t in enumerate((first, h, x, found))]
         # Rows of one block, which takes turns at them.
-        columns, _ = pointwise_sizes(kernel, features + state, steps * batch)
         kernel(*arrays, steps, batch, features, state, features + state, columns, 1)
         assert alike(arrays[3], exact)
 
@@ -181,8 +183,7 @@ def test_inputs_of_the_products(steps: int, batch: int, features: int, state: in
 )
 def test_inputs_back(batch: int, features: int, state: int, dtype: torch.dtype) -> None:
     given = torch.randn(batch, features + state).to(dtype)
-    kernel = inputs_kernel(features, state, name(dtype), backward=True)
-    columns, _ = pointwise_sizes(kernel, features + state, batch)
+    kernel, (columns, _) = INPUTS_BACKWARD.launch(name(dtype), batch, state, features)
     for unaligned in range(-1, 3):
         arrays = [given, *(torch.full((batch, n), torch.nan, dtype=dtype) for n in (state, features))]
         arrays = [moved(t) if i == unaligned else t for i, t in enumerate(arrays)]
@@ -224,7 +225,7 @@ def test_step_back_between_products(
     if more == "unaligned-dc" and grad_old is not None:
         grad_old = moved(grad_old)
     partial = None if more == "nothing-else" else torch.full((parts, 3 * state), torch.nan)
-    kernel = step_backward_kernel(state, name(dtype))
+    kernel = STEP_BACKWARD.kernel(name(dtype), state)
     columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     (dh, h_strides), (dc, c_strides) = (cell.view(LIBRARIES[Tensor], g, gates) for g in (grad_h, grad_c))
     sizes = (batch, state, parts, columns, down * parts)
@@ -308,6 +309,10 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 # All steps of a sequence
 
 
+def launch_of(plan: Plan, batch: int, dtype: str) -> TeamLaunch:
+    return plan.launch(kernel_of(plan, dtype), batch, at_once(plan, dtype, -1))
+
+
 @EACH_WAY
 def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype) -> None:
     """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
@@ -318,7 +323,7 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.
     given = gates.double()
     h, cells = (torch.full((steps, batch, state), torch.nan, dtype=dtype) for _ in range(2))
     last = torch.full((2, batch, state), torch.nan, dtype=dtype)
-    launch = launch_of(plan, True, batch, name(dtype), -1)
+    launch = launch_of(plan, batch, name(dtype))
     counters = launch.counters(LIBRARIES[Tensor], h)
     launch.kernel(weights, h0, c0, gates, h, cells, last, counters, steps, batch, state, inputs, *launch.counts)
     before, c = h0, c0.double()
@@ -340,7 +345,7 @@ def test_sequence_back_step_by_step(steps: int, batch: int, plan: Plan, dtype: t
     gates, cells = torch.randn(steps, batch, 3 * state).to(dtype), torch.randn(steps, batch, state).to(dtype)
     shapes = {"h": cells.shape, "last": (2, batch, state), "cells": cells.shape, "gates": gates.shape}
     grads = {key: torch.randn(shape).to(dtype) if given in ("all", key) else None for key, shape in shapes.items()}
-    launch = launch_of(plan, False, batch, name(dtype), -1)
+    launch = launch_of(replace(plan, backward=True), batch, name(dtype))
     parts, counters = launch.parts, launch.counters(LIBRARIES[Tensor], cells)
     grad_z = torch.full((steps, batch, 3 * state), torch.nan, dtype=dtype)
     grad_h0, grad_c0 = (torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))
@@ -379,7 +384,7 @@ def test_step_between_products_of_more_than_two_to_the_32_elements() -> None:
         gates[-1, (gate + 1) * state - 256 : (gate + 1) * state] = np.linspace(-3, 3, 256) * (gate + 1)
     old[-1, -256:] = np.linspace(3, -3, 256)
     with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
-        step_kernel(state, "float16")(None, old, gates, h, c, rows, state, state // 8, rows)
+        STEP.kernel("float16", state)(None, old, gates, h, c, rows, state, state // 8, rows)
     z = torch.cat([torch.tensor(gates[-1, (gate + 1) * state - 256 : (gate + 1) * state]) for gate in range(3)])
     for found, exact, what in zip((h, c), unit(z, torch.tensor(old[-1, -256:])), ("h", "c"), strict=True):
         assert_rounded(torch.tensor(found[-1, -256:]), exact, what)
@@ -395,7 +400,7 @@ def test_step_back_between_products_of_more_than_two_to_the_32_elements() -> Non
     cells[-1, -taken:] = np.linspace(3, -3, taken)
     partial = sparse(parts * 3 * state, "float32").reshape(parts, 3 * state)
     with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
-        step_backward_kernel(state, "float16")(
+        STEP_BACKWARD.kernel("float16", state)(
             *(one, one, None, gates, cells, grad_z, grad_old, partial, (1, 0, 0), ABSENT),
             *(rows, state, parts, state // 4, 8 * parts),
         )
@@ -414,8 +419,7 @@ def test_inputs_back_of_more_than_two_to_the_32_elements() -> None:
     batch, features, state = 2**17 + 1, 2**14, 2**14
     given, h, x = (sparse(batch * n, "float16").reshape(batch, n) for n in (features + state, state, features))
     given[-1] = np.linspace(1, 2, features + state)
-    kernel = inputs_kernel(features, state, "float16", backward=True)
-    columns, rows = pointwise_sizes(kernel, features + state, batch)
+    kernel, (columns, rows) = INPUTS_BACKWARD.launch("float16", batch, state, features)
     with cupyops.simulate(sanitize=True, blocks=slice(-columns // kernel.constants["ABREAST"], None)):
         kernel(given, h, x, batch, features, state, features + state, columns, rows)
     assert (h[-1] == given[-1, :state]).all()
@@ -432,8 +436,8 @@ def test_inputs_of_more_than_two_to_the_32_elements() -> None:
         for shape in ((batch, state), (steps, batch, state), (steps, batch, features), (steps, batch, inputs))
     )
     h[-2, -1], h[-1, -1], x[-1, -1] = np.linspace(1, 2, state), 9, np.linspace(3, 4, features)
-    kernel = inputs_kernel(features, state, "float16")
-    sizes = steps, batch, features, state, inputs, *pointwise_sizes(kernel, inputs, steps * batch)
+    kernel, threads = INPUTS.launch("float16", steps * batch, state, features)
+    sizes = steps, batch, features, state, inputs, *threads
     blocks = inputs // 8 // kernel.constants["ABREAST"]
     with cupyops.simulate(sanitize=True, blocks=slice(-blocks, None)):
         kernel(first, h, x, found, *sizes)
@@ -456,8 +460,7 @@ def test_sums_of_parts_of_more_than_two_to_the_32_elements() -> None:
 def test_sequence_of_more_than_two_to_the_32_elements(forward: bool) -> None:
     """Rows of a step have fewer than 2^31 elements; where a step begins is beyond that, or beyond 2^32 for gates."""
     steps, batch, state = 5, 2**26, 8
-    plan = Plan(state, state, 4)
-    kernel = (forward_kernel if forward else backward_kernel)(plan, "float16")
+    kernel = kernel_of(Plan(state, state, 4, backward=not forward), "float16")
 
     def rows(*shape: int) -> np.ndarray:
         return sparse(int(np.prod(shape, dtype=object)), "float16").reshape(shape)

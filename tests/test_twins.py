@@ -262,7 +262,7 @@ def test_the_shipped_matrix_kernel_gives_the_bits_of_the_gpu(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, approximate: str, plan: MatrixPlan
 ) -> None:
     """z to the bit; y to the last one, where the powers of its polynomial are the instruction's or the twin's."""
-    monkeypatch.setattr(linear_plan, "LEAST_FOR_MATRIX_UNITS", 0)
+    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
     monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: plan)
     x, weight = integers(dtype, 300, 264, 136)
     bias = weight[:, 0].clone()

@@ -288,16 +288,18 @@ def of_reference(reference: Callable[..., Any]) -> Gradient:
         again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if other is None else other[0] for other in ctx.others]
+        # The dispatcher leaves out arguments that have their default, and says nothing of them here.
+        needs = [*ctx.needs_input_grad, *[False] * (len(inputs) - len(ctx.needs_input_grad))]
         if not again:
             inputs = [
                 x.detach().requires_grad_(needed) if isinstance(x, Tensor) else x
-                for x, needed in zip(inputs, ctx.needs_input_grad, strict=True)
+                for x, needed in zip(inputs, needs, strict=True)
             ]
         with torch.enable_grad():
             outputs = reference(*inputs)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
         pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
-        wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=True) if needed]
+        wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed]
         if not pairs or not wanted:
             return tuple(None for _ in inputs)
         found = iter(
@@ -305,6 +307,6 @@ def of_reference(reference: Callable[..., Any]) -> Gradient:
                 [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True
             )
         )
-        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+        return tuple(next(found) if needed else None for needed in needs)
 
     return setup_context, backward

@@ -15,9 +15,12 @@ from ..errors import expected
 from ..layer_norm import add_forward as add_layer_norm_body
 from ..layer_norm import backward as layer_norm_backward_body
 from ..layer_norm import forward as layer_norm_body
+from ..layer_norm import inference as layer_norm_inference_body
+from ..row_checks import as_shape
 from . import onnx_translations, references
 from .arrays import DTYPE_NAMES
 from .operator import Operator
+from .way_in import dispatch_modes, grad_enabled, is_compiling, transforms_active
 
 __all__ = ["AddLayerNorm", "LayerNorm", "add_layer_norm", "layer_norm", "layer_norm_backward"]
 
@@ -107,6 +110,15 @@ _layer_norm = Operator(
     autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
     onnx=onnx_translations.layer_norm,
 )
+# What a call takes that records no gradient: the statistics are not written.
+_layer_norm_inference = Operator(
+    "cupyops::layer_norm_inference(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps,"
+    " str? dtype=None) -> Tensor",
+    layer_norm_inference_body,
+    reference=references.layer_norm_inference,
+    autocast={"cuda": "float32"},
+    onnx=onnx_translations.layer_norm_inference,
+)
 _add_layer_norm = Operator(
     "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
     " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
@@ -122,8 +134,18 @@ _layer_norm_backward = Operator(
 )
 
 
-def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether a call may be asked for its gradient; what is traced or transformed may be later."""
+    try:
+        if grad_enabled() and (
+            x.requires_grad
+            or (weight is not None and weight.requires_grad)
+            or (bias is not None and bias.requires_grad)
+        ):
+            return True
+    except AttributeError:
+        return True  # no tensor, which the operator refuses by name
+    return bool(is_compiling() or transforms_active() or dispatch_modes())
 
 
 def _name_of(where: str, dtype: torch.dtype | None) -> str | None:
@@ -178,7 +200,10 @@ def layer_norm(
     tensor([[-1.2247,  0.0000,  1.2247],
             [ 0.0000,  0.0000,  0.0000]])
     """
-    y, stats = _layer_norm.call(x, weight, bias, _shape(normalized_shape), eps, _name_of("layer_norm", dtype))
+    shape, name = as_shape(normalized_shape), _name_of("layer_norm", dtype)
+    if not (return_stats or _records(x, weight, bias)):
+        return _layer_norm_inference.call(x, weight, bias, shape, eps, name)
+    y, stats = _layer_norm.call(x, weight, bias, shape, eps, name)
     return (y, stats[0], stats[1]) if return_stats else y
 
 
@@ -212,7 +237,7 @@ def add_layer_norm(
     tensor([2., 2., 2.])
     """
     name = _name_of("add_layer_norm", dtype)
-    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, _shape(normalized_shape), eps, name)
+    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, as_shape(normalized_shape), eps, name)
     return y, s
 
 
@@ -243,7 +268,7 @@ def layer_norm_backward(
         ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
     """
     found: tuple[Tensor, Tensor, Tensor] = _layer_norm_backward.call(
-        grad_y, x, stats, weight, grad_sum, _shape(normalized_shape), eps, *wants
+        grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants
     )
     return found
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["add2", "add_layer_norm", "gelu", "layer_norm", "linear", "linear_gelu", "lltm", "lltm_cell"]
+__all__ = [
+    *("add2", "add_layer_norm", "gelu", "layer_norm", "layer_norm_inference"),
+    *("linear", "linear_gelu", "lltm", "lltm_cell"),
+]
 
 # onnx.TensorProto.DataType
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
@@ -113,6 +116,13 @@ def layer_norm(
         operands = (x, weight) if bias is None else (x, weight, bias)
         y, mean, rstd = op.LayerNormalization(*operands, axis=axis, epsilon=eps, _outputs=3)
     return _as(op, y, result), op.Concat(op.Unsqueeze(mean, [0]), op.Unsqueeze(rstd, [0]), axis=0)
+
+
+def layer_norm_inference(
+    op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
+) -> Any:
+    """(x - mean)/√(var + eps)·weight + bias by rows."""
+    return layer_norm(op, x, weight, bias, normalized_shape, eps, dtype)[0]
 
 
 def add_layer_norm(

@@ -8,19 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..add2 import check_alpha
+from ..checks import check_shapes
 from ..gelu import check as check_gelu
-from ..layer_norm_checks import check as check_layer_norm
-from ..layer_norm_checks import check_backward, check_residual
-from ..linear import check as check_linear
-from ..linear import check_backward as check_linear_backward
+from ..layer_norm import check as check_layer_norm
+from ..layer_norm import check_backward as check_layer_norm_backward
 from ..linear_gelu import check_backward as check_linear_gelu_backward
-from ..lltm import check_backward as check_lltm_cell_backward
-from ..lltm_checks import check as check_lltm
-from ..lltm_sequence import check_backward as check_lltm_backward
+from ..lltm_checks import check_cell, check_cell_backward, check_sequence, check_sequence_backward
+from ..products import check_gradients, check_product
 from .arrays import DTYPE_NAMES
 
 __all__ = [
     *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
+    "layer_norm_inference",
     *("linear", "linear_backward", "linear_gelu", "linear_gelu_backward"),
     *("lltm", "lltm_backward", "lltm_cell", "lltm_cell_backward"),
 ]
@@ -63,6 +62,17 @@ def layer_norm(
     return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
+def layer_norm_inference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
+) -> Tensor:
+    return layer_norm(x, weight, bias, normalized_shape, eps, dtype)[0]
+
+
 def add_layer_norm(
     x: Tensor,
     residual: Tensor,
@@ -72,7 +82,7 @@ def add_layer_norm(
     eps: float,
     dtype: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_residual(x, residual)
+    check_shapes("add_layer_norm", residual=(residual, x.shape))
     s = torch.add(x, residual)
     y, stats = layer_norm(s, weight, bias, normalized_shape, eps, dtype)
     return y, s, stats
@@ -90,7 +100,7 @@ def layer_norm_backward(
     want_weight: bool,
     want_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_backward(grad_y, x, DTYPE_NAMES[x.dtype], stats, weight, grad_sum, normalized_shape)
+    check_layer_norm_backward(grad_y, x, stats, weight, grad_sum, normalized_shape)
     dtype, wide = x.dtype, stats.dtype
     weight_dtype = dtype if weight is None else weight.dtype
     row = list(range(x.dim() - len(normalized_shape), x.dim()))
@@ -115,12 +125,12 @@ def layer_norm_backward(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    check_linear(x, weight, bias)
+    check_product("linear", x, weight, bias)
     return F.linear(x, weight, bias)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
-    check_linear(x, weight, bias, "linear_gelu")
+    check_product("linear_gelu", x, weight, bias)
     z = F.linear(x, weight, bias)
     return gelu(z, approximate), z
 
@@ -128,7 +138,7 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str
 def linear_backward(
     grad_y: Tensor, x: Tensor | None, weight: Tensor | None, want_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_linear_backward(grad_y, x, weight)
+    check_gradients("linear_backward", grad_y, x, weight)
     nothing = grad_y.new_empty(0)
     rows = grad_y.reshape(math.prod(grad_y.shape[:-1]), grad_y.shape[-1])
     grad_x = nothing if weight is None else grad_y @ weight
@@ -146,7 +156,7 @@ def linear_gelu_backward(
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_lltm("lltm_cell", input, weights, bias, old_h=old_h, old_cell=old_cell)
+    check_cell(input, weights, bias, old_h, old_cell)
     gates = F.linear(torch.cat((old_h, input), 1), weights, bias)
     z_i, z_o, z_g = gates.chunk(3, 1)
     new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
@@ -169,7 +179,7 @@ def lltm_cell_backward(
     want_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype, state = input.dtype, old_h.shape[1]
-    check_lltm_cell_backward(grad_h, grad_cell, grad_gates, input, old_h, new_cell, gates)
+    check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates)
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
     narrow = grad_z.to(dtype)
     return (
@@ -200,7 +210,7 @@ def lltm_step_backward(
 
 
 def lltm(input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_lltm("lltm", input, weights, bias, h0=h0, c0=c0)
+    check_sequence(input, weights, bias, h0, c0)
     steps, batch, _ = input.shape
     state = h0.shape[1]
     # The part of every step's gates that the input makes, at once.
@@ -238,7 +248,7 @@ def lltm_backward(
     want_h: bool,
     want_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    check_lltm_backward(grad_h, grad_last, grad_cells, grad_gates, input, h0, h, cells, gates)
+    check_sequence_backward(input, grad_h, grad_last, grad_cells, grad_gates, h0, h, cells, gates)
     dtype, wide, state, steps = input.dtype, _wide_dtype(input.dtype), h0.shape[1], input.shape[0]
     recurrent = weights[:, :state].to(wide)
     dh, dc = torch.zeros_like(torch.stack((h0, h0)), dtype=wide) if grad_last is None else grad_last.to(wide)
