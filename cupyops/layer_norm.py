@@ -48,11 +48,11 @@ def _kernel(text: str, name: str, plan: Plan, geometry: Geometry, dtype: str) ->
 
 
 for _dtype in FLOATS:
-    # One of each kind, so that warmup() and the compile command find them.
-    for _n in (1024, 65536, 1_000_000):
+    # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
+    for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
-        forward_kernel(forward_plan(_n, _dtype, _size, _size, CLUSTERS_SINCE, _size), _dtype, False)
-        _plan = backward_plan(_n, _dtype, _size, CLUSTERS_SINCE)
+        forward_kernel(forward_plan(_n, _dtype, _size, _size, _capability, _size), _dtype, False)
+        _plan = backward_plan(_n, _dtype, _size, _capability)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
 
 
