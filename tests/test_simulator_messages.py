@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -133,6 +134,15 @@ def test_a_long_launch_prints_progress(monkeypatch: pytest.MonkeyPatch, capsys: 
     )
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Python listens to Ctrl-C, as it does not where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize(
     "body",
     [
@@ -159,6 +169,7 @@ def test_ctrl_c_ends_a_launch(body: str) -> None:
     assert (y == 2).all()
 
 
+@pytest.mark.usefixtures("listening")
 def test_python_catches_ctrl_c_again_behind_a_launch() -> None:
     before = signal.getsignal(signal.SIGINT)
     with cupyops.simulate():
