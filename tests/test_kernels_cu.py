@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kernels_cu
-from cupyops.kernel import Kernel, all_kernels
+from cupyops.kernel import all_kernels
 from cupyops.signature import Signature, code_only
 
 TEXTS = [*(kernels_cu.source(n) for n in kernels_cu.names()), *kernels_cu.headers().values()]
@@ -128,23 +128,3 @@ def test_every_declaration_tells_inputs_from_outputs_and_their_bounds(name: str)
         assert parameters[: len(arrays)] == tuple(arrays), kernel
         assert [p.const for p in arrays] == sorted((p.const for p in arrays), reverse=True), kernel
         assert all(p.type == "int64" for p in parameters[len(arrays) :] if p.type.startswith(("int", "uint"))), kernel
-
-
-def shipped() -> list[Kernel]:
-    import cupyops  # noqa: F401  (declares them)
-
-    return [k for k in all_kernels() if any(k.text is t for t in TEXTS)]
-
-
-@pytest.mark.parametrize("kernel", shipped(), ids=lambda k: k.describe({}))
-def test_every_shipped_kernel_compiles_without_a_warning(kernel: Kernel) -> None:
-    """For its first and its last dtype; the compile command goes through them all."""
-    pytest.importorskip("cupy")
-    from cupyops.compiler import OPTIONS, compile_text, warnings_in
-
-    choices = list(kernel.type_choices())
-    for types in (choices[0], choices[-1]):
-        binary = compile_text(kernel.final_text(types), kernel.describe(types), "sm_90", (*OPTIONS, *kernel.options))
-        assert set(binary.resources) == {kernel.name}
-        assert binary.resources[kernel.name][1] == 0, "registers are spilled"
-        assert warnings_in(binary.log) == []

@@ -2,6 +2,7 @@
 ``test_simulator_messages.py``."""
 
 import ctypes
+import importlib.util
 import mmap
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,11 @@ from conftest import NO_COMPILER
 
 import cupyops
 from autograd_bridge import add2, gelu
-from cupyops import Kernel, Threads, simulator
+from cupyops import CompileError, Kernel, Threads, simulator
 from cupyops.add2 import ALIKE, SCALAR, strided
 from cupyops.gelu import BACKWARD, FORWARD
 from cupyops.simulator import build
+from cupyops.simulator.host import Compiler
 from cupyops.simulator.lines import line_table
 
 pytestmark = pytest.mark.simulator
@@ -233,15 +236,21 @@ def test_more_elements_than_32_bits_count_in_a_broadcast(rows: int, columns: int
 # The cache, and what a debugger finds
 
 
-def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """What the compiler is asked for from now on, with an empty cache but for the runtime."""
     runtime = build.runtime_path()
     monkeypatch.setattr(build, "runtime_path", lambda: runtime)
-    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path))
-    compiled = []
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(folder))
+    asked: list[Sequence[str]] = []
     run = build.run
     monkeypatch.setattr(
-        build, "run", lambda tool, arguments, folder: compiled.append(arguments) or run(tool, arguments, folder)
+        build, "run", lambda tool, arguments, folder: asked.append(arguments) or run(tool, arguments, folder)
     )
+    return asked
+
+
+def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = recorded(tmp_path, monkeypatch)
     x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
 
     def compilations() -> int:
@@ -267,6 +276,65 @@ def test_a_library_is_compiled_once_for_its_content(tmp_path: Path, monkeypatch:
         assert compilations() == 1
     assert y.tolist() == [2, 2, 2]
     assert not [p for p in (tmp_path / "simulator").iterdir() if p.name.startswith(".")], "something half made is left"
+
+
+@pytest.mark.parametrize(
+    "command", ["g++", "clang++", f"{sys.executable} -m ziglang c++"], ids=lambda c: c.split()[-2:]
+)
+def test_headers_are_precompiled_for_the_second_kernel(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (importlib.util.find_spec("ziglang") if "ziglang" in command else shutil.which(command)) is None:
+        pytest.skip(f"{command} is not here")
+    monkeypatch.setenv("CUPYOPS_CXX", command)
+    compiled = recorded(tmp_path, monkeypatch)
+    x, y = np.ones(3, np.float16), np.zeros(3, np.float16)
+
+    def run(factor: str) -> float:
+        compiled.clear()
+        text = TEXT.replace("x[i] + x[i]", f"__hmul(x[i], __float2half({factor}))")
+        with cupyops.simulate(sanitize=True):
+            Kernel(text, "twice", Threads("n"), dtypes=("float16",))(x, y, 3)
+        return float(y[1])
+
+    def asked() -> list[str]:
+        return [a[a.index("-c" if "-c" in a else "-x") + 1] for a in compiled if "-shared" not in a]
+
+    def as_text() -> list[bool]:
+        return ["device.h" in a for a in compiled if "kernel.cpp" in a]
+
+    assert run("2.f") == 2
+    assert (asked(), as_text()) == (["kernel.cpp"], [True])
+    assert run("3.f") == 3
+    assert (asked(), as_text()) == (["c++-header", "kernel.cpp"], [False])
+    assert run("4.f") == 4
+    assert (asked(), as_text()) == (["kernel.cpp"], [False])
+    with pytest.raises(CompileError, match=r"twice\.cu\D+6\b.*nothing"):
+        run("nothing")
+    assert as_text() == [False, True]  # so the message is what it would be without
+    (headers,) = (p for p in tmp_path.rglob("headers.*") if p.suffix in (".gch", ".pch"))
+    headers.write_bytes(headers.read_bytes()[:1000])
+    assert run("5.f") == 5
+
+
+def test_headers_that_cannot_be_precompiled_are_compiled_with_each_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = recorded(tmp_path, monkeypatch)
+    run = build.run
+
+    def refuse(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
+        run(tool, arguments, folder)
+        if "c++-header" in arguments:
+            raise CompileError("no")
+
+    monkeypatch.setattr(build, "run", refuse)
+    for factor in (2, 3, 4):
+        y = np.zeros(3, np.float32)
+        with cupyops.simulate():
+            twice(TEXT.replace("x[i] + x[i]", f"x[i] * {factor}"))(np.ones(3, np.float32), y, 3)
+        assert y.tolist() == [factor] * 3
+    assert len([a for a in compiled if "c++-header" in a]) == 1
 
 
 def test_a_cache_folder_that_cannot_be_written_costs_a_compilation(

@@ -24,6 +24,7 @@ __all__ = ["build", "runtime"]
 
 HERE = Path(__file__).parent
 _FORMAT = 2  # raise it when the meaning of an entry changes
+_LEADING = re.compile(r"(?://[^\n]*\n)*((?:#include <cuda_\w+\.h>\n)*)")
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
 
 # As on a GPU: plain char is signed, integers wrap, a product and a sum are rounded once each (a text that wants a fused
@@ -72,21 +73,18 @@ def build(
                 (folder / name).write_text(source, encoding="utf-8")
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
         paths = [f"-I{path}" for path in includes]
-        run(
-            tool,
-            [
-                *flags,
-                f"-fdebug-prefix-map={folder}={final}",
-                "-include",
-                "device.h",
-                *paths,
-                "-c",
-                "kernel.cpp",
-                "-o",
-                "kernel.o",
-            ],
-            folder,
-        )
+        mapped = f"-fdebug-prefix-map={folder}={final}"
+
+        def compile_with(first: Sequence[str]) -> None:
+            run(tool, [*flags, mapped, *first, *paths, "-c", "kernel.cpp", "-o", "kernel.o"], folder)
+
+        first = _begin_with(tool, ["device.h", *_leading_headers(text)], [*flags, *paths])
+        try:
+            compile_with(first)
+        except CompileError:
+            if first is _AS_TEXT:
+                raise
+            compile_with(_AS_TEXT)  # headers may be refused; and what is wrong with the text is said as ever
         run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
         (folder / "kernel.o").unlink()
 
@@ -125,6 +123,52 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
         raise CompileError(done.stderr or done.stdout)
+
+
+# Headers take half of a compilation, so they are precompiled for the flags of a kind of launch, once there is a second.
+
+_AS_TEXT = ("-include", "device.h")
+# By cache and key, what this process gives the compiler; None where it has met these headers once.
+_headers: dict[tuple[Path, str], Sequence[str] | None] = {}
+
+
+def _leading_headers(text: str) -> list[str]:
+    """CUDA's headers that a text begins with, by name, in their order."""
+    found = _LEADING.match(text)
+    return re.findall(r"<(.+?)>", found[1]) if found else []
+
+
+def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[str]:
+    """Arguments that have a text begin with these headers: precompiled, unless they are new to this process and the cache, or
+    cannot be."""
+    text = "".join(f"#include <{name}>\n" for name in names)
+    gcc = tool.family == "gcc"
+    product = "headers.h.gch" if gcc else "headers.pch"
+    key = _hash(["headers", _FORMAT, text, flags, tool.command, tool.version, _own_sources()])
+    place = _root(), key
+    if found := _headers.get(place):
+        return found
+    if place not in _headers and not (_root() / key / product).exists():
+        _headers[place] = None
+        return _AS_TEXT
+
+    def make(folder: Path, final: Path) -> None:
+        run(tool, [*flags, "-x", "c++-header", str(source), "-o", product], folder)
+        _write(folder / "headers.h", text)  # g++ is given this name, and takes what lies beside it
+
+    try:
+        # clang looks for the header where it was, so it lies where it stays.
+        source = _cached(_hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text))
+        path = _cached(key, product, make)
+        found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
+    except CompileError:
+        found = _AS_TEXT
+    _headers[place] = found
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 # The cache: one folder an entry, moved into place whole.
