@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # By the stem of a kernel's text, the tests that are about it, most telling first.
 TESTS = (
     "tests/test_simulated_{stem}_kernels.py",
+    "tests/test_simulated_{stem}_large.py",
     "tests/test_simulated_{stem}.py",
     "tests/test_simulated_kernels.py",
     "tests/test_{stem}.py",

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from accuracy import assert_as_accurate
+from accuracy import assert_as_accurate, spacing
 from cases import FLOATS
 from support import alike
 from torch import Tensor, nn
@@ -62,6 +62,25 @@ def test_backward_against_float64(device: str, dtype: torch.dtype, approximate: 
     theirs = torch.ops.aten.gelu_backward(torch.ones_like(x), x.detach(), approximate=approximate)
     assert x.grad is not None
     assert_as_accurate(x.grad, theirs, exact_derivative(x.detach(), approximate), order=x.detach())
+
+
+def test_one_element_that_errs_more_than_pytorch_near_it_is_named() -> None:
+    x = torch.linspace(0.5, 1, 5_000)
+    right = exact(x, "none")
+    ulp = spacing(right, torch.float32)
+    theirs, ours = right.float(), right.float()
+    assert_as_accurate(ours, theirs, right, order=x)
+    theirs[1000] += 10 * ulp[1000]
+    for at, noticed in ((900, False), (1100, False), (899, True), (1101, True)):  # a fiftieth of them on either side
+        wrong = ours.clone()
+        wrong[at] += 15 * ulp[at]
+        if noticed:
+            with pytest.raises(
+                AssertionError, match=f"1 of 5000 elements err too much; the worst at x = {float(x[at])}"
+            ):
+                assert_as_accurate(wrong, theirs, right, order=x)
+        else:
+            assert_as_accurate(wrong, theirs, right, order=x)
 
 
 @FORMS

@@ -396,59 +396,6 @@ def test_arguments_of_every_kind() -> None:
     assert y.tolist() == [1, -5, 65535, -7, 2**40, 0.5, 0.25, 321]
 
 
-# Threads that order their accesses by flags
-
-FLAG = """
-__shared__ float data[64];
-__shared__ unsigned long long ready;
-if (t == 0) ready = 0;
-__syncthreads();
-if (t >= 32) { data[t] = x[t]; FENCE atomicAdd(&ready, 1ull); }
-else { while (WAIT < 32) {} y[t] = data[t + 32]; }
-"""
-
-
-@pytest.mark.parametrize("wait", ["atomicAdd(&ready, 0ull)", "*(volatile unsigned long long*)&ready"])
-def test_a_flag_behind_a_fence_orders_accesses(wait: str, sanitize: bool) -> None:
-    body = FLAG.replace("WAIT", wait)
-    assert run(body.replace("FENCE", "__threadfence_block();"))[:32].tolist() == list(range(32, 64))
-    if sanitize:
-        with pytest.raises(
-            LaunchError, match="a race in shared memory: reads element 32 of `data`, which has 64, which thread"
-        ):
-            run(body.replace("FENCE", ""))
-
-
-def test_what_a_barrier_told_is_told_on_by_a_flag(sanitize: bool) -> None:
-    text = CLUSTER.replace(
-        "__cluster_barrier_arrive();\n    __cluster_barrier_wait();",
-        """
-    __shared__ unsigned flags;
-    if (threadIdx.x == 0) flags = 0;
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-    part[threadIdx.x] += 0.5;
-    __syncthreads();
-    if (threadIdx.x < size) { __threadfence(); atomicAdd(__cluster_map_shared_rank(&flags, threadIdx.x), 1u); }
-    if (threadIdx.x == 40) while (atomicAdd(&flags, 0u) < size) __nanosleep(10);
-    BARRIER
-    """,
-    ).replace("BEFORE_END", END)
-
-    def result(barrier: str) -> np.ndarray:
-        kernel = Kernel(
-            text.replace("BARRIER", barrier), "k", Rows("M", block=64), dtypes=("float64",), constants={"SIZE": 4}
-        )
-        y = np.zeros(8)
-        kernel(y, 8, 8)
-        return y
-
-    assert result("__syncthreads();")[0] == sum(100 * c + 58.5 for c in range(4))
-    if sanitize:
-        with pytest.raises(LaunchError, match="a race in shared memory"):
-            result("")
-
-
 def test_attributes_by_a_macro_of_the_text() -> None:
     text = (
         "#if SIZE > 1\n#define IN_CLUSTERS __cluster_dims__(SIZE, 1, 1)\n#else\n#define IN_CLUSTERS\n#endif\n"
@@ -458,12 +405,3 @@ def test_attributes_by_a_macro_of_the_text() -> None:
         y = np.zeros(4)
         Kernel(text, "k", Rows("M", block=64), dtypes=("float64",), constants={"SIZE": size})(y, 4, 4)
         assert y[3] == (358 if size == 1 else 258 + 358 + 1000)
-
-
-def test_a_shuffle_orders_what_was_read_and_nothing_that_was_written(sanitize: bool) -> None:
-    """A value that a shuffle carries has been read before it; a value that was written may still be on its way."""
-    body = "__shared__ float s[64]; s[t] = x[t]; __syncthreads(); float v = s[t ^ 1]; v = __shfl_sync(0xffffffff, v, t % 32); s[t] = v; y[t] = v;"
-    assert run(body)[:2].tolist() == [1, 0]
-    if sanitize:
-        with pytest.raises(LaunchError, match="a race in shared memory: reads element"):
-            run("__shared__ float s[64]; s[t] = x[t]; __shfl_sync(0xffffffff, t, 0); y[t] = s[t ^ 1];")

@@ -313,20 +313,26 @@ def test_headers_are_precompiled_for_the_second_kernel(
         run("nothing")
     assert as_text() == [False, True]  # so the message is what it would be without
     (headers,) = (p for p in tmp_path.rglob("headers.*") if p.suffix in (".gch", ".pch"))
+    assert "<cuda_fp16.h>" in headers.with_name("headers.h").read_text(), "they are not the text's"
     headers.write_bytes(headers.read_bytes()[:1000])
     assert run("5.f") == 5
 
 
+@pytest.mark.parametrize(
+    "fault", [CompileError("no"), OSError("no space left"), None], ids=["refused", "full", "useless"]
+)
 def test_headers_that_cannot_be_precompiled_are_compiled_with_each_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = recorded(tmp_path, monkeypatch)
     run = build.run
 
     def refuse(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
         run(tool, arguments, folder)
-        if "c++-header" in arguments:
-            raise CompileError("no")
+        if fault is None and "kernel.cpp" in arguments and "device.h" not in arguments:
+            raise CompileError("cannot be used")
+        if fault is not None and "c++-header" in arguments:
+            raise fault
 
     monkeypatch.setattr(build, "run", refuse)
     for factor in (2, 3, 4):
@@ -335,6 +341,7 @@ def test_headers_that_cannot_be_precompiled_are_compiled_with_each_kernel(
             twice(TEXT.replace("x[i] + x[i]", f"x[i] * {factor}"))(np.ones(3, np.float32), y, 3)
         assert y.tolist() == [factor] * 3
     assert len([a for a in compiled if "c++-header" in a]) == 1
+    assert len([a for a in compiled if "kernel.cpp" in a]) == (3 if fault else 4), "what was refused is tried again"
 
 
 def test_a_cache_folder_that_cannot_be_written_costs_a_compilation(

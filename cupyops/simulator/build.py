@@ -84,7 +84,8 @@ def build(
         except CompileError:
             if first is _AS_TEXT:
                 raise
-            compile_with(_AS_TEXT)  # headers may be refused; and what is wrong with the text is said as ever
+            compile_with(_AS_TEXT)  # what is wrong with the text is said as ever; else the headers were refused
+            _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
         run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
         (folder / "kernel.o").unlink()
 
@@ -161,7 +162,7 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
         source = _cached(_hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text))
         path = _cached(key, product, make)
         found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
-    except CompileError:
+    except (CompileError, OSError):  # a full disk, too
         found = _AS_TEXT
     _headers[place] = found
     return found
