@@ -137,10 +137,12 @@ def test_what_is_refused_is_refused_in_the_same_words(device: str) -> None:
             layer_norm(x, 4)
         with pytest.raises(TypeError, match="`x` must have dtype float16 or bfloat16 or float32 or float64, got int64"):
             layer_norm(x.long(), 3)
-        with pytest.raises(TypeError, match=r"`x` must be a Tensor, got list"):
-            layer_norm([1.0], 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"layer_norm: `weight` must be a Tensor or None, got list"):
-        layer_norm(x, 3, [1.0, 1.0, 1.0])  # type: ignore[arg-type]
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            with pytest.raises(TypeError, match=r"^layer_norm: `x` must be a Tensor, got list"):
+                layer_norm([1.0], 1)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"^layer_norm: `weight` must be a Tensor or None, got list"):
+                layer_norm(x, 3, [1.0, 1.0, 1.0])  # type: ignore[arg-type]
 
 
 # In the simulator

@@ -137,14 +137,15 @@ _layer_norm_backward = Operator(
 def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether a call may be asked for its gradient; what is traced or transformed may be later."""
     try:
-        if grad_enabled() and (
+        wanted = (
             x.requires_grad
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
-        ):
-            return True
+        )
     except AttributeError:
-        return True  # no tensor, which the operator refuses by name
+        return True  # no tensor, which the operator refuses by the name that was called
+    if wanted and grad_enabled():
+        return True
     return bool(is_compiling() or transforms_active() or dispatch_modes())
 
 
