@@ -2,22 +2,38 @@
 :mod:`cupyops.lltm_sequence`.
 
 How a row's units are shared out, and so its bits, do not depend on how many rows there are; how many of them a block
-takes does. The bounds are those at which the compiler keeps everything in registers; that of a block has been measured on
-an H200, where 128 units take 157 µs in one and 123 in two for 128 steps back.
+takes does. The bounds are those at which the compiler keeps everything in registers, but for two that were measured on
+an H200: 128 units take 157 µs in one block and 123 in two for 128 steps back; and teams all over the GPU are quicker on
+matrix units (bfloat16, 128 steps, microseconds forward and back, on matrix units and without), while clusters are not,
+for a few rows:
+
+=====  =====  ============  ============
+rows   units  matrix units  without
+=====  =====  ============  ============
+16     256    268, 279      137, 231
+64     256    271, 316      371, 738
+16     512    286, 334      328, 611
+64     512    350, 439      1603, 2742
+16     768    315, 402      782, 1568
+16     1024   365, 524      1041, 3525
+64     1024   637, 894
+128    1024   1018, 1690
+=====  =====  ============  ============
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 
 from .plans import CLUSTERS_SINCE
 from .teams import TeamPlan
 
-__all__ = ["MOST_TURNS", "Plan", "sequence_plan"]
+__all__ = ["MatrixPlan", "Plan", "sequence_plan"]
 
 # Units of a block: beyond, two in a cluster are quicker, and earlier GPUs' compilers out of registers.
 MOST_IN_BLOCK = 64
 CLUSTERS = (2, 4, 8)  # blocks of one; 16 are not on every GPU
-MOST_TURNS = 4  # that a team all over the GPU takes at the rows, before launches of single steps are the quicker way
+MOST_STATE = 1024  # that a team all over the GPU has room for
+MATRIX_UNITS_SINCE = 80  # that sum products of 16 bits as lltm_matrix.cu has them
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,9 @@ class Plan(TeamPlan):
     """
 
     launch_only = TeamPlan.launch_only | {"backward"}
+
+    text = "lltm_sequence"
+    most_turns = 4  # of a team all over the GPU at the rows, before launches of single steps are the quicker way
 
     state: int
     units: int
@@ -68,6 +87,33 @@ class Plan(TeamPlan):
         return min(rows, self.parts)
 
 
+@dataclass(frozen=True)
+class MatrixPlan(TeamPlan):
+    """One way on matrix units, in one direction: blocks of 16 units all over the GPU.
+
+    Attributes:
+        state: units of a row, a multiple of 32.
+        backward: the direction.
+    """
+
+    launch_only = TeamPlan.launch_only | {"backward"}
+    text = "lltm_matrix"
+    most_groups = 4  # whose cells, gates and gradients a thread keeps in registers
+    most_turns = 1  # beyond, a step's product is large enough for the library
+    block = 256
+    since = MATRIX_UNITS_SINCE
+
+    state: int
+    backward: bool = False
+    _: KW_ONLY
+    rows: int = 16
+
+    @property
+    def shared(self) -> int:  # type: ignore[override]
+        """Bytes of shared memory for the sums of a group's rows, by warp and gate; two groups take turns."""
+        return min(self.groups, 2) * self.block // 32 * (1 if self.backward else 3) * self.rows * 20 * 4
+
+
 def _lanes(units: int, threads: int) -> int:
     """As many lanes a unit as a block has threads for."""
     lanes = 1
@@ -77,13 +123,14 @@ def _lanes(units: int, threads: int) -> int:
 
 
 @cache
-def sequence_plan(state: int, forward: bool, capability: int) -> Plan | None:
-    """The way of float32 and 16-bit rows, one row a team; None if every step is a launch of its own.
+def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4) -> Plan | MatrixPlan | None:
+    """The way of float32 and 16-bit rows, as few of them a team as it can have; None if every step is a launch of its own.
 
     Args:
         state: units.
         forward: the direction.
         capability: of the GPU, 90 for sm_90.
+        itemsize: bytes of an element.
     """
     units = -(-state // 2) * 2
     if units <= MOST_IN_BLOCK:  # the weights in the registers of one block
@@ -93,7 +140,9 @@ def sequence_plan(state: int, forward: bool, capability: int) -> Plan | None:
         plan = Plan(state, units, _lanes(units, 256), cluster=cluster, backward=not forward)
         if plan.block <= 256 and plan.weights <= 144:
             return plan
-    if state % 4 or state > 1024:
+    if state % 4 or state > MOST_STATE:
         return None
+    if itemsize == 2 and state % 32 == 0 and capability >= MATRIX_UNITS_SINCE:
+        return MatrixPlan(state, not forward, team=state // 16)
     units = 16 if forward or state <= 768 else 8
     return Plan(state, units, 256 // units, team=-(-state // units), backward=not forward)

@@ -12,32 +12,36 @@ from .errors import LaunchError
 from .kernel import Kernel
 from .lltm import SUMS, Gradients, side_by_side
 from .lltm_checks import check_sequence, check_sequence_backward
-from .lltm_plan import MOST_TURNS, Plan, sequence_plan
+from .lltm_plan import MatrixPlan, Plan, sequence_plan
 from .plans import CLUSTERS_SINCE
 from .teams import TeamLaunch
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
-TEXT = kernels_cu.source("lltm_sequence")
 TYPES = ("float16", "bfloat16", "float32")
 MOST_STEPS = 2**31 // 128  # that a counter of 32 bits counts, of the largest team
 
 
 @cache
-def kernel_of(plan: Plan, dtype: str) -> Kernel:
+def kernel_of(plan: Plan | MatrixPlan, dtype: str) -> Kernel:
     """The kernel of one plan and one dtype."""
-    name = "lltm_sequence_backward" if plan.backward else "lltm_sequence"
-    return plan.kernel(TEXT, name, {"scalar_t": dtype}, dtypes=TYPES)
+    name = f"{plan.text}_backward" if plan.backward else plan.text
+    types = TYPES if isinstance(plan, Plan) else TYPES[:2]
+    return plan.kernel(kernels_cu.source(plan.text), name, {"scalar_t": dtype}, dtypes=types)
 
 
 # One of each kind, so that warmup() and the compile command find them.
-for _plan in [sequence_plan(state, forward, CLUSTERS_SINCE) for state in (64, 256, 1024) for forward in (True, False)]:
-    assert _plan is not None
-    for _dtype in TYPES:
+for _dtype in TYPES:
+    for _plan in [
+        sequence_plan(state, forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
+        for state in (64, 256, 1024)
+        for forward in (True, False)
+    ]:
+        assert _plan is not None
         kernel_of(_plan, _dtype)
 
 
-def at_once(plan: Plan, dtype: str, device: int) -> int:
+def at_once(plan: Plan | MatrixPlan, dtype: str, device: int) -> int:
     """How many blocks of a plan run on a GPU at once."""
     return kernel_of(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
 
@@ -48,7 +52,7 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamL
     would have to take too many turns, or rows have more elements than the texts count."""
     if dtype not in TYPES or 3 * state * batch >= 2**31:
         return None
-    plan = sequence_plan(state, forward, driver.capability(device))
+    plan = sequence_plan(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
     if plan is None:
         return None
     try:
@@ -56,7 +60,7 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamL
         blocks = at_once(plan, dtype, device)
     except LaunchError:  # not one block or cluster fits
         return None
-    if blocks < plan.cluster * plan.team or (plan.team > 1 and plan.turns(batch, blocks) > MOST_TURNS):
+    if blocks < plan.cluster * plan.team or (plan.team > 1 and plan.turns(batch, blocks) > plan.most_turns):
         return None
     return plan.launch(kernel_of(plan, dtype), batch, blocks)
 

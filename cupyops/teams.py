@@ -7,7 +7,7 @@ be fewer of them than tiles, and they take turns: such a text goes through its t
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .arrays import ArrayLibrary
 from .geometry import Rows
@@ -31,6 +31,7 @@ class TeamPlan(Plan):
     """
 
     launch_only = frozenset({"cluster"})
+    most_groups: ClassVar[int] = 1  # that a team can have
 
     cluster: int = 1
     team: int = 1
@@ -70,16 +71,22 @@ class TeamPlan(Plan):
         return max(1, at_once // (self.cluster * self.team))
 
     def for_rows(self: Self, count: int, at_once: int) -> Self:
-        """The plan with as many rows a team as it takes for all teams to run at once, or as many as it can have.
+        """The plan with as many rows a team as it takes for all teams to run at once, or as many as it can have; then with as
+        many groups of them.
 
         Args:
             count: rows in all.
             at_once: blocks of it that run at once.
         """
-        rows = 1
-        while rows < self.most_rows and -(-count // rows) > self.teams(at_once):
-            rows *= 2
-        return replace(self, rows=rows)
+        plan = self
+        while -(-count // plan.tile) > plan.teams(at_once):
+            if plan.rows < plan.most_rows:
+                plan = replace(plan, rows=plan.rows * 2)
+            elif plan.groups < plan.most_groups:
+                plan = replace(plan, groups=plan.groups * 2)
+            else:
+                break
+        return plan
 
     def turns(self, count: int, at_once: int) -> int:
         """How often a team all over the GPU has to begin anew for so many rows, of so many blocks that run at once."""

@@ -52,6 +52,11 @@ template <> struct Scalar<__nv_bfloat16> {
 };
 #endif
 
+template <typename T> inline constexpr bool is_bfloat16 = false;
+#ifdef __CUDA_BF16_TYPES_EXIST__
+template <> inline constexpr bool is_bfloat16<__nv_bfloat16> = true;
+#endif
+
 // convert<To>(v): the value of v as To, rounded to nearest even.
 template <typename To, typename From> __device__ __forceinline__ To convert(From v) {
     return Scalar<To>::narrow(Scalar<From>::widen(v));

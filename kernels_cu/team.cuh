@@ -38,17 +38,36 @@ __device__ __forceinline__ void sync_team_memory() {
 #endif
 }
 
-// The n-th meeting at a counter that began at 0. What any thread of the team has written before, all may read from L2
-// afterwards: not through L1, which may hold what was there.
-__device__ __forceinline__ void meet_at(int* counter, long long n) {
+// One more has come to a counter; what its block has written before a barrier, whoever finds it counted may read.
+__device__ __forceinline__ void count_at(int* counter) {
+#ifdef CUPYOPS_SIMULATOR
     __threadfence();
+    atomicAdd(counter, 1);
+#else
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+
+// So many have come.
+__device__ __forceinline__ void wait_at(int* counter, int count) {
+#ifdef CUPYOPS_SIMULATOR
+    while (*static_cast<volatile int*>(counter) < count) __nanosleep(20);
+    __threadfence();
+#else
+    int there;
+    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(counter) : "memory");
+    while (there < count);
+#endif
+}
+
+// The n-th meeting at a counter that began at 0. What any thread of the team has written before, all may read from L2
+// afterwards: not through L1, which may hold what was there. Each thread waits for itself, which is sooner than by a barrier
+// behind one that does.
+__device__ __forceinline__ void meet_at(int* counter, long long n) {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        atomicAdd(counter, 1);
-        while (*static_cast<volatile int*>(counter) < n * TEAM) __nanosleep(20);
-        __threadfence();
-    }
-    __syncthreads();
+    if (threadIdx.x == 0) count_at(counter);
+    wait_at(counter, static_cast<int>(n * TEAM));
+    __syncwarp();
 }
 
 // Four elements from L2.

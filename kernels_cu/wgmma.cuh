@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bulk.cuh"
+#include "scalar.cuh"
 
 // What the copying hardware knows of a matrix: address, shape, dtype, the box that it moves at a time, and the swizzle. The
 // driver writes it (cupyops/tensor_map.py), which alone knows what the words mean; for the simulator they are plain numbers.
@@ -304,11 +305,6 @@ __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_g
 template <int PENDING> __device__ __forceinline__ void multiply_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-
-template <typename T> inline constexpr bool is_bfloat16 = false;
-#ifdef __CUDA_BF16_TYPES_EXIST__
-template <> inline constexpr bool is_bfloat16<__nv_bfloat16> = true;
-#endif
 
 // Eight of the 128 registers that hold a thread's share of 64 x 256 sums.
 #define SUMS_8(i) \

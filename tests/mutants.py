@@ -8,6 +8,7 @@ try:
     from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from mutants_linear import LINEAR
     from mutants_lltm import LLTM
+    from mutants_lltm_matrix import LLTM_MATRIX
     from mutants_lltm_sequence import LLTM_SEQUENCE
 except ImportError:
     from tests.mutants_hopper_linear import HOPPER_LINEAR
@@ -15,6 +16,7 @@ except ImportError:
     from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from tests.mutants_linear import LINEAR
     from tests.mutants_lltm import LLTM
+    from tests.mutants_lltm_matrix import LLTM_MATRIX
     from tests.mutants_lltm_sequence import LLTM_SEQUENCE
 
 
@@ -310,7 +312,7 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE).items()
+        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE | LLTM_MATRIX).items()
         for mutant in _of(kernel, tests, *faults)
     ),
 ]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cupyops.lltm_plan import MOST_TURNS, Plan, sequence_plan
+from cupyops.lltm_plan import MatrixPlan, Plan, sequence_plan
 
 STATES = [*range(1, 300), *range(300, 1100, 7), 512, 768, 1024, 4096]
 EACH_WAY = pytest.mark.parametrize("forward", [True, False])
@@ -16,6 +16,7 @@ GENERATIONS = pytest.mark.parametrize("capability", [70, 80, 90, 100])
 def test_a_plan_holds_every_unit_and_weight_once(forward: bool, capability: int) -> None:
     for state in STATES:
         plan = sequence_plan(state, forward, capability)
+        assert not isinstance(plan, MatrixPlan), "float32 has no matrix units of its own"
         if plan is None:
             assert state > (128 if capability >= 90 else 64)
             continue
@@ -38,6 +39,7 @@ def test_a_plan_fits_a_multiprocessor(forward: bool, capability: int) -> None:
         plan = sequence_plan(state, forward, capability)
         if plan is None:
             continue
+        assert isinstance(plan, Plan)
         for rows in (1, plan.most_rows):
             plan = replace(plan, rows=rows)
             assert plan.block <= 512
@@ -73,6 +75,33 @@ def test_the_number_of_rows_changes_what_a_team_takes_and_nothing_else(forward: 
             assert chosen.rows == plan.most_rows or -(-batch // chosen.rows) <= teams
 
 
+@EACH_WAY
+@GENERATIONS
+def test_rows_of_16_bits_that_a_team_all_over_the_gpu_has_go_on_matrix_units(forward: bool, capability: int) -> None:
+    for state in STATES:
+        wide, half = (sequence_plan(state, forward, capability, itemsize) for itemsize in (4, 2))
+        if wide is None or wide.team == 1 or state % 32 or capability < 80:
+            assert half == wide
+            continue
+        assert half == MatrixPlan(state, not forward, team=state // 16)
+        assert half.since == 80
+        assert half.block == 16 * half.rows, "a thread a unit and row"
+
+
+@EACH_WAY
+def test_groups_of_rows_on_matrix_units(forward: bool) -> None:
+    plan = MatrixPlan(1024, not forward, team=64)
+    chosen = [plan.for_rows(batch, 132) for batch in (1, 16, 32, 33, 64, 65, 128, 129, 5000)]
+    assert [c.groups for c in chosen] == [1, 1, 1, 2, 2, 4, 4, 4, 4]
+    assert all(replace(c, groups=1) == plan for c in chosen)
+    assert [c.turns(b, 132) for c, b in zip(chosen, (1, 16, 32, 33, 64, 65, 128, 129, 5000), strict=True)] == [
+        *(1, 1, 1, 1, 1, 1, 1, 2, 40)
+    ]
+    # Sums by warp and gate of 16 rows of 16 units, in lines of 20; a second table only for a second group.
+    one = 8 * (3 if forward else 1) * 16 * 20 * 4
+    assert [c.shared for c in (chosen[0], chosen[3], chosen[5])] == [one, 2 * one, 2 * one]
+
+
 def test_turns_of_teams_all_over_the_gpu() -> None:
     plan = Plan(512, 16, 16, team=32, rows=4)
     assert [plan.turns(batch, 132) for batch in (1, 16, 17, 64, 65)] == [1, 1, 2, 4, 5]
@@ -82,7 +111,7 @@ def test_turns_of_teams_all_over_the_gpu() -> None:
         for forward in (True, False):
             chosen = sequence_plan(state, forward, 90)
             assert chosen is not None
-            assert chosen.for_rows(batch, 132).turns(batch, 132) <= MOST_TURNS
+            assert chosen.for_rows(batch, 132).turns(batch, 132) <= chosen.most_turns
 
 
 def test_bytes_of_shared_memory() -> None:

@@ -11,7 +11,7 @@ from support import alike
 from test_lltm import assert_as_accurate
 from torch import Tensor
 
-from cupyops.lltm_plan import Plan
+from cupyops.lltm_plan import MatrixPlan, Plan
 from cupyops.teams import TeamLaunch
 
 body = sys.modules["cupyops.lltm_sequence"]  # the package gives the function by this name
@@ -27,16 +27,23 @@ WAYS = {
     "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4)),
     "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
     "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
+    "matrix units": (4, 19, 5, 32, MatrixPlan(32, team=32 // 16)),
+    "matrix units and groups of rows": (3, 37, 5, 32, replace(MatrixPlan(32, team=32 // 16), groups=2)),
 }
 EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
-def taking(plan: Plan | None) -> Callable[..., TeamLaunch | None]:
+def widest(way: str) -> torch.dtype:
+    """Of the dtypes that go this way."""
+    return torch.bfloat16 if isinstance(WAYS[way][-1], MatrixPlan) else torch.float32
+
+
+def taking(plan: Plan | MatrixPlan | None) -> Callable[..., TeamLaunch | None]:
     """What finds the way, made to find this one for either direction."""
 
     def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
-        if plan is None:
-            return None
+        if plan is None or (isinstance(plan, MatrixPlan) and dtype == "float32"):
+            return None  # it goes by steps
         one = replace(plan, backward=not forward)
         launch: TeamLaunch = one.launch(body.kernel_of(one, dtype), batch, body.at_once(one, dtype, device))
         return launch
@@ -122,7 +129,7 @@ def test_gradients_of_each_result_alone(way: str, sized: tuple[int, int, int, in
 
 @EACH_WAY
 def test_the_same_bits_over_100_runs(way: str, sized: tuple[int, int, int, int], device: str, lane: str) -> None:
-    inputs = operands(sized, torch.float32, device)
+    inputs = operands(sized, widest(way), device)
     first = None
     for _ in range(100 if lane == "cuda" else 5):
         y = op(*inputs)
@@ -143,7 +150,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(
         h, last, cells, gates = op(x * 0, weights, bias, h0, c0)
         return [h, last, cells, gates, *torch.autograd.grad((h.sum(), last.sum()), (h0, c0))]
 
-    inputs = operands(sized, torch.float32, device)
+    inputs = operands(sized, widest(way), device)
     whole = results(*inputs)
     for rows in (slice(0, 1), slice(sized[1] - 2, sized[1])):
         x, weights, bias, h0, c0 = inputs

@@ -56,7 +56,7 @@ def test_a_plan_makes_the_kernel() -> None:
 OPERATORS = {
     "add2": 1,
     "gelu": 2,
-    "layer_norm": 3,
+    "layer_norm": 4,
     "linear": 2,
     "linear_gelu": 2,
     "hopper_linear": 0,

@@ -13,7 +13,7 @@ from torch import Tensor
 import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.lltm import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
-from cupyops.lltm_plan import Plan
+from cupyops.lltm_plan import MatrixPlan, Plan
 from cupyops.lltm_sequence import at_once, kernel_of
 from cupyops.teams import TeamLaunch
 from cupyops.tiles import THREADS
@@ -32,6 +32,9 @@ WAYS = {
     "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2), torch.float16),
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
+    # Two groups and a rest of a second tile; slices for some of the warps. Then as many for each.
+    "matrix-units-in-bfloat16": (3, 37, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
+    "matrix-units-in-float16": (2, 3, MatrixPlan(256, team=256 // 16), torch.float16),
 }
 EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
 
@@ -307,12 +310,13 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 # All steps of a sequence
 
 
-def launch_of(plan: Plan, batch: int, dtype: str) -> TeamLaunch:
-    return plan.launch(kernel_of(plan, dtype), batch, at_once(plan, dtype, -1))
+def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
+    # As many blocks as a team has, though the simulator would start fewer.
+    return plan.launch(kernel_of(plan, dtype), batch, max(at_once(plan, dtype, -1), plan.cluster * plan.team))
 
 
 @EACH_WAY
-def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype) -> None:
+def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | MatrixPlan, dtype: torch.dtype) -> None:
     """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
     state, inputs = plan.state, plan.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
@@ -334,9 +338,27 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.
     assert alike(last, torch.stack((h[-1], cells[-1])))
 
 
+def test_sequence_on_matrix_units_from_an_unaligned_state() -> None:
+    """The one operand of its products that may begin anywhere gives the same bits there."""
+    state, batch, dtype = 32, 9, torch.bfloat16
+    launch = launch_of(MatrixPlan(state, team=2), batch, name(dtype))
+    weights, h0, c0 = (torch.randn(n, state).to(dtype) for n in (3 * state, batch, batch))
+    found = []
+    for first in (h0, moved(h0)):
+        gates = torch.zeros(1, batch, 3 * state, dtype=dtype)
+        h, cells = (torch.full((1, batch, state), torch.nan, dtype=dtype) for _ in range(2))
+        last = torch.full((2, batch, state), torch.nan, dtype=dtype)
+        counters = launch.counters(LIBRARIES[Tensor], h)
+        launch.kernel(weights, first, c0, gates, h, cells, last, counters, 1, batch, state, state, *launch.counts)
+        found.append((gates, h, cells, last))
+    assert all(alike(a, b) for a, b in zip(*found, strict=True))
+
+
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "h", "last", "cells", "gates"])
-def test_sequence_back_step_by_step(steps: int, batch: int, plan: Plan, dtype: torch.dtype, given: str) -> None:
+def test_sequence_back_step_by_step(
+    steps: int, batch: int, plan: Plan | MatrixPlan, dtype: torch.dtype, given: str
+) -> None:
     """Each step from the dz that the kernel gave for the one after it."""
     state, inputs = plan.state, plan.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)

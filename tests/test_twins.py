@@ -22,6 +22,7 @@ PAIRS = {"larger": np.maximum, "smaller": np.minimum}
 MOVERS = {
     *("arrival_init", "arrival_wait", "arrive", "arrive_expecting"),
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
+    *("count_at", "wait_at"),
 }
 # What sm_90's matrix kernels are made of, compared by two of them: one as small as it can be, and the one that is shipped. The
 # product's own instruction stands in a macro.
@@ -220,6 +221,35 @@ def product(text: str, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Ten
     return sums, y
 
 
+# The matrix units that a warp has to itself: one product of theirs.
+SMALL_PRODUCT = """
+#include "matrix_units.cuh"
+__device__ Eight eight(const scalar_t* p) {
+    Eight found;
+    for (int i = 0; i < 4; ++i)
+        found.word[i] = Scalar<scalar_t>::narrow_two(convert<float>(p[2 * i]), convert<float>(p[2 * i + 1]));
+    return found;
+}
+extern "C" __global__ void product(
+    const scalar_t* a,  // (16, 32)
+    const scalar_t* b,  // (8, 32)
+    float* sums,        // (16, 8)
+    long long n) {
+    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    float c[4] = {1, 1, 1, 1};
+    multiply_add<scalar_t>(c, eight(a + row * 32 + part * 8), eight(a + (row + 8) * 32 + part * 8), eight(b + row * 32 + part * 8));
+    for (int i = 0; i < 4; ++i) sums[(row + i / 2 * 8) * 8 + 2 * part + i % 2] = c[i];
+}
+"""
+
+
+def small_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·bᵀ + 1 in float32."""
+    sums = torch.full((16, 8), torch.nan, device=a.device)
+    Kernel(SMALL_PRODUCT, "product", Rows("n", 32), dtypes=DTYPES, since=80)(a, b, sums, 1)
+    return sums
+
+
 BOTH_HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 
@@ -232,6 +262,19 @@ def test_the_twins_of_the_matrix_units_multiply(dtype: torch.dtype) -> None:
     exact = x.double() @ weight.double().T
     assert torch.equal(sums.double(), exact)
     assert torch.equal(y, exact[:, :64].to(dtype))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("where", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+@BOTH_HALVES
+def test_a_warp_on_matrix_units_multiplies(dtype: torch.dtype, where: str) -> None:
+    a, b = integers(dtype, 16, 8, 32)
+    if where == "cuda":
+        sums = small_product(a.cuda(), b.cuda()).cpu()
+    else:
+        with cupyops.simulate(sanitize=True):
+            sums = small_product(a, b)
+    assert torch.equal(sums.double(), a.double() @ b.double().T + 1)
 
 
 @pytest.fixture

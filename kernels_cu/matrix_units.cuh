@@ -1,0 +1,52 @@
+// Products of a warp on matrix units (sm_80 and later): 16 rows by 8 columns, along 32 elements of 16 bits, summed in float32.
+//
+// Operands and sums are spread over the lanes; below, lane 4·g + q is the one of g = 0..7 and q = 0..3. Which of the 32
+// elements a lane has does not matter, as long as both operands agree: it has eight that lie side by side, 8·q and on, so that an
+// operand whose sums run along memory is loaded by whole accesses, straight from where it lies.
+#pragma once
+
+#include "scalar.cuh"
+
+// Eight neighbouring elements of 16 bits.
+struct alignas(16) Eight {
+    unsigned word[4];
+};
+
+// c += A·B: A's rows g and g + 8, `upper` and `lower`, and B's column g. Of the sums, c, a lane has rows g, g, g + 8, g + 8 and
+// columns 2·q, 2·q + 1, 2·q, 2·q + 1.
+#ifdef CUPYOPS_SIMULATOR
+template <typename T>
+CUPYOPS_INTRINSIC void multiply_add(float (&c)[4], const Eight& upper, const Eight& lower, const Eight& column) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4 * 4, first = lane % 4 * 8;
+    for (int q = 0; q < 4; ++q)
+        for (int n = 0; n < 4; ++n) {
+            const unsigned a[2] = {
+                __shfl_sync(0xffffffffu, upper.word[n], row + q), __shfl_sync(0xffffffffu, lower.word[n], row + q)};
+            const unsigned b[2] = {
+                __shfl_sync(0xffffffffu, column.word[n], first + q), __shfl_sync(0xffffffffu, column.word[n], first + 4 + q)};
+            for (int which = 0; which < 2; ++which)
+                for (int i = 0; i < 4; ++i)
+                    c[i] = fmaf(Scalar<T>::widen(a[i / 2], which), Scalar<T>::widen(b[i % 2], which), c[i]);
+        }
+}
+#else
+#define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I)                                                                              \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
+        "{%0, %1, %2, %3};"                                                                                              \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                                 \
+        : "r"(upper.word[I]), "r"(lower.word[I]), "r"(upper.word[I + 1]), "r"(lower.word[I + 1]), "r"(column.word[I]),   \
+          "r"(column.word[I + 1]))
+
+template <typename T>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const Eight& upper, const Eight& lower, const Eight& column) {
+    static_assert(Scalar<T>::is_16_bit_float, "the matrix units take float32 for less");
+    if constexpr (is_bfloat16<T>) {
+        CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 0);
+        CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 2);
+    } else {
+        CUPYOPS_MULTIPLY_ADD("f16", upper, lower, 0);
+        CUPYOPS_MULTIPLY_ADD("f16", upper, lower, 2);
+    }
+}
+#undef CUPYOPS_MULTIPLY_ADD
+#endif
