@@ -21,9 +21,14 @@ WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
 # kernel to add it, on an H200: 64 x 512 x 1024 39.3 µs with, 23.4 without; 256 x 1024 x 4096 839 and 667.
 BIAS_APART = 1024
 WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes through all of them
+# Rows of a step back between the products that each block goes through all of, in four turns at most: what several blocks leave
+# of the bias's gradient takes another launch to add up.
+FEW_ROWS = 256
 
 ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
 Gradients = tuple[Any, Any, Any, Any, Any]
+Sizes = tuple[str, int, int, int]  # of a cell: dtype, B, F, S
+Wanted = tuple[bool, bool, bool, bool, bool]  # of the gradients
 
 CELL = Kernel(TEXT, "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
 CELL_BACKWARD = Kernel(TEXT, "lltm_cell_backward", Rows("blocks", 256))
@@ -35,7 +40,7 @@ SUMS = Kernel(TEXT, "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
 # thread keeps the sums of its columns, so it has fewer of them.
 STEP = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1})
 STEP_WITH_BIAS = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1})
-STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1})
+STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True)
 # What puts h and x beside each other, and a gradient apart.
 INPUTS = TiledKernel(TEXT, "lltm_inputs", {2: 8, 4: 4, 8: 1})
 INPUTS_BACKWARD = TiledKernel(TEXT, "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
@@ -48,24 +53,33 @@ def whole(batch: int, state: int, inputs: int) -> bool:
 
 def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
     """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the gradient is made of."""
+    return forward_and_inputs(x, weights, bias, old_h, old_cell)[0]
+
+
+def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    """The results, and [h, x] where it has been made: the gradient of the weights takes it again."""
     library, dtype, batch, features, state = check_cell(x, weights, bias, old_h, old_cell)
     inputs, contiguous = features + state, library.contiguous
     old_cell = contiguous(old_cell)
     # The cheapest way to an array is one like another.
     new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
     if library.is_fake(new_h) or batch == 0 or state == 0:
-        return new_h, new_cell, library.empty((batch, 3 * state), dtype, x)
+        return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
     if whole(batch, state, inputs):
         x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
         gates = library.empty((batch, 3 * state), dtype, x)
         sizes = (batch, features, state, inputs, -(-state // 4) * 128, -(-batch // 16))
         CELL.launch_vouched(x, weights, bias, old_h, old_cell, new_h, new_cell, gates, *sizes)
-        return new_h, new_cell, gates
+        return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
-    apart = contiguous(bias) if dtype == "float32" and inputs >= BIAS_APART else None
-    gates = library.linear(both, weights, bias if apart is None else None)
-    step(gates, old_cell, new_h, new_cell, dtype, apart)
-    return new_h, new_cell, gates
+    if dtype == "float32" and inputs >= BIAS_APART:
+        # Less on the way than by linear(), which is this where there is no bias.
+        gates = library.matmul(both, weights.T)
+        step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias))
+    else:
+        gates = library.linear(both, weights, bias)
+        step(gates, old_cell, new_h, new_cell, dtype)
+    return (new_h, new_cell, gates), both
 
 
 def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
@@ -104,74 +118,133 @@ def backward(
     old_h: Any,
     new_cell: Any,
     gates: Any,
-    *want: bool,
+    both: Any,
+    want_x: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+    together: bool,
 ) -> Gradients:
     """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
-    results may have any strides, and each may be absent."""
+    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed. Those of h
+    and x may be wanted together, as [h, x], in the place of that of h: so a product makes them."""
     library, dtype, batch, features, state = check_cell_backward(
-        x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates
+        x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both
     )
-    empty, contiguous, nothing = library.empty, library.contiguous, (0,)
-    inputs = features + state
-    want_x, want_weights, want_bias, want_h, want_cell = want
+    contiguous, inputs = library.contiguous, features + state
     new_cell, gates = contiguous(new_cell), contiguous(gates)
-    grad_x = empty((batch, features) if want_x else nothing, dtype, x)
-    grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
-    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
-    # The cheapest way to an array is one like another.
-    grad_old_h = library.empty_like(new_cell) if want_h else empty(nothing, dtype, x)
-    grad_old = library.empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
-    found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
-    if library.is_fake(grad_x):
-        return found
-    if batch == 0 or state == 0:
-        for gradient in found:
-            gradient[...] = 0
+    sizes, want = (dtype, batch, features, state), (want_x, want_weights, want_bias, want_h, want_cell)
+    if library.is_fake(gates) or batch == 0 or state == 0:
+        found = _room(library, x, new_cell, sizes, want, together)
+        if not library.is_fake(gates):
+            for gradient in found:
+                gradient[...] = 0
         return found
     grad_gates = None if grad_gates is None else contiguous(grad_gates)
-    old = grad_old if want_cell else None
-    if whole(batch, state, inputs) and batch <= WHOLE_ROWS:
-        (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
-        x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
-        dx, dh0 = grad_x if want_x else None, grad_old_h if want_h else None
-        dw, db = grad_weights if want_weights else None, grad_bias if want_bias else None
-        of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
-        of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
-        sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
-        CELL_BACKWARD.launch_vouched(
-            dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, old, h_view, c_view, *sizes
-        )
-        return found
-    grad_z = empty((batch, 3 * state), dtype, x)
-    partial = step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, old, dtype, want_bias)
-    if want_bias:
-        SUMS.launch_vouched(partial, grad_bias, partial.shape[0], 3 * state)
-    if want_h and want_x and features:
-        both = empty((batch, inputs), dtype, x)
-        library.matmul_into(grad_z, weights, both)
-        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
-        kernel.launch_vouched(both, grad_old_h, grad_x, batch, features, state, inputs, *threads)
-    elif want_h:
-        library.matmul_into(grad_z, weights[:, :state], grad_old_h)
-    elif want_x and features:
-        library.matmul_into(grad_z, weights[:, state:], grad_x)
-    if want_weights:
-        library.matmul_into(grad_z.T, side_by_side(library, old_h, None, x, dtype), grad_weights)
+    if together or batch > WHOLE_ROWS or not whole(batch, state, inputs):
+        given, made = (grad_h, grad_cell, grad_gates), (x, weights, old_h, new_cell, gates, both)
+        return _backward_by_products(library, given, made, sizes, want, together)
+    found = _room(library, x, new_cell, sizes, want, together)
+    grad_x, grad_weights, grad_bias, grad_old_h, grad_old = found
+    dx, dh0, dc0 = grad_x if want_x else None, grad_old_h if want_h else None, grad_old if want_cell else None
+    dw, db = grad_weights if want_weights else None, grad_bias if want_bias else None
+    (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
+    x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
+    of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
+    of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
+    counts = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
+    CELL_BACKWARD.launch_vouched(
+        dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, dc0, h_view, c_view, *counts
+    )
     return found
 
 
+def _room(library: Any, x: Any, new_cell: Any, sizes: Sizes, want: Wanted, together: bool) -> Gradients:
+    """Room for the gradients; what is not wanted has no elements."""
+    empty, nothing, (dtype, batch, features, state) = library.empty, (0,), sizes
+    want_x, want_weights, want_bias, want_h, want_cell = want
+    if together:
+        want_x = want_h = False
+    found = (
+        empty((batch, features) if want_x else nothing, dtype, x),
+        empty((3 * state, features + state) if want_weights else nothing, dtype, x),
+        empty((3 * state,) if want_bias else nothing, dtype, x),
+        # The cheapest way to an array is one like another.
+        library.empty_like(new_cell) if want_h else empty(nothing, dtype, x),
+        library.empty_like(new_cell) if want_cell else empty(nothing, dtype, x),
+    )
+    return (*found[:3], empty((batch, state + features), dtype, x), found[4]) if together else found
+
+
+def _backward_by_products(
+    library: Any,
+    given: tuple[Any, Any, Any],
+    made: tuple[Any, Any, Any, Any, Any, Any],
+    sizes: Sizes,
+    want: Wanted,
+    together: bool,
+) -> Gradients:
+    """What :func:`backward` gives, of products, which make room for their results themselves: at less cost than a body."""
+    empty, empty_like, matmul, nothing = library.empty, library.empty_like, library.matmul, (0,)
+    x, weights, old_h, new_cell, gates, both = made
+    dtype, batch, features, state = sizes
+    want_x, want_weights, want_bias, want_h, want_cell = want
+    grad_x = grad_weights = grad_old_h = None
+    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
+    grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
+    grad_z = empty_like(gates)
+    bias, old = grad_bias if want_bias else None, grad_old if want_cell else None
+    partial = step_backward(given, gates, new_cell, grad_z, old, dtype, bias)
+    if partial is not None:
+        SUMS.launch_vouched(partial, grad_bias, partial.shape[0], 3 * state)
+    if together:
+        grad_old_h, want_x = matmul(grad_z, weights), False
+    elif want_h and want_x and features:
+        of_both = matmul(grad_z, weights)
+        grad_old_h, grad_x = empty_like(new_cell), empty((batch, features), dtype, x)
+        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
+        kernel.launch_vouched(of_both, grad_old_h, grad_x, batch, features, state, features + state, *threads)
+    elif want_h:
+        grad_old_h = matmul(grad_z, weights[:, :state])
+    elif want_x and features:
+        grad_x = matmul(grad_z, weights[:, state:])
+    if want_weights:
+        both = side_by_side(library, old_h, None, x, dtype) if both is None else both
+        grad_weights = matmul(grad_z.T, both)
+    if grad_x is None:
+        grad_x = empty((batch, 0) if want_x else nothing, dtype, x)
+    grad_weights = empty(nothing, dtype, x) if grad_weights is None else grad_weights
+    grad_old_h = empty(nothing, dtype, x) if grad_old_h is None else grad_old_h
+    return grad_x, grad_weights, grad_bias, grad_old_h, grad_old
+
+
 def step_backward(
-    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, want_sums: bool
+    given: tuple[Any, Any, Any],
+    gates: Any,
+    new_cell: Any,
+    grad_z: Any,
+    grad_old: Any,
+    dtype: str,
+    grad_bias: Any,
 ) -> Any:
-    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and what is
-    left of the sums of the former over the rows, (parts, 3·S), where they are wanted."""
+    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and the sums
+    of the former over the rows where ``grad_bias`` is given: of a few rows it holds them then, of more what is left of them,
+    (parts, 3·S), is the result."""
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
-    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
-    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if want_sums else None
+    partial = None
+    if grad_bias is not None and batch <= FEW_ROWS:
+        kernel, (parts, *threads) = STEP_BACKWARD.alone(dtype, batch, state)
+    else:
+        kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
+        if grad_bias is not None:
+            partial, grad_bias = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates), None
     sizes = (batch, state, parts, *threads)
-    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, h_view, c_view, *sizes)
+    kernel.launch_vouched(
+        dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, grad_bias, h_view, c_view, *sizes
+    )
     return partial
 
 
@@ -218,4 +291,4 @@ def lltm_cell_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
     """
-    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, *(True,) * 5)
+    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5, False)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..lltm import backward as lltm_cell_backward_body
 from ..lltm import forward as lltm_cell_body
+from ..lltm import forward_and_inputs
 from ..lltm_checks import check_leading
 from ..lltm_sequence import backward as lltm_backward_body
 from ..lltm_sequence import forward as lltm_body
@@ -33,7 +34,21 @@ class LltmCellFunction(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         x, weights, _, old_h, _ = inputs
         _, new_cell, gates = output
-        ctx.save_for_backward(x, weights, old_h, new_cell, gates)
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, None)
+        ctx.together = False
+
+    @staticmethod
+    def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keeps [h, x], too, where it has been made: a launch less in the backward. As a result of the operator's, it would
+        have to be made for small cells, too."""
+        output, both = forward_and_inputs(*inputs)
+        x, weights, _, old_h, _ = inputs
+        _, new_cell, gates = output
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, both if needs[1] else None)
+        # Slices of one array are the cheaper gradients, but for leaves, of which autograd copies each into its own.
+        ctx.together = both is not None and needs[0] and needs[3] and not (x.is_leaf or old_h.is_leaf)
+        return output
 
     @staticmethod
     def backward(
@@ -41,8 +56,12 @@ class LltmCellFunction(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if grad_h is None and grad_cell is None and grad_gates is None:
             return None, None, None, None, None
-        needs = ctx.needs_input_grad
-        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *ctx.saved_tensors, *needs)
+        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
+        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *saved, *needs, ctx.together)
+        if ctx.together:
+            _, of_weights, of_bias, of_both, of_cell = found
+            of_h, of_x = of_both.split_with_sizes((saved[2].shape[1], saved[0].shape[1]), 1)
+            found = of_x, of_weights, of_bias, of_h, of_cell
         return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
 
 
@@ -56,8 +75,8 @@ _lltm_cell = Operator(
 )
 _lltm_cell_backward = Operator(
     "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
-    " Tensor old_h, Tensor new_cell, Tensor gates, bool want_input, bool want_weights, bool want_bias, bool want_h,"
-    " bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " Tensor old_h, Tensor new_cell, Tensor gates, Tensor? both, bool want_input, bool want_weights, bool want_bias,"
+    " bool want_h, bool want_cell, bool together) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_cell_backward_body,
     reference=references.lltm_cell_backward,
 )
