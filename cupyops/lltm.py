@@ -27,8 +27,6 @@ FEW_ROWS = 256
 
 ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
 Gradients = tuple[Any, Any, Any, Any, Any]
-Sizes = tuple[str, int, int, int]  # of a cell: dtype, B, F, S
-Wanted = tuple[bool, bool, bool, bool, bool]  # of the gradients
 
 CELL = Kernel(TEXT, "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
 CELL_BACKWARD = Kernel(TEXT, "lltm_cell_backward", Rows("blocks", 256))
@@ -119,118 +117,80 @@ def backward(
     new_cell: Any,
     gates: Any,
     both: Any,
-    want_x: bool,
-    want_weights: bool,
-    want_bias: bool,
-    want_h: bool,
-    want_cell: bool,
-    together: bool,
+    *want: bool,
 ) -> Gradients:
     """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
-    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed. Those of h
-    and x may be wanted together, as [h, x], in the place of that of h: so a product makes them."""
+    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed."""
     library, dtype, batch, features, state = check_cell_backward(
         x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both
     )
-    contiguous, inputs = library.contiguous, features + state
+    contiguous, empty, empty_like, nothing = library.contiguous, library.empty, library.empty_like, (0,)
+    inputs = features + state
+    want_x, want_weights, want_bias, want_h, want_cell = want
     new_cell, gates = contiguous(new_cell), contiguous(gates)
-    sizes, want = (dtype, batch, features, state), (want_x, want_weights, want_bias, want_h, want_cell)
-    if library.is_fake(gates) or batch == 0 or state == 0:
-        found = _room(library, x, new_cell, sizes, want, together)
+    grad_gates = None if grad_gates is None else contiguous(grad_gates)
+    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
+    # The cheapest way to an array is one like another.
+    grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
+    db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
+    absent = library.is_fake(gates) or batch == 0 or state == 0
+    if not absent and not (whole(batch, state, inputs) and batch <= WHOLE_ROWS):
+        grad_z = empty_like(gates)
+        step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
+        wanted = want_x and features > 0, want_weights, want_h
+        made = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
+        shapes = x.shape if want_x else nothing, nothing, nothing  # of those without elements
+        dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(made, shapes, strict=True))
+        return dx, dw, grad_bias, dh0, grad_old
+    grad_x = empty((batch, features) if want_x else nothing, dtype, x)
+    grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
+    grad_old_h = empty_like(new_cell) if want_h else empty(nothing, dtype, x)
+    found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
+    if absent:
         if not library.is_fake(gates):
             for gradient in found:
                 gradient[...] = 0
         return found
-    grad_gates = None if grad_gates is None else contiguous(grad_gates)
-    if together or batch > WHOLE_ROWS or not whole(batch, state, inputs):
-        given, made = (grad_h, grad_cell, grad_gates), (x, weights, old_h, new_cell, gates, both)
-        return _backward_by_products(library, given, made, sizes, want, together)
-    found = _room(library, x, new_cell, sizes, want, together)
-    grad_x, grad_weights, grad_bias, grad_old_h, grad_old = found
-    dx, dh0, dc0 = grad_x if want_x else None, grad_old_h if want_h else None, grad_old if want_cell else None
-    dw, db = grad_weights if want_weights else None, grad_bias if want_bias else None
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
+    dx, dw, dh0 = grad_x if want_x else None, grad_weights if want_weights else None, grad_old_h if want_h else None
     of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
     of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
-    counts = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
+    sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
     CELL_BACKWARD.launch_vouched(
-        dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, dc0, h_view, c_view, *counts
+        dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, dc0, h_view, c_view, *sizes
     )
     return found
 
 
-def _room(library: Any, x: Any, new_cell: Any, sizes: Sizes, want: Wanted, together: bool) -> Gradients:
-    """Room for the gradients; what is not wanted has no elements."""
-    empty, nothing, (dtype, batch, features, state) = library.empty, (0,), sizes
-    want_x, want_weights, want_bias, want_h, want_cell = want
-    if together:
-        want_x = want_h = False
-    found = (
-        empty((batch, features) if want_x else nothing, dtype, x),
-        empty((3 * state, features + state) if want_weights else nothing, dtype, x),
-        empty((3 * state,) if want_bias else nothing, dtype, x),
-        # The cheapest way to an array is one like another.
-        library.empty_like(new_cell) if want_h else empty(nothing, dtype, x),
-        library.empty_like(new_cell) if want_cell else empty(nothing, dtype, x),
-    )
-    return (*found[:3], empty((batch, state + features), dtype, x), found[4]) if together else found
-
-
-def _backward_by_products(
-    library: Any,
-    given: tuple[Any, Any, Any],
-    made: tuple[Any, Any, Any, Any, Any, Any],
-    sizes: Sizes,
-    want: Wanted,
-    together: bool,
-) -> Gradients:
-    """What :func:`backward` gives, of products, which make room for their results themselves: at less cost than a body."""
-    empty, empty_like, matmul, nothing = library.empty, library.empty_like, library.matmul, (0,)
-    x, weights, old_h, new_cell, gates, both = made
-    dtype, batch, features, state = sizes
-    want_x, want_weights, want_bias, want_h, want_cell = want
-    grad_x = grad_weights = grad_old_h = None
-    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
-    grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
-    grad_z = empty_like(gates)
-    bias, old = grad_bias if want_bias else None, grad_old if want_cell else None
-    partial = step_backward(given, gates, new_cell, grad_z, old, dtype, bias)
-    if partial is not None:
-        SUMS.launch_vouched(partial, grad_bias, partial.shape[0], 3 * state)
-    if together:
-        grad_old_h, want_x = matmul(grad_z, weights), False
-    elif want_h and want_x and features:
-        of_both = matmul(grad_z, weights)
-        grad_old_h, grad_x = empty_like(new_cell), empty((batch, features), dtype, x)
+def _products_backward(
+    library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
+) -> tuple[Any, Any, Any]:
+    """The gradients of x, weights and h, or None: products that make room for their results themselves, at less cost than a
+    body."""
+    (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
+    grad_x = grad_weights = grad_h = None
+    want_x, want_weights, want_h = want
+    if want_h and want_x:
+        grad_both = matmul(grad_z, weights)
+        grad_h, grad_x = library.empty((batch, state), dtype, x), library.empty((batch, features), dtype, x)
         kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
-        kernel.launch_vouched(of_both, grad_old_h, grad_x, batch, features, state, features + state, *threads)
+        kernel.launch_vouched(grad_both, grad_h, grad_x, batch, features, state, features + state, *threads)
     elif want_h:
-        grad_old_h = matmul(grad_z, weights[:, :state])
-    elif want_x and features:
+        grad_h = matmul(grad_z, weights[:, :state])
+    elif want_x:
         grad_x = matmul(grad_z, weights[:, state:])
     if want_weights:
         both = side_by_side(library, old_h, None, x, dtype) if both is None else both
         grad_weights = matmul(grad_z.T, both)
-    if grad_x is None:
-        grad_x = empty((batch, 0) if want_x else nothing, dtype, x)
-    grad_weights = empty(nothing, dtype, x) if grad_weights is None else grad_weights
-    grad_old_h = empty(nothing, dtype, x) if grad_old_h is None else grad_old_h
-    return grad_x, grad_weights, grad_bias, grad_old_h, grad_old
+    return grad_x, grad_weights, grad_h
 
 
 def step_backward(
-    given: tuple[Any, Any, Any],
-    gates: Any,
-    new_cell: Any,
-    grad_z: Any,
-    grad_old: Any,
-    dtype: str,
-    grad_bias: Any,
-) -> Any:
+    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
+) -> None:
     """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and the sums
-    of the former over the rows where ``grad_bias`` is given: of a few rows it holds them then, of more what is left of them,
-    (parts, 3·S), is the result."""
+    of the former over the rows, where they are wanted."""
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
@@ -240,12 +200,12 @@ def step_backward(
     else:
         kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
         if grad_bias is not None:
-            partial, grad_bias = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates), None
+            partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates)
+    sums = grad_bias if partial is None else None
     sizes = (batch, state, parts, *threads)
-    kernel.launch_vouched(
-        dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, grad_bias, h_view, c_view, *sizes
-    )
-    return partial
+    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, sums, h_view, c_view, *sizes)
+    if partial is not None:
+        SUMS.launch_vouched(partial, grad_bias, parts, 3 * state)
 
 
 @on_any_arrays("x", "weights", "bias", "old_h", "old_cell")
@@ -291,4 +251,4 @@ def lltm_cell_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
     """
-    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5, False)
+    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5)

@@ -35,7 +35,6 @@ class LltmCellFunction(torch.autograd.Function):
         x, weights, _, old_h, _ = inputs
         _, new_cell, gates = output
         ctx.save_for_backward(x, weights, old_h, new_cell, gates, None)
-        ctx.together = False
 
     @staticmethod
     def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,8 +45,6 @@ class LltmCellFunction(torch.autograd.Function):
         _, new_cell, gates = output
         needs = ctx.needs_input_grad
         ctx.save_for_backward(x, weights, old_h, new_cell, gates, both if needs[1] else None)
-        # Slices of one array are the cheaper gradients, but for leaves, of which autograd copies each into its own.
-        ctx.together = both is not None and needs[0] and needs[3] and not (x.is_leaf or old_h.is_leaf)
         return output
 
     @staticmethod
@@ -56,12 +53,8 @@ class LltmCellFunction(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if grad_h is None and grad_cell is None and grad_gates is None:
             return None, None, None, None, None
-        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
-        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *saved, *needs, ctx.together)
-        if ctx.together:
-            _, of_weights, of_bias, of_both, of_cell = found
-            of_h, of_x = of_both.split_with_sizes((saved[2].shape[1], saved[0].shape[1]), 1)
-            found = of_x, of_weights, of_bias, of_h, of_cell
+        needs = ctx.needs_input_grad
+        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *ctx.saved_tensors, *needs)
         return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
 
 
@@ -76,7 +69,7 @@ _lltm_cell = Operator(
 _lltm_cell_backward = Operator(
     "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
     " Tensor old_h, Tensor new_cell, Tensor gates, Tensor? both, bool want_input, bool want_weights, bool want_bias,"
-    " bool want_h, bool want_cell, bool together) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_cell_backward_body,
     reference=references.lltm_cell_backward,
 )

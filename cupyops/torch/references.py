@@ -178,19 +178,17 @@ def lltm_cell_backward(
     want_bias: bool,
     want_h: bool,
     want_cell: bool,
-    together: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """``both`` is [h, x] again, and not read: the gradients of this one belong to h and x."""
     dtype, state = input.dtype, old_h.shape[1]
     check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both)
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
     narrow = grad_z.to(dtype)
-    of_h = weights if together else weights[:, :state]
     return (
-        narrow @ weights[:, state:] if want_input and not together else input.new_empty(0),
+        narrow @ weights[:, state:] if want_input else input.new_empty(0),
         narrow.t() @ torch.cat((old_h, input), 1) if want_weights else input.new_empty(0),
         grad_z.sum(0).to(dtype) if want_bias else input.new_empty(0),
-        narrow @ of_h if want_h or together else input.new_empty(0),
+        narrow @ weights[:, :state] if want_h else input.new_empty(0),
         grad_old.to(dtype) if want_cell else input.new_empty(0),
     )
 
