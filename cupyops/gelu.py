@@ -30,7 +30,11 @@ def forward(x: Any, approximate: str = "none") -> Any:
     if not library.is_contiguous(x):
         x = dense(x)
     y = library.empty_like(x)
-    kernel.launch_vouched(x, y, library.size(x))
+    try:
+        kernel.launch_vouched(x, y, library.size(x))
+    except TypeError:
+        check(x, approximate)  # names the operator, where the launch names its kernel
+        raise
     return y
 
 

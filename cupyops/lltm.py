@@ -21,6 +21,9 @@ WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
 # kernel to add it, on an H200: 64 x 512 x 1024 39.3 µs with, 23.4 without; 256 x 1024 x 4096 839 and 667.
 BIAS_APART = 1024
 WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes through all of them
+# Rows of a step back between the products that each block goes through all of, in four turns at most: what several blocks leave
+# of the bias's gradient takes another launch to add up.
+FEW_ROWS = 256
 
 ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
 Gradients = tuple[Any, Any, Any, Any, Any]
@@ -35,7 +38,7 @@ SUMS = Kernel(TEXT, "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
 # thread keeps the sums of its columns, so it has fewer of them.
 STEP = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1})
 STEP_WITH_BIAS = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1})
-STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1})
+STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True)
 # What puts h and x beside each other, and a gradient apart.
 INPUTS = TiledKernel(TEXT, "lltm_inputs", {2: 8, 4: 4, 8: 1})
 INPUTS_BACKWARD = TiledKernel(TEXT, "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
@@ -48,24 +51,33 @@ def whole(batch: int, state: int, inputs: int) -> bool:
 
 def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
     """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the gradient is made of."""
+    return forward_and_inputs(x, weights, bias, old_h, old_cell)[0]
+
+
+def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    """The results, and [h, x] where it has been made: the gradient of the weights takes it again."""
     library, dtype, batch, features, state = check_cell(x, weights, bias, old_h, old_cell)
     inputs, contiguous = features + state, library.contiguous
     old_cell = contiguous(old_cell)
     # The cheapest way to an array is one like another.
     new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
     if library.is_fake(new_h) or batch == 0 or state == 0:
-        return new_h, new_cell, library.empty((batch, 3 * state), dtype, x)
+        return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
     if whole(batch, state, inputs):
         x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
         gates = library.empty((batch, 3 * state), dtype, x)
         sizes = (batch, features, state, inputs, -(-state // 4) * 128, -(-batch // 16))
         CELL.launch_vouched(x, weights, bias, old_h, old_cell, new_h, new_cell, gates, *sizes)
-        return new_h, new_cell, gates
+        return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
-    apart = contiguous(bias) if dtype == "float32" and inputs >= BIAS_APART else None
-    gates = library.linear(both, weights, bias if apart is None else None)
-    step(gates, old_cell, new_h, new_cell, dtype, apart)
-    return new_h, new_cell, gates
+    if dtype == "float32" and inputs >= BIAS_APART:
+        # Less on the way than by linear(), which is this where there is no bias.
+        gates = library.matmul(both, weights.T)
+        step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias))
+    else:
+        gates = library.linear(both, weights, bias)
+        step(gates, old_cell, new_h, new_cell, dtype)
+    return (new_h, new_cell, gates), both
 
 
 def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
@@ -104,75 +116,96 @@ def backward(
     old_h: Any,
     new_cell: Any,
     gates: Any,
+    both: Any,
     *want: bool,
 ) -> Gradients:
     """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
-    results may have any strides, and each may be absent."""
+    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed."""
     library, dtype, batch, features, state = check_cell_backward(
-        x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates
+        x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both
     )
-    empty, contiguous, nothing = library.empty, library.contiguous, (0,)
+    contiguous, empty, empty_like, nothing = library.contiguous, library.empty, library.empty_like, (0,)
     inputs = features + state
     want_x, want_weights, want_bias, want_h, want_cell = want
     new_cell, gates = contiguous(new_cell), contiguous(gates)
-    grad_x = empty((batch, features) if want_x else nothing, dtype, x)
-    grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
+    grad_gates = None if grad_gates is None else contiguous(grad_gates)
     grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
     # The cheapest way to an array is one like another.
-    grad_old_h = library.empty_like(new_cell) if want_h else empty(nothing, dtype, x)
-    grad_old = library.empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
+    grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
+    db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
+    absent = library.is_fake(gates) or batch == 0 or state == 0
+    if not absent and not (whole(batch, state, inputs) and batch <= WHOLE_ROWS):
+        grad_z = empty_like(gates)
+        step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
+        wanted = want_x and features > 0, want_weights, want_h
+        made = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
+        shapes = x.shape if want_x else nothing, nothing, nothing  # of those without elements
+        dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(made, shapes, strict=True))
+        return dx, dw, grad_bias, dh0, grad_old
+    grad_x = empty((batch, features) if want_x else nothing, dtype, x)
+    grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
+    grad_old_h = empty_like(new_cell) if want_h else empty(nothing, dtype, x)
     found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
-    if library.is_fake(grad_x):
+    if absent:
+        if not library.is_fake(gates):
+            for gradient in found:
+                gradient[...] = 0
         return found
-    if batch == 0 or state == 0:
-        for gradient in found:
-            gradient[...] = 0
-        return found
-    grad_gates = None if grad_gates is None else contiguous(grad_gates)
-    old = grad_old if want_cell else None
-    if whole(batch, state, inputs) and batch <= WHOLE_ROWS:
-        (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
-        x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
-        dx, dh0 = grad_x if want_x else None, grad_old_h if want_h else None
-        dw, db = grad_weights if want_weights else None, grad_bias if want_bias else None
-        of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
-        of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
-        sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
-        CELL_BACKWARD.launch_vouched(
-            dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, old, h_view, c_view, *sizes
-        )
-        return found
-    grad_z = empty((batch, 3 * state), dtype, x)
-    partial = step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, old, dtype, want_bias)
-    if want_bias:
-        SUMS.launch_vouched(partial, grad_bias, partial.shape[0], 3 * state)
-    if want_h and want_x and features:
-        both = empty((batch, inputs), dtype, x)
-        library.matmul_into(grad_z, weights, both)
-        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
-        kernel.launch_vouched(both, grad_old_h, grad_x, batch, features, state, inputs, *threads)
-    elif want_h:
-        library.matmul_into(grad_z, weights[:, :state], grad_old_h)
-    elif want_x and features:
-        library.matmul_into(grad_z, weights[:, state:], grad_x)
-    if want_weights:
-        library.matmul_into(grad_z.T, side_by_side(library, old_h, None, x, dtype), grad_weights)
+    (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
+    x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
+    dx, dw, dh0 = grad_x if want_x else None, grad_weights if want_weights else None, grad_old_h if want_h else None
+    of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
+    of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
+    sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
+    CELL_BACKWARD.launch_vouched(
+        dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, dc0, h_view, c_view, *sizes
+    )
     return found
 
 
+def _products_backward(
+    library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
+) -> tuple[Any, Any, Any]:
+    """The gradients of x, weights and h, or None: products that make room for their results themselves, at less cost than a
+    body."""
+    (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
+    grad_x = grad_weights = grad_h = None
+    want_x, want_weights, want_h = want
+    if want_h and want_x:
+        grad_both = matmul(grad_z, weights)
+        grad_h, grad_x = library.empty((batch, state), dtype, x), library.empty((batch, features), dtype, x)
+        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
+        kernel.launch_vouched(grad_both, grad_h, grad_x, batch, features, state, features + state, *threads)
+    elif want_h:
+        grad_h = matmul(grad_z, weights[:, :state])
+    elif want_x:
+        grad_x = matmul(grad_z, weights[:, state:])
+    if want_weights:
+        both = side_by_side(library, old_h, None, x, dtype) if both is None else both
+        grad_weights = matmul(grad_z.T, both)
+    return grad_x, grad_weights, grad_h
+
+
 def step_backward(
-    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, want_sums: bool
-) -> Any:
-    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and what is
-    left of the sums of the former over the rows, (parts, 3·S), where they are wanted."""
+    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
+) -> None:
+    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and the sums
+    of the former over the rows, where they are wanted."""
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
-    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
-    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if want_sums else None
+    partial = None
+    if grad_bias is not None and batch <= FEW_ROWS:
+        kernel, (parts, *threads) = STEP_BACKWARD.alone(dtype, batch, state)
+    else:
+        kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
+        if grad_bias is not None:
+            partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates)
+    sums = grad_bias if partial is None else None
     sizes = (batch, state, parts, *threads)
-    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, h_view, c_view, *sizes)
-    return partial
+    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, sums, h_view, c_view, *sizes)
+    if partial is not None:
+        SUMS.launch_vouched(partial, grad_bias, parts, 3 * state)
 
 
 @on_any_arrays("x", "weights", "bias", "old_h", "old_cell")
@@ -218,4 +251,4 @@ def lltm_cell_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
     """
-    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, *(True,) * 5)
+    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5)

@@ -12,7 +12,14 @@ STEP = {"grad_h": "(B, S)?", "grad_cell": "(B, S)?", "grad_gates": "(B, 3 * S)?"
 STEPS = {"grad_h": "(T, B, S)?", "grad_last": "(2, B, S)?", "grad_cells": "(T, B, S)?", "grad_gates": "(T, B, 3 * S)?"}
 
 check_cell = shape_check("lltm_cell", input="(B, F)", **PARAMETERS, old_h="(B, S)", old_cell="(B, S)")
-check_cell_backward = shape_check("lltm_cell_backward", input="(B, F)", **STEP, new_cell="(B, S)", gates="(B, 3 * S)")
+check_cell_backward = shape_check(
+    "lltm_cell_backward",
+    input="(B, F)",
+    **STEP,
+    new_cell="(B, S)",
+    gates="(B, 3 * S)",
+    both="(B, S + F)?",
+)
 check_sequence = shape_check("lltm", input="(T, B, F)", **PARAMETERS, h0="(B, S)", c0="(B, S)")
 check_sequence_backward = shape_check(
     "lltm_sequence_backward",

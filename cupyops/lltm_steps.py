@@ -55,7 +55,9 @@ def backward(
         before = made_c[t % 2] if t else grad_c0
         h_given, h_view = (z[t], ABSENT) if dh is None else (dh, dense)
         c_given, c_view = (z[t], ABSENT) if dc is None else (dc, dense)
-        kernel.launch_vouched(h_given, c_given, of_gates[t], z[t], c[t], dz[t], before, None, h_view, c_view, *sizes)
+        kernel.launch_vouched(
+            h_given, c_given, of_gates[t], z[t], c[t], dz[t], before, None, None, h_view, c_view, *sizes
+        )
         if t == 0:
             break
         if made_h is None:

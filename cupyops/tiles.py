@@ -12,7 +12,7 @@ Its last parameters are ``long long columns, long long rows``, the threads of a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .dtypes import DTYPES, FLOATS
@@ -23,6 +23,7 @@ from .plans import Plan, lanes_for
 __all__ = ["THREADS", "TiledKernel", "Tiles"]
 
 THREADS = 256  # of a block
+NARROW = 4  # threads side by side where a block has all rows of its columns
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ class Tiles(Plan):
         parts = max(1, min(at_once // -(-columns // self.abreast), -(-rows // self.down), MAX_GRID_YZ))
         return parts, columns, parts * self.down
 
+    def alone(self) -> "Tiles":
+        """The same accesses in blocks of few columns, each of which has more rows at once: where rows are few, a block is done
+        with all of them in a few turns, and its sums are whole.
+
+        >>> Tiles(4, 32).alone().down
+        64
+        """
+        return replace(self, abreast=min(self.abreast, NARROW))
+
 
 class TiledKernel:
     """One function of a text, cut for the rows of each launch. It is compiled for each way to cut that is met; one of each
@@ -92,6 +102,7 @@ class TiledKernel:
         dtypes: that ``scalar_t`` may be.
         declared: those declared at once, by default all.
         constants: macros.
+        alone: whether :meth:`alone` is asked for, and so one kernel more of each dtype declared.
     """
 
     def __init__(
@@ -103,6 +114,7 @@ class TiledKernel:
         dtypes: Sequence[str] = FLOATS,
         declared: Sequence[str] | None = None,
         constants: Mapping[str, int] | None = None,
+        alone: bool = False,
     ) -> None:
         self._most_lanes = most_lanes
 
@@ -121,9 +133,16 @@ class TiledKernel:
             at_once = kernel(tiles, dtype).resident_blocks({"scalar_t": dtype}, device)
             return kernel(tiles, dtype), tiles.staying(n, rows, at_once)
 
-        self._kernel, self._launch, self._staying = kernel, launch, staying
+        @lru_cache(4096)
+        def whole(dtype: str, rows: int, n: int) -> tuple[Kernel, tuple[int, int, int]]:
+            tiles = self.tiles(dtype, n).alone()
+            return kernel(tiles, dtype), tiles.staying(n, rows, 1)
+
+        self._kernel, self._launch, self._staying, self._whole = kernel, launch, staying, whole
         for dtype in dtypes if declared is None else declared:
             self.kernel(dtype, 1024)
+            if alone:
+                self.alone(dtype, 1, 1024)
 
     def tiles(self, dtype: str, *widths: int) -> Tiles:
         """How rows are cut that consist of parts of so many elements side by side: by the widest access that divides each."""
@@ -142,3 +161,7 @@ class TiledKernel:
         """The kernel for so many rows of n elements on a GPU, and the launch in which its blocks stay:
         :meth:`Tiles.staying`."""
         return self._staying(dtype, rows, n, device)
+
+    def alone(self, dtype: str, rows: int, n: int) -> tuple[Kernel, tuple[int, int, int]]:
+        """The same for a few rows, whose blocks are cut by :meth:`Tiles.alone`: the rows are one part."""
+        return self._whole(dtype, rows, n)

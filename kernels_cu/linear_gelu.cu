@@ -14,16 +14,6 @@
 
 constexpr long long DOWN = 256 / ABREAST;
 
-// Writes an access by one instruction: of an assignment in a loop over rows the compiler makes one a word.
-template <bool VECTORS> __device__ __forceinline__ void store_row(scalar_t* p, const Packed<scalar_t>& packed) {
-    constexpr int BYTES = Packed<scalar_t>::BYTES;
-    if constexpr (VECTORS && BYTES == 16)
-        __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
-    else if constexpr (VECTORS && BYTES == 8)
-        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
-    else store_packed(p, packed, VECTORS);
-}
-
 // A thread keeps the bias of its columns, and has ROWS_EACH rows on their way before it uses the first. Aligned rows and
 // others have loops of their own, or the instructions of both are issued for each.
 template <bool VECTORS>

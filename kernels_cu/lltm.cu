@@ -101,16 +101,6 @@ __device__ __forceinline__ Packed<scalar_t> load_view(const scalar_t* p, const I
     }
 }
 
-// Writes an access by one instruction: of an assignment in the loop over rows the compiler makes one a word.
-template <bool VECTORS> __device__ __forceinline__ void store_row(scalar_t* p, const Packed<scalar_t>& packed) {
-    constexpr int BYTES = Packed<scalar_t>::BYTES;
-    if constexpr (VECTORS && BYTES == 16)
-        __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
-    else if constexpr (VECTORS && BYTES == 8)
-        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
-    else store_packed(p, packed, VECTORS);
-}
-
 // Aligned rows and others have loops of their own, or the instructions of both are issued for each.
 template <bool VECTORS>
 __device__ __forceinline__ void step_rows(
@@ -210,7 +200,7 @@ __device__ __forceinline__ void step_back_rows(
     }
 }
 
-// Blocks stay, and each leaves its part of dL/db.
+// Blocks stay, and each leaves its part of dL/db; or dL/db itself, where the rows are one part.
 extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     const scalar_t* grad_h,     // a view, see the strides
     const scalar_t* grad_cell,  // a view
@@ -220,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     scalar_t* __restrict__ grad_z,             // (B, 3, S)
     scalar_t* __restrict__ grad_old,           // (B, S) or null
     acc_t* __restrict__ partial,               // (parts, 3, S) or null
+    scalar_t* __restrict__ grad_bias,          // (3, S) or null, in place of one part
     Int64s<3> h_view, Int64s<3> cell_view, long long B, long long S, long long parts, long long columns, long long rows) {
     __shared__ acc_t shared_sums[DOWN][ABREAST * LANES];
     acc_t sums[GATES][LANES];
@@ -235,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     else
         step_back_rows<false>(
             grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, sums, h_view, cell_view, B, S, parts);
-    if (partial == nullptr) return;
+    if (partial == nullptr && grad_bias == nullptr) return;
     for (int gate = 0; gate < GATES; ++gate) {
         __syncthreads();
 #pragma unroll
@@ -245,7 +236,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
             const long long column = blockIdx.x * static_cast<long long>(ABREAST * LANES) + n;
             acc_t total = 0;
             for (int i = 0; i < DOWN; ++i) total += shared_sums[i][n];
-            if (column < S) partial[(blockIdx.y * GATES + gate) * S + column] = total;
+            if (column >= S) continue;
+            if (grad_bias != nullptr) grad_bias[gate * S + column] = convert<scalar_t>(total);
+            else partial[(blockIdx.y * GATES + gate) * S + column] = total;
         }
     }
 }

@@ -104,3 +104,13 @@ template <typename T> __device__ __forceinline__ void store_packed(T* p, const P
         for (int i = 0; i < P::WORDS; ++i) words[i] = packed.word[i];
     }
 }
+
+// Writes an access by one instruction: of an assignment in a loop over rows the compiler makes one a word.
+template <bool ALIGNED, typename T> __device__ __forceinline__ void store_row(T* p, const Packed<T>& packed) {
+    constexpr int BYTES = Packed<T>::BYTES;
+    if constexpr (ALIGNED && BYTES == 16)
+        __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
+    else if constexpr (ALIGNED && BYTES == 8)
+        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
+    else store_packed(p, packed, ALIGNED);
+}

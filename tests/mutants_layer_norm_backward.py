@@ -269,8 +269,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "half a double not stored",
                 PACKED,
-                "make_uint2(packed.word[0], packed.word[1])",
-                "make_uint2(packed.word[0], packed.word[0])",
+                "= make_uint2(packed.word[0], packed.word[1])",
+                "= make_uint2(packed.word[0], packed.word[0])",
             ),
         ],
     ),

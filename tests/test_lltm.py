@@ -15,6 +15,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import LLTM, LLTMCell, lltm_cell
+from cupyops import launches
 
 body = sys.modules["cupyops.lltm"]  # the package gives the function by this name
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
@@ -195,6 +196,47 @@ def test_gradients_and_gradients_of_gradients(device: str, monkeypatch: pytest.M
         assert torch.autograd.gradgradcheck(lltm_cell, inputs)
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize("few", [True, False])
+def test_what_the_forward_made_is_not_made_again(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By products a backward is one launch between them, and one more to copy gradients apart."""
+    monkeypatch.setattr(body, "WHOLE_WORK", 0)
+    monkeypatch.setattr(body, "FEW_ROWS", 5 if few else 4)
+    sums = [] if few else ["lltm_sums"]
+    inputs = operands((5, 4, 8), torch.float32, "cpu")
+    frozen = [x.detach().requires_grad_(i != 1) for i, x in enumerate(inputs)]
+    with cupyops.simulate():
+        for given in (inputs, frozen):
+            with launches.recorded() as record:
+                h, c = lltm_cell(*given)
+            assert [launch.kernel.name for launch in record] == ["lltm_inputs", "lltm_step"]
+            kept = h.grad_fn.saved_tensors[-1]  # type: ignore[union-attr]
+            assert (kept is None) == (given is frozen)
+            wanted = [x for x in given if x.requires_grad]
+            with launches.recorded() as record:
+                first = torch.autograd.grad(h.sum() + c.sum(), wanted, retain_graph=True)
+            assert [launch.kernel.name for launch in record] == ["lltm_step_backward", *sums, "lltm_inputs_backward"]
+            for a, b in zip(first, torch.autograd.grad(h.sum() + c.sum(), wanted), strict=True):
+                assert alike(a, b)
+
+
+@DTYPES
+def test_the_backward_operator_takes_inputs_made_before(
+    device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weights, _, h, c = (t.detach() for t in operands((5, 4, 8), dtype, device))
+    gates, both = torch.randn(5, 24, device=device).to(dtype), torch.cat((h, x), 1)
+    backward = torch.ops.cupyops.lltm_cell_backward.default
+    for whole in (2**40, 0):
+        monkeypatch.setattr(body, "WHOLE_WORK", whole)
+        arguments = [(h, c, None, x, weights, h, c, gates, made, *(True,) * 5) for made in (None, both)]
+        assert all(alike(a, b) for a, b in zip(*(backward(*a) for a in arguments), strict=True))
+        if dtype == torch.float32:
+            torch.library.opcheck(backward, arguments[1])
+    with pytest.raises(ValueError, match=re.escape("`both` must have shape (B, S + F) = (5, 12), got (5, 8)")):
+        backward(h, c, None, x, weights, h, c, gates, h, *(True,) * 5)
+
+
 # Shapes and layouts
 
 
@@ -338,11 +380,11 @@ def test_backward_refuses_gradients_that_do_not_belong(device: str) -> None:
     backward = torch.ops.cupyops.lltm_cell_backward
     gates = torch.zeros(2, 12, device=device)
     with pytest.raises(ValueError, match=re.escape("`grad_h` must have shape (B, S) = (2, 4), got (4, 2)")):
-        backward(h.t(), None, None, x, weights, h, c, gates, *(True,) * 5)
+        backward(h.t(), None, None, x, weights, h, c, gates, None, *(True,) * 5)
     with pytest.raises(TypeError, match=r"`grad_cell` must have dtype float32, as `input`, got float64"):
-        backward(None, c.double(), None, x, weights, h, c, gates, *(True,) * 5)
+        backward(None, c.double(), None, x, weights, h, c, gates, None, *(True,) * 5)
     with pytest.raises(ValueError, match=re.escape("`gates` must have shape (B, 3 * S) = (2, 12), got (2, 8)")):
-        backward(h, None, None, x, weights, h, c, gates[:, :8], *(True,) * 5)
+        backward(h, None, None, x, weights, h, c, gates[:, :8], None, *(True,) * 5)
 
 
 # The module
@@ -405,7 +447,9 @@ def test_arrays_without_pytorch() -> None:
                 back = cupyops.lltm_cell_backward(*arrays, *found[1:])
                 saved = (x, weights, h, *map(torch.from_numpy, found[1:]))
                 for a, b in zip(
-                    back, torch.ops.cupyops.lltm_cell_backward(*grads, None, *saved, *(True,) * 5), strict=True
+                    back,
+                    torch.ops.cupyops.lltm_cell_backward(*grads, None, *saved, None, *(True,) * 5),
+                    strict=True,
                 ):
                     torch.testing.assert_close(torch.from_numpy(a), b)
 

@@ -230,7 +230,7 @@ def test_step_back_between_products(
     columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
     (dh, h_strides), (dc, c_strides) = (cell.view(LIBRARIES[Tensor], g, gates) for g in (grad_h, grad_c))
     sizes = (batch, state, parts, columns, down * parts)
-    kernel(dh, dc, grad_gates, gates, cells, grad_z, grad_old, partial, h_strides, c_strides, *sizes)
+    kernel(dh, dc, grad_gates, gates, cells, grad_z, grad_old, partial, None, h_strides, c_strides, *sizes)
     zeros = torch.zeros(batch, state)
     exact_z, exact_c = unit_back(gates, cells, *(zeros if g is None else g for g in (grad_h, grad_c)))
     exact_z = exact_z if grad_gates is None else exact_z + grad_gates.double()
@@ -240,6 +240,22 @@ def test_step_back_between_products(
         taken = torch.arange(batch) // down % parts
         for part in range(parts):
             assert_rounded(partial[part], exact_z[taken == part].sum(0), "a part of dL/db", 8)
+
+
+@STEPS
+def test_step_back_between_products_of_a_few_rows(batch: int, state: int, dtype: torch.dtype) -> None:
+    """Each block goes through all of them: dL/db itself, and no parts."""
+    gates, cells = torch.randn(batch, 3 * state).to(dtype), torch.randn(batch, state).to(dtype)
+    grad_h, grad_c = (torch.randn(batch, state).to(dtype) for _ in range(2))
+    grad_z, grad_old = torch.full_like(gates, torch.nan), torch.full_like(cells, torch.nan)
+    grad_bias = torch.full((3 * state,), torch.nan, dtype=dtype)
+    assert batch <= cell.FEW_ROWS
+    given = (grad_h, grad_c, None)
+    assert cell.step_backward(given, gates, cells, grad_z, grad_old, name(dtype), grad_bias) is None
+    exact_z, exact_c = unit_back(gates, cells, grad_h, grad_c)
+    assert_rounded(grad_z, exact_z, "dz")
+    assert_rounded(grad_old, exact_c, "dc")
+    assert_rounded(grad_bias, exact_z.sum(0), "dL/db", 8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
@@ -293,7 +309,7 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
     grad_h, grad_c = (VIEWS[view](batch, state, dtype) for view in (h_view, c_view))
     grad_gates = torch.randn(batch, 3 * state) if wanted == 31 else None
     want = [bool(wanted >> i & 1) for i in range(5)]
-    found = cell.backward(grad_h, grad_c, grad_gates, x, weights, old_h, new_c, gates, *want)
+    found = cell.backward(grad_h, grad_c, grad_gates, x, weights, old_h, new_c, gates, None, *want, False)
     zeros = torch.zeros(batch, state)
     dz, dc = unit_back(gates, new_c, *(zeros if g is None else g for g in (grad_h, grad_c)))
     dz = dz if grad_gates is None else dz + grad_gates.double()

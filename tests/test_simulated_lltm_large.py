@@ -38,7 +38,7 @@ def test_step_back_between_products_of_more_than_two_to_the_32_elements() -> Non
     partial = sparse(parts * 3 * state, "float32").reshape(parts, 3 * state)
     with cupyops.simulate(sanitize=True, blocks=slice(-1, None)):
         STEP_BACKWARD.kernel("float16", state)(
-            *(one, one, None, gates, cells, grad_z, grad_old, partial, (1, 0, 0), ABSENT),
+            *(one, one, None, gates, cells, grad_z, grad_old, partial, None, (1, 0, 0), ABSENT),
             *(rows, state, parts, state // 4, 8 * parts),
         )
     zeros, ones = torch.zeros(taken), torch.ones(taken)

@@ -40,6 +40,17 @@ def test_blocks_that_stay_are_no_more_than_run_at_once(rows: int, parts: int) ->
     assert tiles.staying(10**6, rows, 132)[0] == 1
 
 
+@pytest.mark.parametrize(("rows", "turns"), [(1, 1), (64, 1), (65, 2), (256, 4)])
+@pytest.mark.parametrize("n", [1, 3, 12, 1000])
+def test_blocks_of_a_few_rows_have_all_of_them(rows: int, turns: int, n: int) -> None:
+    kernel, (parts, columns, down) = ADD_ONE.alone("float32", rows, n)
+    lanes, abreast = kernel.constants["LANES"], kernel.constants["ABREAST"]
+    assert (parts, columns * lanes) == (1, n)
+    assert down == THREADS // abreast  # one block down
+    assert -(-rows // down) <= turns
+    assert kernel is ADD_ONE.alone("float32", 1, n)[0]
+
+
 def test_one_kernel_for_each_way_to_cut() -> None:
     assert ADD_ONE.kernel("float32", 128) is ADD_ONE.kernel("float32", 256)
     assert ADD_ONE.tiles("float32", 24, 6) == Tiles(2, 16)
@@ -53,7 +64,11 @@ def test_one_kernel_for_each_way_to_cut() -> None:
 def test_each_element_once(m: int, n: int) -> None:
     x = np.arange(m * n, dtype=np.float32).reshape(m, n)
     with cupyops.simulate(sanitize=True):
-        for kernel, threads in (ADD_ONE.launch("float32", m, n), ADD_ONE.staying("float32", m, n, -1)):
+        for kernel, threads in (
+            ADD_ONE.launch("float32", m, n),
+            ADD_ONE.staying("float32", m, n, -1),
+            ADD_ONE.alone("float32", m, n),
+        ):
             y = np.zeros_like(x)
             kernel(x, y, m, n, *threads[-2:])
             assert (y == x + 1).all()

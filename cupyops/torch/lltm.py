@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..lltm import backward as lltm_cell_backward_body
 from ..lltm import forward as lltm_cell_body
+from ..lltm import forward_and_inputs
 from ..lltm_checks import check_leading
 from ..lltm_sequence import backward as lltm_backward_body
 from ..lltm_sequence import forward as lltm_body
@@ -33,7 +34,18 @@ class LltmCellFunction(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         x, weights, _, old_h, _ = inputs
         _, new_cell, gates = output
-        ctx.save_for_backward(x, weights, old_h, new_cell, gates)
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, None)
+
+    @staticmethod
+    def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keeps [h, x], too, where it has been made: a launch less in the backward. As a result of the operator's, it would
+        have to be made for small cells, too."""
+        output, both = forward_and_inputs(*inputs)
+        x, weights, _, old_h, _ = inputs
+        _, new_cell, gates = output
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, both if needs[1] else None)
+        return output
 
     @staticmethod
     def backward(
@@ -56,8 +68,8 @@ _lltm_cell = Operator(
 )
 _lltm_cell_backward = Operator(
     "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
-    " Tensor old_h, Tensor new_cell, Tensor gates, bool want_input, bool want_weights, bool want_bias, bool want_h,"
-    " bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " Tensor old_h, Tensor new_cell, Tensor gates, Tensor? both, bool want_input, bool want_weights, bool want_bias,"
+    " bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_cell_backward_body,
     reference=references.lltm_cell_backward,
 )

@@ -64,7 +64,8 @@ class Operator:
         schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``; tensors come first, ``Tensor?`` may be None,
             ``Tensor(a!)`` is written to, and there may be several results or none: ``-> (Tensor y, Tensor z)``.
         implementation: the body, or an ``autograd.Function`` whose ``forward(*args)`` is the body, with
-            ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None.
+            ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None. A Function may have
+            ``recording(ctx, *args)``, too: the first two in one, for plain tensors, which may save what is no result.
         backward: the gradient's body, which says by the names of its parameters what it needs: ``grad_y`` is the gradient
             of the result y (``grad_out`` where the schema names none), the name of an input or result is its value,
             ``want_x`` is whether x's gradient is asked for (where not, None will do). Tensors first. Or an operator of
@@ -124,6 +125,7 @@ class Operator:
         self._withdrawn = False
         self.backward: Operator | None = None
         self.body: Callable[..., Any] = implementation
+        recording: Callable[..., Any] | None = None
         if parsed.mutated:
             if backward is not None or isinstance(implementation, type):
                 raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
@@ -133,6 +135,7 @@ class Operator:
             function: Any = implementation
             self.body = function.forward
             gradient = function.setup_context, function.backward
+            recording = getattr(function, "recording", None)
         elif backward is not None:
             wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
             if not isinstance(backward, Operator):
@@ -142,7 +145,7 @@ class Operator:
             gradient = declared(parsed, [a.name for a in backward.op._schema.arguments], backward.call, wrt)
         else:
             gradient = refused(self.name) if reference is None else of_reference(reference)
-        self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient)
+        self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient, recording)
         if record is not None:
             self._apply = partial(record, self._apply)
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:

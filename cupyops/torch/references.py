@@ -172,14 +172,16 @@ def lltm_cell_backward(
     old_h: Tensor,
     new_cell: Tensor,
     gates: Tensor,
+    both: Tensor | None,
     want_input: bool,
     want_weights: bool,
     want_bias: bool,
     want_h: bool,
     want_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``both`` is [h, x] again, and not read: the gradients of this one belong to h and x."""
     dtype, state = input.dtype, old_h.shape[1]
-    check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates)
+    check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both)
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
     narrow = grad_z.to(dtype)
     return (
