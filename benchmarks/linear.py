@@ -67,7 +67,9 @@ class Product:
     @property
     def gradients(self) -> tuple[Operand, ...]:
         m, n, k = self.m, self.n, self.k
-        return self.operand(m, k, terms=n), self.operand(n, k, terms=m), self.operand(n, terms=m)
+        found = self.operand(m, k, terms=n), self.operand(n, k, terms=m), self.operand(n, terms=m)
+        # Behind GELU they are sums of dL/dz, which is a tensor of the layer's dtype.
+        return tuple(replace(gradient, rounded_terms=self.gelu) for gradient in found)
 
     def draw(self, operands: Sequence[Operand], generator: torch.Generator) -> tuple[Tensor, ...]:
         """From the normal distribution; weights so that what a layer gives is about as large as what it takes."""

@@ -10,7 +10,7 @@ from .arrays import LIBRARIES, on_any_arrays
 from .columns import ColumnSums
 from .dtypes import DTYPES, FLOATS
 from .kernel import Kernel
-from .linear_plan import MOST_FEW, NarrowPlan, narrow_plan
+from .linear_plan import FORMS, MOST_FEW, NarrowPlan, narrow_plan
 from .products import check_gradients, gradients, nothing, product_body, rows_of
 
 __all__ = ["linear", "linear_backward"]
@@ -20,21 +20,23 @@ SUMS = ColumnSums(TEXT, "linear_bias_gradient", "x_t", "scalar_t")
 
 
 @cache
-def narrow_kernel(plan: NarrowPlan, dtype: str) -> Kernel:
-    """The product with a matrix of few rows: x's, or W's."""
-    return plan.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS)
+def narrow_kernel(plan: NarrowPlan, dtype: str, *form: str) -> Kernel:
+    """The product with a matrix of few rows, x's or W's, and the form of GELU behind it, if there is one."""
+    gelu = {"GELU": 1, **FORMS[form[0]]} if form else {}
+    return plan.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
 
 
 for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them.
-    for _few_is_x in (True, False):
-        narrow_kernel(NarrowPlan(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype)
+    for _few_is_x, _form in ((True, ()), (False, ()), (True, ("none",)), (False, ("tanh",))):
+        narrow_kernel(NarrowPlan(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
 
 
-def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool) -> Any:
-    """The product by a kernel of ours, or None where the library is as fast or has to say what is wrong."""
+def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
+    """The product by a kernel of ours, or y and the product where a form of GELU is given; None where the library is as fast or
+    has to say what is wrong."""
     shape = x.shape
-    if not k or not shape or shape[-1] != k:
+    if not k or not shape or shape[-1] != k or form not in ((), *zip(FORMS)):
         return None
     rows = library.size(x) // k
     few, many = (rows, n) if few_is_x else (n, rows)
@@ -45,11 +47,12 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     plan = narrow_plan(few_is_x, few, many, k, itemsize, driver.capability(library.device_index(x)), small=small)
     if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
         return None
-    y = library.empty((*shape[:-1], n), dtype, x)
+    z = library.empty((*shape[:-1], n), dtype, x)
+    y = library.empty_like(z) if form else None
     bias = None if bias is None else library.contiguous(bias)
     first, second = (weight, x) if few_is_x else (x, weight)
-    narrow_kernel(plan, dtype).launch_vouched(first, second, bias, y, many, k, 0 if bias is None else n)
-    return y
+    narrow_kernel(plan, dtype, *form).launch_vouched(first, second, bias, z, y, many, k, 0 if bias is None else n)
+    return z if y is None else (y, z)
 
 
 # The body of linear, and the same by the library alone, which may record a gradient of its own.

@@ -14,7 +14,7 @@ from .gelu import forward as gelu_forward
 from .hopper_linear import linear_gelu_by_matrix_units, worth_a_look
 from .linear import SUMS, narrow
 from .linear_plan import FORMS, GELU_SUMS, HELD, MOST_FEW
-from .products import check_gradients, check_product, gradients, nothing, product_body, rows_of
+from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
 from .tiles import TiledKernel
 
 __all__ = ["linear_gelu", "linear_gelu_backward"]
@@ -34,35 +34,33 @@ FORWARD = {
     form: TiledKernel(TEXT, "linear_gelu_forward", _WIDEST, declared=("float32",), constants=FORMS[form] | HELD)
     for form in FORMS
 }
-_product = product_body("linear_gelu", narrow, MOST_FEW)
 
 
 def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[Any, Any]:
     """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
     library = LIBRARIES[type(x)]
     given = library, x, weight, bias, approximate
-    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_matrix_units(*given) or _bias_apart(*given)):
+    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_matrix_units(*given)):
         return found
-    z = _product(x, weight, bias)
-    return gelu_forward(z, approximate), z
+    return _product(x, weight, bias, approximate)
 
 
-def _bias_apart(library: Any, x: Any, weight: Any, bias: Any, approximate: str) -> tuple[Any, Any] | None:
-    """The same by a product without the bias and one pass, or None where that takes longer."""
-    # M·N·K², which is had sooner than the sizes themselves.
-    size, least = library.size(x) * library.size(weight), linear_plan.LEAST_APART * linear_plan.BIAS_APART**2
-    if bias is None or size < least or library.dtype_name(x) != "float32":
-        return None
-    check_product("linear_gelu", x, weight, bias)
-    n, k = weight.shape
-    m = library.size(x) // k
-    if k < linear_plan.BIAS_APART or m * n < linear_plan.LEAST_APART:
-        return None
-    z = library.contiguous(_product(x, weight, None))
-    y = library.empty_like(z)
-    kernel, sizes = FORWARD[approximate].launch("float32", -(-m // HELD["ROWS_EACH"]), n)
+def _by_library(
+    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
+) -> tuple[Any, Any]:
+    """The same by the library's product and one pass."""
+    z = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    if z is None:
+        z = library.linear(x, weight, bias)
+        return gelu_forward(z, approximate), z
+    check_gelu(z, approximate)
+    y, m = library.empty_like(z), library.size(x) // k
+    kernel, sizes = FORWARD[approximate].launch(dtype, -(-m // HELD["ROWS_EACH"]), n)
     kernel.launch_vouched(library.contiguous(bias), z, y, m, n, *sizes)
     return y, z
+
+
+_product = product_body("linear_gelu", narrow, MOST_FEW, _by_library)
 
 
 def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:

@@ -7,6 +7,7 @@ from functools import cache
 from .columns import Work
 from .geometry import Rows
 from .plans import Plan, lanes_for
+from .products import Apart
 
 __all__ = ["FORMS", "GELU_SUMS", "MatrixPlan", "NarrowPlan", "bias_gradient_pays", "matrix_plan", "narrow_plan"]
 
@@ -48,6 +49,9 @@ MOST_FEW = 16
 # Bytes of the other matrix below which a product is about a launch, and ours costs the host less.
 LEAST_NARROW = 2**22
 _MOST_SMALL_K = 1024  # as far as small products were measured
+# Columns of x, and elements of the other matrix, up to which a small product may have rows that are no multiple of 16 bytes: it
+# is about a launch then. The library takes 4.7 µs for 1 x 1 x 2; ours, and where it stops to be faster, are not measured.
+MOST_ODD_K, MOST_ODD = 128, 2**14
 _NARROW_SINCE = 90  # where it was measured; elsewhere the library multiplies
 # By bytes of an element: up to so many few rows, and below so many rows of the other, the rows of a warp and the warps of a
 # row. What is in no line is the library's.
@@ -100,7 +104,8 @@ def narrow_plan(
         small: both matrices are, and the few rows are x's.
     """
     lanes = lanes_for(k, itemsize)
-    known = capability == _NARROW_SINCE and lanes * itemsize == 16 and few >= 1 and not (small and k > _MOST_SMALL_K)
+    whole = lanes * itemsize == 16 or (small and k <= MOST_ODD_K and rows * k <= MOST_ODD)
+    known = capability == _NARROW_SINCE and whole and few >= 1 and not (small and k > _MOST_SMALL_K)
     ways, size = (_SMALL_WAYS, rows * k) if small else (_NARROW_WAYS, rows)
     for most_few, below, rows_each, split in ways.get(itemsize, ()) if known else ():
         if few <= most_few and size < below:
@@ -177,11 +182,19 @@ def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -
     return SHORT if k < 2048 <= n else LONG
 
 
-# Columns of x from which linear_gelu makes a product in float32 without the bias, and adds it on the way to y: the library
-# takes longer for a product with it, in TF32 on an H200 for 8192 x 8192 x 8192 3392 µs with, 3150 without. Our pass then
-# writes z, too, beside reading it and writing y, which a product of fewer columns is too short to make good; and a product
-# of fewer elements is about its launches.
-BIAS_APART, LEAST_APART = 4096, 2**24
+# Products that linear_gelu makes without the bias, which the pass of GELU adds on its way: where the library takes so much
+# longer with the bias in its epilogue that a pass which writes z, too, beside reading it and writing y, is made good. Whether
+# it multiplies float32 as TF32 is not known here: a line must not lose either way. Microseconds of an H200, GELU and all, with
+# the bias apart and in the epilogue:
+#
+#   large, TF32, M x N x K   8192 x 4096 x 4096   896, 957      8192 x 8192 x 4096   1720, 1738    8192 x 8192 x 8192   3332, 3537
+#   of half as many          4096 x 4096 x 4096   392, 375      16384 x 1024 x 4096   433, 414     4096 x 4096 x 8192    855, 845
+#   small: the library deals out K among blocks, but for a product with an epilogue (apart: PyTorch's compiler, which does so)
+#   float32                  16 x 4096 x 4096    50.3, 96.7     256 x 1024 x 1024    23.9, 35.8
+#   TF32                     16 x 4096 x 4096    23.2, 25.5
+#
+# Where between these the small ones end is not measured.
+APART = (Apart(least_k=4096, least=2**25, most=2**63), Apart(least_k=1024, least=1, most=2**18))
 HELD = {"ROWS_EACH": 2}  # of a thread of that pass, on their way at once
 
 

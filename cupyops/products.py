@@ -7,49 +7,96 @@ PyTorch's users know, and name the operator.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .arrays import LIBRARIES
 from .checks import check_floating
 from .dtypes import FLOATS
 from .errors import expected
 
-__all__ = ["check_gradients", "check_product", "gradients", "nothing", "product_body", "rows_of"]
+__all__ = [
+    "Apart",
+    "check_gradients",
+    "check_product",
+    "gradients",
+    "nothing",
+    "product_apart",
+    "product_body",
+    "rows_of",
+]
 
 
-def product_body(where: str, ours: Callable[..., Any] | None = None, few: int = 0) -> Callable[[Any, Any, Any], Any]:
-    """The body of an operator that is such a product, or begins with it: ``body(x, weight, bias)``.
+def product_body(
+    where: str, ours: Callable[..., Any] | None = None, few: int = 0, otherwise: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """The body of an operator that is such a product, or begins with it: ``body(x, weight, bias, *more)``.
 
     It is y (..., N) of x (..., K) floating, weight (N, K), and bias (N) or None; it raises what :func:`check_product` does.
 
     Args:
         where: the operator, in messages.
         ours: a function that is asked for products in which x or weight has few rows, which a library is not made for:
-            ``ours(library, x, weight, bias, n, k, dtype, few_is_x)``, with x's dtype. It gives y, or None where the
-            library is as fast or has to say what is wrong. Arrays without memory are the library's.
+            ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)``, with x's dtype. It gives the result, or None
+            where the library is as fast or has to say what is wrong. Arrays without memory are the library's.
         few: so many.
+        otherwise: what gives the result of all others, ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, by
+            ``library.linear`` unless it says what is wrong itself; by default that alone.
     """
 
-    def body(x: Any, weight: Any, bias: Any) -> Any:
+    def body(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
         library = LIBRARIES[type(x)]
         try:
             n, k = weight.shape  # an error of many words where there are other than two
             dtype = library.dtype_name(x)
             # What the library might take, and should not.
-            if (bias is not None and bias.shape != (n,)) or dtype not in FLOATS:
+            if (bias is not None and (bias.shape != (n,) or bias.dtype != x.dtype)) or dtype not in FLOATS:
                 check_product(where, x, weight, bias)
             if ours is not None and not library.is_fake(x):
                 few_is_x = library.size(x) <= few * k
                 if few_is_x or n <= few:
-                    y = ours(library, x, weight, bias, n, k, dtype, few_is_x)
+                    y = ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)
                     if y is not None:
                         return y
+            if otherwise is not None:
+                return otherwise(library, x, weight, bias, n, k, dtype, *more)
             return library.linear(x, weight, bias)
         except (RuntimeError, ValueError):
             check_product(where, x, weight, bias)
             raise
 
     return body
+
+
+class Apart(NamedTuple):
+    """Products that a library is slower to make with the bias than without.
+
+    Attributes:
+        least_k: columns of x, at least.
+        least, most: elements of the product.
+    """
+
+    least_k: int
+    least: int
+    most: int
+
+    def takes(self, elements: int, k: int) -> bool:
+        return k >= self.least_k and self.least <= elements <= self.most
+
+
+def product_apart(
+    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Sequence[Apart]
+) -> Any:
+    """x·Wᵀ (..., N), contiguous, for one who then adds the bias in a pass of his own; or None where the product is in no line of
+    the table, which are of float32, or the library has to say what is wrong. Arguments as ``otherwise`` of :func:`product_body`
+    has them."""
+    if dtype != "float32" or bias is None or not k or library.is_fake(x):
+        return None
+    elements = library.size(x) // k * n
+    if not any(line.takes(elements, k) for line in table):
+        return None
+    if library.device_index(bias) != library.device_index(x):
+        return None
+    return library.contiguous(library.linear(x, weight, None))
 
 
 def check_product(where: str, x: Any, weight: Any, bias: Any) -> None:

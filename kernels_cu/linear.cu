@@ -1,11 +1,13 @@
 // What a linear layer does beside the matrix products, which are a library's.
 //
-//   y = x·Wᵀ + b             y[m, n] = Σ_k x[m, k]·W[n, k] + b[n]
+//   z = x·Wᵀ + b             z[m, n] = Σ_k x[m, k]·W[n, k] + b[n]             y = z, or y = gelu(z)
 //   dL/db = Σ_m dL/dy        the sums of dL/dy's columns
 //
-//   x: scalar_t (M, K)      W: scalar_t (N, K)      b: scalar_t (N)      y: scalar_t (M, N)      arithmetic in acc_t
+//   x: scalar_t (M, K)      W: scalar_t (N, K)      b: scalar_t (N)      y, z: scalar_t (M, N)      arithmetic in acc_t
+//   GELU: 0 or 1      TANH: 0 or 1, see gelu.cu
 #include "scalar.cuh"
 #include "columns.cuh"
+#include "gelu.cuh"
 
 template <bool VECTORS, typename T>
 __device__ __forceinline__ void add_elements(
@@ -43,14 +45,20 @@ extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BL
 #define SPLIT 1
 #endif
 
+#ifndef GELU
+#define GELU 0
+#endif
+
 // The product of a long matrix and one of FEW rows, at the speed at which the long one is read: of few rows of x and W
 // (FEW_IS_X), or of x and a W of few rows. SPLIT warps share ROWS_EACH rows of the long one, each with its part of every
-// row, and all of the few rows; a row of the few has the same bits however many there are.
+// row, and all of the few rows; a row of the few has the same bits however many there are. With GELU, y is gelu of z as it is
+// kept, and as the gradient will read it.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_narrow(
     const scalar_t* __restrict__ many,  // (R, K)
     const scalar_t* __restrict__ few,   // (FEW, K)
     const scalar_t* __restrict__ bias,  // (B) or null
-    scalar_t* __restrict__ y,           // (R, FEW)
+    scalar_t* __restrict__ z,           // (R, FEW)
+    scalar_t* __restrict__ y,           // (R, FEW) or null
     long long R, long long K, long long B) {
     constexpr int WARPS = BLOCK_THREADS / 32, TEAMS = WARPS / SPLIT;
     __shared__ acc_t parts[WARPS][ROWS_EACH][FEW];
@@ -97,6 +105,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_n
         acc_t sum = 0;
         for (int p = 0; p < SPLIT; ++p) sum += parts[of * SPLIT + p][i][f];
         if (bias) sum += convert<acc_t>(bias[FEW_IS_X ? r : f]);
-        y[FEW_IS_X ? f * R + r : r * FEW + f] = convert<scalar_t>(sum);
+        const long long at = FEW_IS_X ? f * R + r : r * FEW + f;
+        z[at] = convert<scalar_t>(sum);
+        if constexpr (GELU) y[at] = convert<scalar_t>(gelu(convert<acc_t>(convert<scalar_t>(sum))));
     }
 }

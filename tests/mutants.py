@@ -6,7 +6,7 @@ try:
     from mutants_hopper_linear import HOPPER_LINEAR
     from mutants_layer_norm import LAYER_NORM
     from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
-    from mutants_linear import LINEAR
+    from mutants_linear import LINEAR, LINEAR_NARROW
     from mutants_lltm import LLTM
     from mutants_lltm_matrix import LLTM_MATRIX
     from mutants_lltm_sequence import LLTM_SEQUENCE
@@ -14,7 +14,7 @@ except ImportError:
     from tests.mutants_hopper_linear import HOPPER_LINEAR
     from tests.mutants_layer_norm import LAYER_NORM
     from tests.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
-    from tests.mutants_linear import LINEAR
+    from tests.mutants_linear import LINEAR, LINEAR_NARROW
     from tests.mutants_lltm import LLTM
     from tests.mutants_lltm_matrix import LLTM_MATRIX
     from tests.mutants_lltm_sequence import LLTM_SEQUENCE
@@ -309,6 +309,11 @@ MUTANTS = [
         mutant
         for kernel, (tests, faults) in HOPPER_LINEAR.items()
         for mutant in _of(kernel, tests, *faults, stem="hopper_linear")
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in LINEAR_NARROW.items()
+        for mutant in _of(kernel, tests, *faults, stem="linear_narrow")
     ),
     *(
         mutant

@@ -44,31 +44,6 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ("one lane for all", LINEAR_TEXT, "sums[k] += g[k]", "sums[k] += g[0]"),
         ],
     ),
-    "linear_narrow": (
-        "few",
-        [
-            ("alignment of the long matrix not asked for", LINEAR_TEXT, "aligned<LANES>(many) && ", ""),
-            ("every warp takes every part", LINEAR_TEXT, "k < K; k += SPLIT * 32 * LANES", "k < K; k += 32 * LANES"),
-            ("the bias of the other matrix", LINEAR_TEXT, "bias[FEW_IS_X ? r : f]", "bias[FEW_IS_X ? f : r]"),
-            ("the result transposed", LINEAR_TEXT, "y[FEW_IS_X ? f * R + r : r * FEW + f]", "y[r * FEW + f]"),
-            (
-                "only the first warp's part",
-                LINEAR_TEXT,
-                "for (int p = 0; p < SPLIT; ++p)",
-                "for (int p = 0; p < 1; ++p)",
-            ),
-            ("rows beyond the last written", LINEAR_TEXT, "        if (r >= R) continue;\n", ""),
-            ("an absent bias read", LINEAR_TEXT, "        if (bias) sum", "        sum"),
-            ("half a warp's sums left out", LINEAR_TEXT, "int step = 16; step > 0", "int step = 8; step > 0"),
-            ("rows beyond the last read", LINEAR_TEXT, "first + i < R ? first + i : R - 1", "first + i"),
-            (
-                "one of the few rows for all",
-                LINEAR_TEXT,
-                "load_packed(few + f * K + k, vectors)",
-                "load_packed(few + k, vectors)",
-            ),
-        ],
-    ),
     "linear_gelu_forward": (
         "on_the_way",
         [
@@ -136,6 +111,49 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("strips that overlap", COLUMNS, "tile % strips * STRIP", "tile % strips * (STRIP - 1)"),
             ("columns beyond the last read", COLUMNS, "        if (column >= N) return;\n", ""),
+        ],
+    ),
+}
+
+# Their tests are in a file of their own.
+LINEAR_NARROW: dict[str, tuple[str, list[Fault]]] = {
+    "linear_narrow": (
+        "(few or odd)",
+        [
+            ("alignment of the long matrix not asked for", LINEAR_TEXT, "aligned<LANES>(many) && ", ""),
+            ("every warp takes every part", LINEAR_TEXT, "k < K; k += SPLIT * 32 * LANES", "k < K; k += 32 * LANES"),
+            ("the bias of the other matrix", LINEAR_TEXT, "bias[FEW_IS_X ? r : f]", "bias[FEW_IS_X ? f : r]"),
+            ("the result transposed", LINEAR_TEXT, "at = FEW_IS_X ? f * R + r : r * FEW + f", "at = r * FEW + f"),
+            (
+                "only the first warp's part",
+                LINEAR_TEXT,
+                "for (int p = 0; p < SPLIT; ++p)",
+                "for (int p = 0; p < 1; ++p)",
+            ),
+            ("rows beyond the last written", LINEAR_TEXT, "        if (r >= R) continue;\n", ""),
+            ("an absent bias read", LINEAR_TEXT, "        if (bias) sum", "        sum"),
+            ("half a warp's sums left out", LINEAR_TEXT, "int step = 16; step > 0", "int step = 8; step > 0"),
+            ("rows beyond the last read", LINEAR_TEXT, "first + i < R ? first + i : R - 1", "first + i"),
+            (
+                "one of the few rows for all",
+                LINEAR_TEXT,
+                "load_packed(few + f * K + k, vectors)",
+                "load_packed(few + k, vectors)",
+            ),
+            ("a column too many", LINEAR_TEXT, "* LANES; k < K", "* LANES; k <= K"),
+            ("turns that overlap", LINEAR_TEXT, "k += SPLIT * 32 * LANES", "k += SPLIT * 32"),
+            ("z not kept", LINEAR_TEXT, "        z[at] = convert<scalar_t>(sum);\n", ""),
+            ("y without GELU", LINEAR_TEXT, "(gelu(convert<acc_t>(convert<scalar_t>(sum))))", "(sum)"),
+            (
+                "GELU of z before it is rounded",
+                LINEAR_TEXT,
+                "gelu(convert<acc_t>(convert<scalar_t>(sum)))",
+                "gelu(sum)",
+            ),
+            ("one y for all", LINEAR_TEXT, "if constexpr (GELU) y[at]", "if constexpr (GELU) y[0]"),
+            ("y in place of z", LINEAR_TEXT, "if constexpr (GELU) y[at]", "if constexpr (GELU) z[at]"),
+            ("y where none is wanted", LINEAR_TEXT, "if constexpr (GELU) y", "y"),
+            ("sums added up before they are there", LINEAR_TEXT, "    __syncthreads();\n", ""),
         ],
     ),
 }

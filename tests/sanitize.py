@@ -91,9 +91,11 @@ def run() -> int:
         for few in (1, 3):
             few_rows, many = cupy.ones((few, 2048), dtype=dtype), cupy.ones((1024, 2048), dtype=dtype)
             if dtype != "float64":
-                cupyops.linear(few_rows, many, many[:, 0])
-                cupyops.linear(many, few_rows, few_rows[:, 0])
-                calls += 2
+                odd_few, odd = few_rows[:, :7].copy(), many[:5, :7].copy()
+                for x, weight in ((few_rows, many), (many, few_rows), (odd_few, odd)):
+                    cupyops.linear(x, weight, weight[:, 0])
+                    cupyops.linear_gelu(x, weight, weight[:, 0])
+                    calls += 2
     calls += recurrent() + matrix_units()
     cupy.cuda.runtime.deviceSynchronize()
     return calls

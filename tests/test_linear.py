@@ -325,13 +325,22 @@ def test_operands_on_several_devices_are_named() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS[:3])
 @pytest.mark.parametrize(
-    "shape", [(1, 4096, 4096), (4, 4096, 2048), (8, 4096, 4096), (16_384, 1, 768), (9000, 3, 4096)], ids=str
+    "shape",
+    [
+        *((1, 4096, 4096), (4, 4096, 2048), (8, 4096, 4096), (16_384, 1, 768), (9000, 3, 4096)),
+        *((1, 1, 2), (16, 9, 30), (3, 200, 7), (8, 128, 128), (16, 512, 1024), (24, 256, 2048)),
+    ],
+    ids=str,
 )
 def test_matrices_of_few_rows(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
     x, weight, bias = (t.detach() for t in operands(*shape, dtype, "cuda"))
     for b in (bias, None):
         exact = F.linear(x.double(), weight.double(), None if b is None else b.double())
-        assert_close_to_exact(linear(x, weight, b), F.linear(x, weight, b), exact, "y")
+        theirs = F.linear(x, weight, b)
+        assert_close_to_exact(linear(x, weight, b), theirs, exact, "y")
+        for form in ("none", "tanh"):
+            wanted, close = F.gelu(theirs, approximate=form), F.gelu(exact, approximate=form)
+            assert_close_to_exact(linear_gelu(x, weight, b, form), wanted, close, form)
     first = linear(x, weight, bias)
     assert all(alike(linear(x, weight, bias), first) for _ in range(20))
 

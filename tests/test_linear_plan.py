@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from cupyops.columns import SUMS, column_cut
-from cupyops.linear_plan import GELU_SUMS, bias_gradient_pays, narrow_plan
+from cupyops.linear_plan import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, bias_gradient_pays, narrow_plan
 
 SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
 ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
@@ -82,6 +82,27 @@ def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
     assert [way(16, n, 2) for n in (512, 1024)] == [(1, 1), None]
     assert [way(4, 64, 4, k) for k in (1024, 2048)] == [(1, 1), None]
     assert [way(few, 64, size) for few, size in ((17, 4), (4, 8))] == [None] * 2
+
+
+def test_small_products_of_odd_rows_are_ours_and_larger_ones_the_librarys() -> None:
+    def lanes(few: int, n: int, k: int, itemsize: int) -> int | None:
+        plan = narrow_plan(True, few, n, k, itemsize, 90, small=True)
+        return plan and plan.lanes
+
+    assert [lanes(1, 1, 2, itemsize) for itemsize in (2, 4, 8)] == [2, 2, None]
+    assert [lanes(16, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
+    assert [lanes(1, 2, k, 4) for k in (MOST_ODD_K - 1, MOST_ODD_K + 1, MOST_ODD_K + 4)] == [1, None, 4]
+    assert [lanes(1, n, 1, 4) for n in (MOST_ODD, MOST_ODD + 1)] == [1, None]
+    assert narrow_plan(False, 1, 4096, 2, 4, 90) is None
+
+
+def test_the_bias_is_apart_where_that_was_faster() -> None:
+    def apart(m: int, n: int, k: int) -> bool:
+        return any(line.takes(m * n, k) for line in APART)
+
+    faster = ((8192, 4096, 4096), (8192, 8192, 4096), (8192, 8192, 8192), (16, 4096, 4096), (256, 1024, 1024))
+    slower = ((4096, 4096, 4096), (16384, 1024, 4096), (4096, 4096, 6144), (4096, 4096, 8192), (8, 128, 128))
+    assert [apart(*shape) for shape in (*faster, *slower)] == [True] * len(faster) + [False] * len(slower)
 
 
 def test_a_gradient_of_a_bias_pays_from_so_many_elements_on() -> None:

@@ -12,7 +12,7 @@ import kernels_cu
 from cupyops.arrays import library_of
 from cupyops.columns import ColumnSums
 from cupyops.kernel import all_kernels
-from cupyops.products import check_gradients, gradients, nothing, product_body, rows_of
+from cupyops.products import Apart, check_gradients, gradients, nothing, product_apart, product_body, rows_of
 
 TEXT = """
 #include "scalar.cuh"
@@ -117,6 +117,44 @@ def test_what_is_asked_first_is_asked_for_few_rows_alone() -> None:
     assert body(torch.ones(3, 5), weight, bias).shape == (3, 6)
     assert body(x.to("meta"), weight.to("meta"), None).shape == (2, 6)
     assert len(asked) == 3
+
+
+def test_all_else_is_asked_for_where_nobody_takes_few_rows() -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def otherwise(library: Any, x: Tensor, weight: Tensor, bias: Any, *rest: Any) -> Tensor:
+        asked.append(rest)
+        product: Tensor = library.linear(x, weight, bias)
+        return product
+
+    body = product_body("linear_square", lambda *given: given[3], few=2, otherwise=otherwise)
+    x, weight, bias = torch.ones(3, 5), torch.ones(6, 5), torch.ones(6)
+    assert body(x, weight, bias, "more").shape == (3, 6)
+    assert body(x[:2], weight, bias, "more") is bias
+    assert body(x[:2], weight, None).shape == (2, 6)
+    assert body(x.to("meta"), weight.to("meta"), None).shape == (3, 6)
+    assert asked == [(6, 5, "float32", "more"), *[(6, 5, "float32")] * 2]
+    with pytest.raises(RuntimeError, match="linear_square: .* `bias` must have dtype float32, as `x` has, got float64"):
+        body(x, weight, bias.double())
+    assert len(asked) == 3
+
+
+def test_products_that_are_made_apart_from_their_bias() -> None:
+    table = (Apart(5, 18, 18), Apart(9, 36, 2**63))
+    bias = torch.ones(6)
+
+    def apart(m: int, k: int, bias: Tensor | None = bias, **options: Any) -> bool:
+        x, weight = torch.ones(m, 1, k, **options), torch.ones(6, k, **options)
+        z = product_apart(library_of(x), x, weight, bias, 6, k, str(x.dtype)[6:], table)
+        assert z is None or (torch.equal(z, torch.full((m, 1, 6), float(k))) and z.is_contiguous())
+        return z is not None
+
+    assert [apart(m, k) for m, k in ((3, 5), (3, 4), (2, 5), (4, 5), (6, 9), (3, 9), (7, 9), (5, 9), (3, 0))] == [
+        *(True, False, False, False, True, True, True, False, False)
+    ]
+    assert not apart(3, 5, None)
+    assert not apart(3, 5, bias.double(), dtype=torch.float64)
+    assert not apart(3, 5, bias.to("meta"), device="meta")
 
 
 def test_the_ways_that_are_compiled_ahead_are_declared(sums: ColumnSums) -> None:

@@ -12,14 +12,12 @@ from test_simulated_kernels import values
 from torch import Tensor
 
 import cupyops
-from autograd_bridge import gelu, linear, linear_backward, linear_gelu, linear_gelu_backward
-from cupyops import Kernel, launches, linear_plan
+from autograd_bridge import gelu, linear_backward, linear_gelu, linear_gelu_backward
+from cupyops import launches, linear_plan
 from cupyops.columns import column_cut
-from cupyops.linear import narrow_kernel
-from cupyops.linear_plan import GELU_SUMS, NarrowPlan
+from cupyops.linear_plan import GELU_SUMS, Apart
 
-# The package has functions of these names.
-linear_module, linear_gelu_module = sys.modules["cupyops.linear"], sys.modules["cupyops.linear_gelu"]
+linear_gelu_module = sys.modules["cupyops.linear_gelu"]  # the package has a function of this name
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -130,10 +128,8 @@ def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int
 
 
 def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To large products in float32 of many columns of x: tensors of any leading dimensions, NumPy's arrays, gradients."""
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 20 * 64)
-    monkeypatch.setattr(linear_plan, "BIAS_APART", 64)
-    monkeypatch.setattr(linear_plan, "LEAST_APART", 20 * 24)
+    """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
+    monkeypatch.setattr(linear_plan, "APART", (Apart(64, 20 * 24, 20 * 24),))
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((20, 64), (24, 64), (24,)))
 
@@ -152,6 +148,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
     for inputs in (
         (x, weight, None),
         (x[:19], weight, bias),
+        (torch.cat((x, x[:1])), weight, bias),
         (torch.cat((x, x))[:, :63], weight[:, :63], bias),
         (x.double(), weight.double(), bias.double()),
     ):
@@ -169,9 +166,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 1)
-    monkeypatch.setattr(linear_plan, "BIAS_APART", 1)
-    monkeypatch.setattr(linear_plan, "LEAST_APART", 1)
+    monkeypatch.setattr(linear_plan, "APART", (Apart(1, 0, 2**63),))
     x, weight, bias = torch.ones(20, 64), torch.ones(24, 64), torch.ones(24)
     for inputs, words in (
         ((x, weight, bias[:1]), r"linear_gelu: `bias` must have shape \(24,\), .*, got \(1,\)"),
@@ -187,90 +182,10 @@ def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypa
     assert linear_gelu(x[:0], weight, bias).shape == (0, 24)
 
 
-@EVERY_DTYPE
-@pytest.mark.parametrize("few_is_x", [True, False])
-@pytest.mark.parametrize(("few", "rows_each", "split"), [(1, 1, 1), (3, 2, 4), (8, 1, 2)])
-def test_products_with_a_matrix_of_few_rows(
-    dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
-) -> None:
-    widest = 16 // dtype.itemsize
-    for r, k, lanes, offset in (
-        (37, 33 * widest, widest, 0),
-        (37, 33 * widest, widest, 1),
-        (5, 37, 1, 0),
-        (1, 1, 1, 0),
-    ):
-        many, less = values(r * k, dtype, offset).reshape(r, k), values(few * k, dtype, 0, seed=2).reshape(few, k) / 16
-        bias = values(r if few_is_x else few, dtype, 0, seed=1)
-        for b in (bias, None):
-            y = torch.full((few, r) if few_is_x else (r, few), np.nan, dtype=dtype)
-            kernel = narrow_kernel(NarrowPlan(few_is_x, few, lanes, rows_each, split), str(dtype)[6:])
-            kernel(many, less, b, y, r, k, 0 if b is None else b.numel())
-            x, weight = (less, many) if few_is_x else (many, less)
-            wanted = torch.nn.functional.linear(x.double(), weight.double(), None if b is None else b.double())
-            arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
-            allowed = torch.finfo(dtype).eps * wanted.abs() + 4 * arithmetic * (
-                x.double().abs() @ weight.double().abs().T + 8
-            )
-            assert ((y.double() - wanted).abs() <= allowed).all()
-
-
-def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
-    many, less = (
-        values(40 * 64, torch.float32, 0).reshape(40, 64),
-        values(8 * 64, torch.float32, 0, seed=3).reshape(8, 64),
-    )
-    found = {}
-    for few in (1, 3, 8):
-        y = torch.empty(few, 40)
-        narrow_kernel(NarrowPlan(True, few, 4, 1, 1), "float32")(many, less[:few], None, y, 40, 64, 0)
-        found[few] = y
-    assert torch.equal(found[1], found[8][:1])
-    assert torch.equal(found[3], found[8][:3])
-
-
-@pytest.mark.parametrize("few_is_x", [True, False])
-def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_small(
-    monkeypatch: pytest.MonkeyPatch, few_is_x: bool
-) -> None:
-    launched = []
-    kept = linear_module.narrow_kernel
-
-    def spy(plan: NarrowPlan, dtype: str) -> Kernel:
-        launched.append((plan.few, plan.split, plan.few_is_x))
-        return kept(plan, dtype)
-
-    monkeypatch.setattr(linear_module, "narrow_kernel", spy)
-    long, few = values(40 * 64, torch.float32, 0).reshape(40, 64), values(3 * 64, torch.float32, 0).reshape(3, 64)
-    x, weight = (few, long) if few_is_x else (long, few)
-    bias = torch.arange(len(weight), dtype=torch.float32)
-    wanted = torch.nn.functional.linear(x, weight, bias)
-    for least, expected in (
-        (long.nbytes + 1, [(3, 1, True)] if few_is_x else []),
-        (long.nbytes, [(3, 2, few_is_x)]),
-    ):
-        launched.clear()
-        monkeypatch.setattr(linear_plan, "LEAST_NARROW", least)
-        torch.testing.assert_close(linear(x, weight, bias), wanted, rtol=1e-5, atol=1e-3)
-        assert launched == expected
-    torch.testing.assert_close(linear(x[:, None], weight, bias), wanted[:, None], rtol=1e-5, atol=1e-3)
-    assert len(launched) == 2
-    # What the kernel cannot take goes to the library, and what nobody can is said as ever.
-    torch.testing.assert_close(linear(x.t().contiguous().t(), weight, bias), wanted, rtol=1e-5, atol=1e-3)
-    for other in (weight.double(), weight[:, :32]):
-        with pytest.raises(RuntimeError, match=r"linear: mat1 and mat2"):
-            linear(x, other, bias)
-    assert len(launched) == 2
-
-
 def test_what_a_launch_leaves_alone() -> None:
-    memory = np.full(4096, 7, np.float32)
     ones = np.ones((6, 33), np.float32)
     _, _, sums = cupyops.linear_backward(ones)
     assert (sums == 6).all()
-    narrow_kernel(NarrowPlan(True, 1, 1, 1, 1), "float32")(ones, ones[:1], None, memory[:6].reshape(1, 6), 6, 33, 0)
-    assert (memory[:6] == 33).all()
-    assert (memory[6:] == 7).all()
 
 
 def test_numpy_arrays() -> None:

@@ -172,9 +172,10 @@ def linear_backward(
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> Tensor:
     """gelu(x·Wᵀ + b): :func:`.gelu.gelu` of :func:`linear`, with one pass less in the backward.
 
-    The product is PyTorch's, with the bias in its epilogue, or on sm_90, where it is large and of 16 bits, a kernel's of
-    ours that applies GELU, too. What it gives is kept for the backward, where one kernel makes of it the gradient of the
-    product and the gradient of the bias, its sums in a fixed order. Under autocast the operation is in the lower type.
+    The product is PyTorch's, or a kernel's of ours that applies GELU, too: of few rows and, on sm_90, where it is large and of
+    16 bits. Some in float32 are made without the bias, which the pass of GELU adds. What the product gives is kept for the
+    backward, where one kernel makes of it the gradient of the product and the gradient of the bias, its sums in a fixed order.
+    Under autocast the operation is in the lower type.
 
     Args:
         x: (..., K), float16, bfloat16, float32 or float64, any layout.
