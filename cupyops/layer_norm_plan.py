@@ -234,13 +234,14 @@ def backward_rows(
     heavy = itemsize == 8 or max(weight_bytes if weighted else 0, grad_bytes) > itemsize
     lanes = lanes_for(n, itemsize)
     most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
-    fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and not (c.block == 1024 and (heavy or grad_sum))]
+    full_blocks = not (heavy or grad_sum or weighted)
+    fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
     cut = cut_of(fitting, n // lanes * (2 if heavy else 1))
     if cut is None:
         return backward_plan(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
     plan = Plan.cut(n, lanes, cut, kind="apart", weighted=weighted)
     fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
-    return replace(plan, min_blocks=max(1, fit * (4 - 2 * heavy - grad_sum) // 4))
+    return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
 
 
 def is_few(rows: int, n: int) -> bool:
