@@ -21,6 +21,7 @@ from .layer_norm_plan import (
     backward_plan,
     backward_rows,
     few_rows_backward,
+    few_rows_forward,
     forward_plan,
     is_few,
 )
@@ -59,7 +60,9 @@ for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
-        forward_kernel(forward_plan(_n, _dtype, _size, _size, _capability, _size), _dtype, False)
+        _plan = forward_plan(_n, _dtype, _size, _size, _capability, _size)
+        forward_kernel(_plan, _dtype, False)
+        forward_kernel(few_rows_forward(_plan, _n, _size), _dtype, False)
         _plan = backward_plan(_n, _dtype, _size, _capability)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
         if _plan.kind != "streaming":
@@ -149,6 +152,8 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = library.device_index(x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
+    if is_few(rows, n):
+        plan = few_rows_forward(plan, n, size["weight_t"])
     kernel = forward_kernel(plan, dtype, residual is not None)
     if plan.kind == "wide":
         try:

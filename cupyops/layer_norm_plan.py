@@ -245,7 +245,7 @@ def backward_rows(
 
 
 def is_few(rows: int, n: int) -> bool:
-    """Whether a backward of so many rows of n takes one launch for all its gradients."""
+    """Whether so many rows of n are few: a backward takes one launch for all its gradients, a forward waits for memory once."""
     return rows <= FEW_ROWS and rows * n <= FEW_ELEMENTS
 
 
