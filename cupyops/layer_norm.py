@@ -15,7 +15,16 @@ from .dtypes import DTYPES, FLOATS, dtype_name
 from .errors import LaunchError
 from .geometry import PORTABLE_CLUSTER, Geometry, Threads
 from .kernel import Kernel
-from .layer_norm_plan import Plan, backward_columns, backward_plan, forward_plan
+from .layer_norm_plan import (
+    Plan,
+    backward_columns,
+    backward_plan,
+    backward_rows,
+    few_rows_backward,
+    few_rows_forward,
+    forward_plan,
+    is_few,
+)
 from .plans import CLUSTERS_SINCE
 from .remembered import remembered
 from .row_checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
@@ -36,7 +45,7 @@ def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
 @cache
 def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
     """The backward of one plan and one dtype of x, for some of the gradients."""
-    geometry = plan.stay({"registers": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
+    geometry = plan.stay({"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
     plan = replace(plan, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
     return _kernel("layer_norm_backward", "layer_norm_backward", plan, geometry, dtype)
 
@@ -51,9 +60,14 @@ for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
-        forward_kernel(forward_plan(_n, _dtype, _size, _size, _capability, _size), _dtype, False)
+        _plan = forward_plan(_n, _dtype, _size, _size, _capability, _size)
+        forward_kernel(_plan, _dtype, False)
+        forward_kernel(few_rows_forward(_plan, _n, _size), _dtype, False)
         _plan = backward_plan(_n, _dtype, _size, _capability)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
+        if _plan.kind != "streaming":
+            backward_kernel(few_rows_backward(_plan, _n, _dtype), _dtype, True, True, False)
+            backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
 
 
 def forward(
@@ -138,6 +152,8 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = library.device_index(x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
+    if is_few(rows, n):
+        plan = few_rows_forward(plan, n, size["weight_t"])
     kernel = forward_kernel(plan, dtype, residual is not None)
     if plan.kind == "wide":
         try:
@@ -170,10 +186,14 @@ def backward(
         grad_weight = empty(normalized_shape if want_weight else (0,), call.other, x)
         grad_bias = empty(normalized_shape if want_bias else (0,), call.other, x)
     partial = empty(call.aside, call.acc, x) if call.aside else None
+    of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
     for kernel, makes, sizes in launches:
         if makes == "sums":
-            of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
             kernel.launch_vouched(partial, of_weight, of_bias, *sizes)
+        elif makes == "all":
+            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, *sizes)
+        elif makes == "weight and bias":
+            kernel.launch_vouched(grad_y, x, stats, None, None, None, of_weight, of_bias, *sizes)
         elif makes == "x":
             kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
         elif makes == "parts":
@@ -196,15 +216,32 @@ def _backward(
     types = {"y_t": library.dtype_name(grad_y), "weight_t": dtype if weight is None else library.dtype_name(weight)}
     rows, n = math.prod(stats.shape[1:]), math.prod(shape)
     call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
-    if library.is_fake(x) or rows == 0 or n == 0:
+    if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
         return call
     device, more = library.device_index(x), grad_sum is not None
     launches: list[tuple[Kernel, str, Sequence[int]]] = []
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
-    plan = backward_plan(n, dtype, weight_bytes, driver.capability(device), grad_bytes, grad_sum=more)
-    if not want_x or plan.kind == "streaming":
-        if want_x:
-            launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
+    row = n, dtype, weight_bytes, driver.capability(device), grad_bytes
+    if want_affine:
+        plan = backward_plan(*row, grad_sum=more)
+    else:
+        plan = backward_rows(*row, grad_sum=more, weighted=weight is not None)
+        if plan.kind == "apart":
+            blocks = -(-rows // plan.groups)
+            launches.append((backward_kernel(plan, dtype, True, False, more), "all", (rows, n, 0, blocks)))
+            return replace(call, launches=launches)
+    streaming = plan.kind == "streaming"
+    if streaming and want_x:
+        launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
+    if want_affine and is_few(rows, n):
+        plan = few_rows_backward(plan, n, dtype)
+        strips = -(-n // (plan.width * plan.lanes * plan.cluster))
+        all_of_it = want_x and not streaming
+        blocks = strips + (-(-rows // plan.groups) if all_of_it else 0)
+        kernel = backward_kernel(plan, dtype, True, True, more and all_of_it)
+        makes = "all" if all_of_it else "weight and bias"
+        return replace(call, launches=[*launches, (kernel, makes, (rows, n, strips, blocks))])
+    if not want_x or streaming:
         plan, want_x, more = backward_columns(n, dtype), False, False
     if want_x or want_affine:
         kernel = backward_kernel(plan, dtype, want_x, want_affine, more)

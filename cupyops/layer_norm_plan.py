@@ -12,7 +12,22 @@ from .geometry import PORTABLE_CLUSTER
 from .plans import CLUSTERS_SINCE, THREADS_AT_ONCE, lanes_for, threads_for
 from .rows import Cut, RowsPlan, cut_of
 
-__all__ = ["Plan", "backward_columns", "backward_plan", "forward_plan"]
+__all__ = [
+    "Plan",
+    "backward_columns",
+    "backward_plan",
+    "backward_rows",
+    "few_rows_backward",
+    "few_rows_forward",
+    "forward_plan",
+    "is_few",
+]
+
+# What few rows are: with no more of them, and no more elements, one launch that reads them twice takes less time than two.
+FEW_ROWS, FEW_ELEMENTS = 1024, 2**22
+# Threads of a block, at least, that sums strips of columns; bytes of a row that a strip reads at once, at least, and strips
+# that keep a GPU busy: with more, they are wider.
+_STRIP_THREADS, _STRIP_BYTES, _STRIPS = 256, 32, 128
 
 
 @dataclass(frozen=True)
@@ -20,9 +35,12 @@ class Plan(RowsPlan):
     """One way.
 
     Attributes:
-        kind: ``"registers"``, ``"wide"`` (blocks that stay, with stages) or ``"streaming"``: the kernel's name ends so, see the
-            texts.
+        kind: ``"registers"``, ``"wide"`` (blocks that stay, with stages), ``"streaming"`` or, of a backward, ``"apart"``: the
+            kernel's name ends so, see the texts.
+        width: threads side by side on a strip of columns, for ``"apart"``.
+        weighted: there are weight or bias.
         affine_shared: weight and bias stay in shared memory, for ``"wide"``.
+        affine_held: they come along with the row, of few rows.
         residual: of a forward, which adds it to x.
         want_x, want_affine, grad_sum: of a backward: the gradients that it makes, and whether another is added to x's.
     """
@@ -30,7 +48,10 @@ class Plan(RowsPlan):
     launch_only = RowsPlan.launch_only | {"kind"}
 
     kind: str = "registers"
+    width: int = 8
+    weighted: bool = True
     affine_shared: bool = False
+    affine_held: bool = False
     residual: bool = False
     want_x: bool = True
     want_affine: bool = True
@@ -107,6 +128,16 @@ def forward_plan(
     return Plan(512, 512, lanes, 4, kind="streaming")
 
 
+@cache
+def few_rows_forward(plan: Plan, n: int, weight_bytes: int) -> Plan:
+    """The way of a forward of few rows whose way for many is ``plan``: a row has the same bits. A block has no more than one, and
+    weight and bias come along with it as far as registers hold them."""
+    if plan.kind != "registers" or n * weight_bytes > 2**15:
+        return plan
+    block = max(32, plan.row_threads)
+    return replace(plan, block=block, rows_each=1, min_blocks=1, affine_held=True, aligned_apart=True)
+
+
 # As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
 # none.
 _BACKWARD_16 = (
@@ -152,7 +183,8 @@ def backward_plan(
         if cut is None or (accesses > 8192 and widest == 8):
             return streaming
         plan = Plan.cut(n, lanes, cut)
-        fit = min(cut.min_blocks, 768 // plan.block) if grad_sum else cut.min_blocks
+        # The other gradient takes as many registers as the row.
+        fit = min(cut.min_blocks, (1024 - 128 * plan.vectors) // plan.block) if grad_sum else cut.min_blocks
         return replace(plan, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and lanes == 4
     staged = cut_of(_BACKWARD_32, accesses)
@@ -168,6 +200,76 @@ def backward_plan(
         if plan.row_threads <= (at_once if itemsize < 8 else 512):
             return replace(plan, min_blocks=max(1, at_once // plan.block) if itemsize < 8 else 1)
     return streaming
+
+
+# Of a backward that makes the gradient of x alone, whose blocks have a row a group and leave: accesses of up to 16 bytes.
+_BACKWARD_ROWS = (
+    *(Cut(16, 2, 128, 8), Cut(32, 2, 128, 8), Cut(64, 2, 128, 8), Cut(96, 3, 128, 8), Cut(128, 4, 128, 8)),
+    *(Cut(160, 5, 128, 6), Cut(192, 3, 128, 8), Cut(256, 4, 128, 8), Cut(384, 3, 128, 8), Cut(512, 4, 128, 8)),
+    *(Cut(768, 3, 256, 4), Cut(1024, 4, 256, 4), Cut(2048, 4, 512, 2), Cut(4096, 4, 1024, 1)),
+    *(Cut(8192, 4, 1, 2, cluster=4), Cut(16384, 4, 1, 2, cluster=8), Cut(32768, 4, 1, 1, cluster=8)),
+)
+
+
+@cache
+def backward_rows(
+    n: int,
+    dtype: str,
+    weight_bytes: int,
+    capability: int,
+    grad_bytes: int = 0,
+    *,
+    grad_sum: bool = False,
+    weighted: bool = True,
+) -> Plan:
+    """The way of a backward that makes the gradient of x alone: no thread keeps sums of columns, so accesses are as wide as the
+    row allows, and where one row ends another block begins.
+
+    Args:
+        weighted: there is a weight.
+        n, dtype, weight_bytes, capability, grad_bytes, grad_sum: as for :func:`backward_plan`.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
+    heavy = itemsize == 8 or max(weight_bytes if weighted else 0, grad_bytes) > itemsize
+    lanes = lanes_for(n, itemsize)
+    most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
+    full_blocks = not (heavy or grad_sum or weighted)
+    fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
+    cut = cut_of(fitting, n // lanes * (2 if heavy else 1))
+    if cut is None:
+        return backward_plan(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
+    plan = Plan.cut(n, lanes, cut, kind="apart", weighted=weighted)
+    fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
+    return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
+
+
+def is_few(rows: int, n: int) -> bool:
+    """Whether so many rows of n are few: a backward takes one launch for all its gradients, a forward waits for memory once."""
+    return rows <= FEW_ROWS and rows * n <= FEW_ELEMENTS
+
+
+@cache
+def few_rows_backward(plan: Plan, n: int, dtype: str) -> Plan:
+    """The way of a backward of few rows whose way for many is ``plan``: the order of a row's sums is the same, so its gradient has
+    the same bits, and one launch makes those of weight and bias, too.
+
+    Of a row that streams it makes those of weight and bias alone.
+    """
+    itemsize, lanes = DTYPES[dtype].itemsize, plan.lanes
+    width = -(-_STRIP_BYTES // (lanes * itemsize))
+    while width < 32 and n > width * lanes * _STRIPS:
+        width *= 2
+    if plan.kind == "streaming":
+        return Plan(_STRIP_THREADS, _STRIP_THREADS, lanes, 1, kind="apart", width=width)
+    plan = replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+    threads = plan.row_threads
+    # A cluster's blocks as one, where it has room for them: they need not wait for each other.
+    room = threads * plan.cluster <= 1024 and n * itemsize <= 2**15
+    folded = plan.cluster if room and threads % 32 == 0 else 1
+    threads *= folded
+    block = threads if plan.cluster > 1 else max(plan.block, _STRIP_THREADS // threads * threads)
+    return replace(plan, block=block, row_threads=threads, cluster=plan.cluster // folded, folded=folded)
 
 
 @cache

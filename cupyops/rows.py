@@ -67,12 +67,14 @@ class RowsPlan(Plan):
         cluster: blocks on one row.
         min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
         stages: rows on their way in shared memory (``stages.cuh``), where blocks stay for many.
+        folded: blocks of a cluster that are one here: it takes a row in their order, and gives it the same bits.
         aligned_apart: aligned rows have code of their own, in a text that has it.
         full: a row fills every access of its threads.
         shared: bytes of dynamic shared memory.
 
-    >>> RowsPlan.of(4096, lanes=8, vectors=2)
-    RowsPlan(block=256, row_threads=256, lanes=8, vectors=2, rows_each=1, cluster=1, min_blocks=1, stages=0, aligned_apart=False, full=True, shared=0)
+    >>> plan = RowsPlan.of(4096, lanes=8, vectors=2)
+    >>> plan.row_threads, plan.groups, plan.full
+    (256, 1, True)
     """
 
     # The geometry gives BLOCK_THREADS and CLUSTER.
@@ -86,6 +88,7 @@ class RowsPlan(Plan):
     cluster: int = 1
     min_blocks: int = 1
     stages: int = 0
+    folded: int = 1
     aligned_apart: bool = False
     full: bool = False
     shared: int = 0

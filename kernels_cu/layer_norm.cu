@@ -22,6 +22,11 @@
 #define RESIDUAL 0
 #endif
 
+// 1 where γ and β are asked for along with the row, of few rows: later they would take another way to memory, which nothing
+// else hides.
+#ifndef AFFINE_HELD
+#define AFFINE_HELD 0
+#endif
 
 // γ and β. Blocks that stay for many rows keep their part in shared memory (AFFINE_SHARED): what L1 has left beside that
 // would not hold it, and to read it from L2 for each row takes twice the bandwidth of the row.
@@ -50,6 +55,25 @@ struct Affine {
     }
 };
 
+// γ and β in registers.
+struct HeldAffine {
+    Packed<weight_t> weight[VECTORS], bias[VECTORS];
+    bool vectors;
+
+    __device__ __forceinline__ HeldAffine(
+        const weight_t* weights, const weight_t* biases, const Columns& columns, bool vectors) : vectors(vectors) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) {
+                weight[v] = load_or(weights, 1, columns.of(v), vectors);
+                bias[v] = load_or(biases, 0, columns.of(v), vectors);
+            }
+    }
+
+    __device__ __forceinline__ Packed<weight_t> weight_of(const Columns&, int v) const { return weight[v]; }
+    __device__ __forceinline__ Packed<weight_t> bias_of(const Columns&, int v) const { return bias[v]; }
+};
+
 // What turns a row's elements into x̂: s - mean first, which is exact where it matters, and only then the factor.
 struct Normalizer {
     acc_t mean, rstd, shift;  // shift: what the mean lacks, times -rstd
@@ -67,10 +91,10 @@ __device__ __forceinline__ void store_stats(acc_t* stats, long long row, long lo
 }
 
 // y of R rows, the first at `y`.
-template <int R>
+template <int R, typename Affines>
 __device__ __forceinline__ void write_normalized(
     const Packed<scalar_t> (&held)[R][VECTORS], const Normalizer (&of)[R], int rows, const Columns& columns,
-    const Affine& affine, y_t* y, long long N) {
+    const Affines& affine, y_t* y, long long N) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
         if (!columns.has(v)) break;
@@ -139,6 +163,11 @@ __device__ __forceinline__ void forward_rows(
         for (int v = 0; v < VECTORS; ++v)
             if (r < rows && columns.has(v))
                 held[r][v] = load_sum(x, residual, sum, (first + r) * N + columns.of(v), vectors);
+#if AFFINE_HELD
+    const HeldAffine affine(weight, bias, columns, vectors);
+#else
+    const Affine affine{weight, bias, vectors, nullptr};
+#endif
     Moments moments[ROWS_EACH];
 #pragma unroll
     for (int r = 0; r < ROWS_EACH; ++r) moments[r] = moments_of<y_t>(held[r], r < rows, columns);
@@ -162,7 +191,6 @@ __device__ __forceinline__ void forward_rows(
         of[r] = Normalizer(moments[r], one_by_n, eps);
         if (stats && r < rows && columns.of(0) == 0) store_stats(stats, first + r, M, moments[r], of[r].rstd);
     }
-    const Affine affine{weight, bias, vectors, nullptr};
     write_normalized<ROWS_EACH>(held, of, rows, columns, affine, y + first * N, N);
 }
 

@@ -10,9 +10,14 @@
 #define MIN_BLOCKS 1
 #endif
 
+// 0 where γ and β are known to be absent: the bits are the same, with less to do.
+#ifndef WEIGHTED
+#define WEIGHTED 1
+#endif
+
 // γ or β where a thread has need of it, or what stands for an absent one.
 __device__ __forceinline__ Packed<weight_t> load_or(const weight_t* p, acc_t absent, int column, bool vectors) {
-    return p ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
+    return WEIGHTED && p ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
 }
 
 template <typename... T> __device__ __forceinline__ bool all_aligned(const T*... p) { return (aligned<LANES>(p) && ...); }

@@ -6,7 +6,7 @@
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
 //
 // In registers, with stages, or streaming, as the forward. Each block leaves its part of dL/dγ and dL/dβ, and column_sums
-// adds them up in a fixed order: nothing is atomic.
+// adds them up in a fixed order: nothing is atomic. Of few rows, and without dL/dγ and dL/dβ, no block stays (_apart).
 #include "layer_norm.cuh"
 
 #ifndef WANT_X
@@ -21,11 +21,23 @@
 #define GRAD_SUM 0
 #endif
 
-// w = g·γ, rounded. A product that is fused with what follows has more digits, and would not cancel against its own mean.
-__device__ __forceinline__ acc_t product(acc_t g, acc_t weight) {
-    if constexpr (sizeof(acc_t) == 8) return __dmul_rn(g, weight);
-    else return __fmul_rn(g, weight);
+// Of a strip of columns: threads side by side, and rows that a thread has on their way.
+#ifndef WIDTH
+#define WIDTH 8
+#endif
+
+#ifndef STRIP_ROWS
+#define STRIP_ROWS 4
+#endif
+
+// Rounded, and not fused with what follows.
+__device__ __forceinline__ acc_t product(acc_t a, acc_t b) {
+    if constexpr (sizeof(acc_t) == 8) return __dmul_rn(a, b);
+    else return __fmul_rn(a, b);
 }
+
+// w = g·γ. Fused with what follows it would have more digits, and not cancel against its own mean.
+__device__ __forceinline__ acc_t weighted(acc_t g, acc_t weight) { return WEIGHTED ? product(g, weight) : g; }
 
 // A row of the backward: its statistics, and what one thread does with its elements.
 struct BackwardRow {
@@ -36,7 +48,7 @@ struct BackwardRow {
         const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, acc_t (&sums)[2]) const {
 #pragma unroll
         for (int k = 0; k < LANES; ++k) {
-            const acc_t w = product(g[k], weight[k]);
+            const acc_t w = weighted(g[k], weight[k]);
             sums[0] += w;
             sums[1] = fma(w, (s[k] - mean) * rstd, sums[1]);
         }
@@ -52,18 +64,18 @@ struct BackwardRow {
         }
     }
 
-    // dL/ds of LANES elements, with mean(w) and mean(w·x̂); where s itself has been used further, that gradient, `more`, is
-    // added.
+    // dL/ds of LANES elements, with the sums of w and of w·x̂ over the row; where s itself has been used further, that
+    // gradient, `more`, is added. What is fused is said: the ways of a row's length give it the same bits.
     __device__ __forceinline__ void store(
-        const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&means)[2],
-        const Packed<scalar_t>& more, scalar_t* grad_x, bool vectors) const {
+        const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&sums)[2],
+        acc_t one_by_n, const Packed<scalar_t>& more, scalar_t* grad_x, bool vectors) const {
         acc_t out[LANES];
-        const acc_t slope = -rstd * means[1];
+        const acc_t mean_of_w = product(sums[0], one_by_n), slope = -rstd * product(sums[1], one_by_n);
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) out[k] = rstd * fma(s[k] - mean, slope, product(g[k], weight[k]) - means[0]);
-        if (GRAD_SUM)
-#pragma unroll
-            for (int k = 0; k < LANES; ++k) out[k] += more[k];
+        for (int k = 0; k < LANES; ++k) {
+            const acc_t in_deviations = fma(s[k] - mean, slope, weighted(g[k], weight[k]) - mean_of_w);
+            out[k] = GRAD_SUM ? fma(rstd, in_deviations, more[k]) : rstd * in_deviations;
+        }
         Packed<scalar_t> packed;
         packed.set(out);
         store_packed(grad_x, packed, vectors);
@@ -192,13 +204,12 @@ __device__ __forceinline__ void backward_rows(
             sum_parts(mine, sums);
         }
 #endif
-        const acc_t means[2] = {sums[0] * one_by_n, sums[1] * one_by_n};
         if (at_row < M)
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v) {
                 if (!columns.has(v)) break;
                 const long long at = at_row * N + columns.of(v);
-                row.store(g[v], h[v], gradients.weight[v], means, more[v], grad_x + at, vectors);
+                row.store(g[v], h[v], gradients.weight[v], sums, one_by_n, more[v], grad_x + at, vectors);
             }
     }
     if (WANT_AFFINE) gradients.leave(partial, columns, part, parts);
@@ -230,6 +241,154 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     else if (vectors)
         backward_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting, Always());
     else unaligned_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting);
+}
+
+constexpr int STRIP = WIDTH * LANES;           // columns of a block
+constexpr int HEIGHT = BLOCK_THREADS / WIDTH;  // rows of a block at once
+constexpr int LINES = BLOCK_THREADS / (WIDTH < 32 ? 32 : WIDTH);
+
+typedef acc_t Lines[2][WANT_AFFINE ? LINES : 1][WANT_AFFINE ? STRIP : 1];
+
+// dL/dγ and dL/dβ of a strip of columns, by all rows.
+template <typename Vectors>
+__device__ __forceinline__ void backward_strip(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, weight_t* grad_weight, weight_t* grad_bias, long long M,
+    long long N, Lines& lines, Vectors vectors) {
+    const int thread = static_cast<int>(threadIdx.x), across = thread % WIDTH * LANES;
+    const long long first = blockIdx.x * static_cast<long long>(STRIP), column = first + across;
+    acc_t sums[2][LANES];
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) sums[0][k] = sums[1][k] = 0;
+    if (column < N)
+        for (long long row = thread / WIDTH; row < M; row += STRIP_ROWS * HEIGHT) {
+            Packed<y_t> g[STRIP_ROWS];
+            Packed<scalar_t> h[STRIP_ROWS];
+            BackwardRow of[STRIP_ROWS];
+#pragma unroll
+            for (int i = 0; i < STRIP_ROWS; ++i) {
+                // Beyond the last it is loaded again, since what is asked for each load holds up the others.
+                const long long at = row + i * HEIGHT < M ? row + i * HEIGHT : M - 1;
+                of[i] = {stats[at], stats[M + at]};
+                g[i] = load_packed(grad_y + at * N + column, vectors);
+                h[i] = load_packed(s + at * N + column, vectors);
+            }
+#pragma unroll
+            for (int i = 0; i < STRIP_ROWS; ++i)
+                if (row + i * HEIGHT < M) of[i].sum_affine(g[i], h[i], sums[0], sums[1]);
+        }
+    // The rows of a warp meet in its first threads, those of all warps in shared memory.
+#pragma unroll
+    for (int rows = 16; rows >= WIDTH; rows /= 2)
+#pragma unroll
+        for (int k = 0; k < 2 * LANES; ++k)
+            sums[k / LANES][k % LANES] += __shfl_xor_sync(0xffffffffu, sums[k / LANES][k % LANES], rows);
+    if (WIDTH >= 32 || thread % 32 < WIDTH)
+#pragma unroll
+        for (int k = 0; k < 2 * LANES; ++k)
+            lines[k / LANES][thread / (WIDTH < 32 ? 32 : WIDTH)][across + k % LANES] = sums[k / LANES][k % LANES];
+    __syncthreads();
+    for (int j = thread; j < 2 * STRIP; j += BLOCK_THREADS) {
+        acc_t total = 0;
+#pragma unroll
+        for (int i = 0; i < LINES; ++i) total += lines[j / STRIP][i][j % STRIP];
+        weight_t* out = j < STRIP ? grad_weight : grad_bias;
+        if (out && first + j % STRIP < N) out[first + j % STRIP] = convert<weight_t>(total);
+    }
+}
+
+// dL/ds of a row. All that it needs is asked for before any of it is used.
+template <typename Vectors>
+__device__ __forceinline__ void backward_row(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, const weight_t* weights, const scalar_t* grad_sum,
+    scalar_t* grad_x, long long M, long long N, long long at_row, Parts& meeting, Vectors vectors) {
+    const Columns columns = columns_of_block(N);
+    const bool any = at_row < M;
+#if CLUSTER > 1
+    if (threadIdx.x == 0) meeting.open();
+    __cluster_barrier_arrive();
+#endif
+    Packed<y_t> g[VECTORS];
+    Packed<scalar_t> h[VECTORS], more[VECTORS];
+    Packed<weight_t> weight[VECTORS];
+    const BackwardRow row{any ? stats[at_row] : acc_t(0), any ? stats[M + at_row] : acc_t(0)};
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v)) {
+            const long long at = at_row * N + columns.of(v);
+            g[v] = load_packed(grad_y + at, vectors);
+            h[v] = load_packed(s + at, vectors);
+            weight[v] = load_or(weights, 1, columns.of(v), vectors);
+            more[v] = load_more(grad_sum, at, vectors);
+        }
+    const acc_t one_by_n = columns.one_by_n();
+    acc_t sums[2] = {0, 0};
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v)) row.sum(g[v], h[v], weight[v], sums);
+    warp_sum(sums);
+#if CLUSTER > 1
+    __cluster_barrier_wait();
+    meeting.tell({sums[0], sums[1]}, 0);
+    sum_parts(meeting.ask(0), sums);
+#else
+    if constexpr (PARTS > 1) {
+        TwoSums* mine = meeting[0][group_of_block()];
+        if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32 % ROW_WARPS] = {sums[0], sums[1]};
+        __syncthreads();
+        sum_parts(mine, sums);
+    }
+#endif
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (any && columns.has(v))
+            row.store(g[v], h[v], weight[v], sums, one_by_n, more[v], grad_x + at_row * N + columns.of(v), vectors);
+}
+
+template <typename Vectors>
+__device__ __forceinline__ void backward_apart(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, const weight_t* weight, const scalar_t* grad_sum,
+    scalar_t* grad_x, weight_t* grad_weight, weight_t* grad_bias, long long M, long long N, long long strips,
+    Parts& meeting, Lines& lines, Vectors vectors) {
+    if constexpr (WANT_AFFINE)
+        if (blockIdx.x / CLUSTER < strips) {
+            backward_strip(grad_y, s, stats, grad_weight, grad_bias, M, N, lines, vectors);
+            return;
+        }
+    const long long row = group_of_grid() - strips * GROUPS;
+    backward_row(grad_y, s, stats, weight, grad_sum, grad_x, M, N, row, meeting, vectors);
+}
+
+__device__ __noinline__ void unaligned_apart(
+    const y_t* grad_y, const scalar_t* s, const acc_t* stats, const weight_t* weight, const scalar_t* grad_sum,
+    scalar_t* grad_x, weight_t* grad_weight, weight_t* grad_bias, long long M, long long N, long long strips,
+    Parts& meeting, Lines& lines) {
+    backward_apart(
+        grad_y, s, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, M, N, strips, meeting, lines, false);
+}
+
+// No block stays. The first have a strip of columns each, of which they make dL/dγ and dL/dβ by all rows; to each group of the
+// others there is one row. Both need no more than the statistics, so one launch does it, at the price of reading g and s twice:
+// of few rows the second time from L2. Without dL/dγ and dL/dβ there are no strips, and no registers are kept for them.
+//
+// strips, blocks: clusters of blocks.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_apart(
+    const y_t* __restrict__ grad_y,         // (M, N)
+    const scalar_t* __restrict__ s,         // (M, N)
+    const acc_t* __restrict__ stats,        // (2, M)
+    const weight_t* __restrict__ weight,    // (N) or null
+    const scalar_t* __restrict__ grad_sum,  // (M, N) or null
+    scalar_t* __restrict__ grad_x,          // (M, N) or null
+    weight_t* __restrict__ grad_weight,     // (N) or null
+    weight_t* __restrict__ grad_bias,       // (N) or null
+    long long M, long long N, long long strips, long long blocks) {
+    __shared__ Parts meeting;
+    __shared__ Lines lines;
+    if (all_aligned(grad_y, s, weight, grad_sum, grad_x))
+        backward_apart(
+            grad_y, s, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, M, N, strips, meeting, lines, Always());
+    else
+        unaligned_apart(
+            grad_y, s, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, M, N, strips, meeting, lines);
 }
 
 // As layer_norm_forward_wide: the next row is summed while a row's sums meet. A row is read from its stage a second time,
@@ -294,7 +453,6 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         begin(turn + 1);
         acc_t sums[2];
         sum_parts(meeting.ask(turn), sums);
-        const acc_t means[2] = {sums[0] * one_by_n, sums[1] * one_by_n};
         const BackwardRow row{stats[at_row], stats[M + at_row]};
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
@@ -303,7 +461,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
             Packed<y_t> g;
             Packed<scalar_t> h;
             load(turn, at, v, g, h);
-            row.store(g, h, gradients.weight[v], means, more[v], grad_x + at, vectors);
+            row.store(g, h, gradients.weight[v], sums, one_by_n, more[v], grad_x + at, vectors);
         }
         request(turn + STAGES);
     }
@@ -337,14 +495,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
     __syncthreads();
     sum_parts(table, sums);
     const acc_t one_by_n = acc_t(1) / acc_t(N);
-    const acc_t means[2] = {sums[0] * one_by_n, sums[1] * one_by_n};
     for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n; columns.start += SLICE)
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) {
                 const long long at = at_row * N + columns.of(v);
                 row.store(load_packed(grad_y + at, vectors), load_packed(s + at, vectors),
-                          load_or(weight, 1, columns.of(v), vectors), means, load_more(grad_sum, at, vectors), grad_x + at,
-                          vectors);
+                          load_or(weight, 1, columns.of(v), vectors), sums, one_by_n,
+                          load_more(grad_sum, at, vectors), grad_x + at, vectors);
             }
 }

@@ -32,6 +32,12 @@
 #define FULL 0
 #endif
 
+// Of the threads on a row, so many parts have a slice each, as the blocks of a cluster do: one block then takes a row in the
+// order in which a cluster takes it, and gives it the same bits.
+#ifndef FOLDED
+#define FOLDED 1
+#endif
+
 // 1 where aligned rows have code of their own, in which nothing is asked for each access and loads go out in one go, and
 // other rows are a call away. It pays with most cuts; with some, registers run short.
 #ifndef ALIGNED_APART
@@ -70,7 +76,9 @@ __device__ __forceinline__ int block_of_row() {
 
 // Where a thread's v-th access begins in a slice.
 __device__ __forceinline__ int place_of(int v) {
-    return (v * ROW_THREADS + static_cast<int>(threadIdx.x) % ROW_THREADS) * LANES;
+    constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
+    const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
+    return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * LANES;
 }
 
 // The columns of one slice of a row of n elements.

@@ -4,6 +4,7 @@ BACKWARD, SUMS = "layer_norm_backward.cu", "column_sums.cu"
 ROWS, PACKED, STAGES = "rows.cuh", "packed.cuh", "stages.cuh"
 
 _EACH = "#pragma unroll\n            for (int v = 0; v < VECTORS; ++v)\n"
+_STORES = f"(mine, sums);\n    }}\n#endif\n{_EACH.replace(' ' * 12, ' ' * 4)}        if (any"
 _SLICES = "for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n;"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
@@ -27,12 +28,12 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "wrong derivative: part along 1 kept",
                 BACKWARD,
-                "product(g[k], weight[k]) - means[0])",
-                "product(g[k], weight[k]))",
+                "weighted(g[k], weight[k]) - mean_of_w)",
+                "weighted(g[k], weight[k]))",
             ),
-            ("wrong derivative: sign of the slope", BACKWARD, "slope = -rstd * means[1]", "slope = rstd * means[1]"),
-            ("wrong derivative: slope without deviation", BACKWARD, "slope = -rstd * means[1]", "slope = -means[1]"),
-            ("gradient of the sum subtracted", BACKWARD, "out[k] += more[k];", "out[k] -= more[k];"),
+            ("wrong derivative: sign of the slope", BACKWARD, "slope = -rstd * product", "slope = rstd * product"),
+            ("wrong derivative: slope without deviation", BACKWARD, "slope = -rstd * product", "slope = -product"),
+            ("gradient of the sum subtracted", BACKWARD, "in_deviations, more[k])", "in_deviations, -more[k])"),
             ("x for its gradient in the sum of bias", BACKWARD, "grad_bias[k] += g[k];", "grad_bias[k] += s[k];"),
             ("other rows taken for aligned", BACKWARD, "else if (vectors)\n", "else if (true)\n"),
             (
@@ -122,6 +123,105 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("a step of the readers' sum left out", ROWS, "READERS / 2; step > 0;", "READERS / 2; step > 1;"),
             ("readers too close", ROWS, "i * READERS; }", "i * (READERS - 1); }"),
+        ],
+    ),
+    "layer_norm_backward_apart": (
+        "backward and apart",
+        [
+            ("strip beyond the last column", BACKWARD, "    if (column < N)\n", "    if (column <= N)\n"),
+            (
+                "rows beyond the last summed",
+                BACKWARD,
+                "                if (row + i * HEIGHT < M) of[i]",
+                "                of[i]",
+            ),
+            (
+                "rows beyond the last loaded",
+                BACKWARD,
+                "HEIGHT < M ? row + i * HEIGHT : M - 1;",
+                "HEIGHT < M ? row + i * HEIGHT : M;",
+            ),
+            ("wrong stride over the rows", BACKWARD, "row += STRIP_ROWS * HEIGHT", "row += (STRIP_ROWS + 1) * HEIGHT"),
+            (
+                "statistics of a strip's other row",
+                BACKWARD,
+                "of[i] = {stats[at], stats[M + at]};",
+                "of[i] = {stats[row], stats[M + row]};",
+            ),
+            (
+                "address in a strip cut to 32 bits",
+                BACKWARD,
+                "g[i] = load_packed(grad_y + at * N",
+                "g[i] = load_packed(grad_y + int(at * N)",
+            ),
+            ("rows of a warp left out", BACKWARD, "rows >= WIDTH; rows /= 2)", "rows > WIDTH; rows /= 2)"),
+            (
+                "rows of a warp added to its columns",
+                BACKWARD,
+                "int rows = 16; rows >= WIDTH;",
+                "int rows = 16; rows >= (WIDTH + 1) / 2;",
+            ),
+            ("warps share a line", BACKWARD, "[thread / (WIDTH < 32 ? 32 : WIDTH)][across", "[0][across"),
+            (
+                "dropped barrier of a strip",
+                BACKWARD,
+                "    __syncthreads();\n    for (int j = thread;",
+                "    for (int j = thread;",
+            ),
+            ("last line left out", BACKWARD, "i < LINES; ++i) total", "i < LINES - 1; ++i) total"),
+            ("weight's sums for bias, too", BACKWARD, "total += lines[j / STRIP][i]", "total += lines[0][i]"),
+            (
+                "gradients of weight and bias swapped",
+                BACKWARD,
+                "j < STRIP ? grad_weight : grad_bias",
+                "j < STRIP ? grad_bias : grad_weight",
+            ),
+            (
+                "absent gradients stored",
+                BACKWARD,
+                "if (out && first + j % STRIP < N) out",
+                "if (first + j % STRIP < N) out",
+            ),
+            ("no bound of a strip's result", BACKWARD, "if (out && first + j % STRIP < N) out", "if (out) out"),
+            ("strips counted as rows", BACKWARD, "group_of_grid() - strips * GROUPS", "group_of_grid() - strips"),
+            ("a cluster of strips too few", BACKWARD, "if (blockIdx.x / CLUSTER < strips)", "if (blockIdx.x < strips)"),
+            (
+                "rows beyond the last loaded by a group",
+                BACKWARD,
+                "    const bool any = at_row < M;\n",
+                "    const bool any = true;\n",
+            ),
+            (
+                "dropped barrier of a row",
+                BACKWARD,
+                f"__syncthreads();\n        sum_parts{_STORES}",
+                f"sum_parts{_STORES}",
+            ),
+            ("one table for all rows of a block", BACKWARD, "meeting[0][group_of_block()]", "meeting[0][0]"),
+            (
+                "blocks do not wait for each other's counters",
+                BACKWARD,
+                "    __cluster_barrier_wait();\n    meeting.tell",
+                "    meeting.tell",
+            ),
+            (
+                "unaligned arrays taken for aligned",
+                BACKWARD,
+                "    if (all_aligned(grad_y, s, weight, grad_sum, grad_x))\n",
+                "    if (true)\n",
+            ),
+            (
+                "folded blocks side by side",
+                ROWS,
+                "constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;",
+                "constexpr int SIDE_BY_SIDE = ROW_THREADS;",
+            ),
+            (
+                "weight left out",
+                BACKWARD,
+                "weight[v] = load_or(weights, 1, columns.of(v), vectors);\n            more",
+                "weight[v] = load_or(nullptr, 1, columns.of(v), vectors);\n            more",
+            ),
         ],
     ),
     "layer_norm_backward_wide": (
@@ -238,10 +338,15 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "weight left out of the gradient",
                 BACKWARD,
-                "load_or(weight, 1, columns.of(v), vectors), means,",
-                "Packed<weight_t>::of(1), means,",
+                "load_or(weight, 1, columns.of(v), vectors), sums, one",
+                "Packed<weight_t>::of(1), sums, one",
             ),
-            ("the wrong gradient added", BACKWARD, "load_more(grad_sum, at, vectors)", "load_more(s, at, vectors)"),
+            (
+                "the wrong gradient added",
+                BACKWARD,
+                "load_more(grad_sum, at, vectors), grad_x",
+                "load_more(s, at, vectors), grad_x",
+            ),
             (
                 "address cut to 32 bits",
                 BACKWARD,

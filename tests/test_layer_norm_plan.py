@@ -5,7 +5,18 @@ import pytest
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.geometry import Rows
 from cupyops.layer_norm import forward_kernel
-from cupyops.layer_norm_plan import Plan, backward_columns, backward_plan, forward_plan
+from cupyops.layer_norm_plan import (
+    FEW_ELEMENTS,
+    FEW_ROWS,
+    Plan,
+    backward_columns,
+    backward_plan,
+    backward_rows,
+    few_rows_backward,
+    few_rows_forward,
+    forward_plan,
+    is_few,
+)
 
 LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
 CAPABILITIES = (70, 80, 90, 120)
@@ -21,7 +32,12 @@ def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
             found.append((n, backward_plan(n, dtype, weight_bytes, capability, grad_sum=True)))
             for result_bytes in (2, 4, 8):
                 found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, result_bytes)))
-                found.append((n, backward_plan(n, dtype, weight_bytes, capability, result_bytes)))
+                found.append((n, few_rows_forward(found[-1][1], n, weight_bytes)))
+                for more in (False, True):
+                    row = n, dtype, weight_bytes, capability, result_bytes
+                    plan = backward_plan(*row, grad_sum=more)
+                    found += [(n, plan), (n, few_rows_backward(plan, n, dtype))]
+                    found += [(n, backward_rows(*row, grad_sum=more, weighted=weighted)) for weighted in (False, True)]
         found.append((n, backward_columns(n, dtype)))
     return found
 
@@ -47,6 +63,10 @@ def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
         if plan.cluster > 1:
             assert plan.block == plan.row_threads
             assert plan.rows_each == 1
+        if plan.kind == "apart":
+            assert plan.block % plan.width == 0
+            assert plan.width in (1, 2, 4, 8, 16, 32)
+            assert plan.row_threads // plan.folded % 32 == 0 or plan.folded == 1
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -59,6 +79,40 @@ def test_a_row_fits_unless_it_streams(dtype: str, capability: int) -> None:
             if capability < 90:
                 assert plan.cluster == 1
                 assert plan.kind != "wide"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
+    """A row's bits follow from who has which of its elements, and from the warps' order."""
+    size = DTYPES[dtype].itemsize
+    for n in LENGTHS:
+        for capability in (80, 90):
+            many = backward_plan(n, dtype, size, capability)
+            few = few_rows_backward(many, n, dtype)
+            if many.kind == "streaming":
+                continue
+            assert (few.lanes, few.vectors, few.full) == (many.lanes, many.vectors, many.full)
+            assert few.row_threads * few.cluster == many.row_threads * many.cluster
+            assert few.cluster * few.folded == many.cluster
+            forward = forward_plan(n, dtype, size, size, capability, size)
+            few = few_rows_forward(forward, n, size)
+            assert (few.lanes, few.vectors, few.full) == (forward.lanes, forward.vectors, forward.full)
+            assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
+
+
+def test_few_rows_are_few_elements_and_few_of_them() -> None:
+    assert is_few(1, FEW_ELEMENTS)
+    assert not is_few(1, FEW_ELEMENTS + 1)
+    assert is_few(FEW_ROWS, 8)
+    assert not is_few(FEW_ROWS + 1, 8)
+
+
+def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() -> None:
+    for n in (64, 768, 1000, 1024, 8192, 65_536, 262_144):
+        plan = backward_rows(n, "bfloat16", 2, 90)
+        assert (plan.kind, plan.lanes) == ("apart", 8)
+    assert backward_rows(2**20, "bfloat16", 2, 90).kind == "streaming"
+    assert backward_rows(65_536, "float32", 4, 80).kind == "streaming"
 
 
 def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:

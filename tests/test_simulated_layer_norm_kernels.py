@@ -13,7 +13,7 @@ from torch import Tensor
 
 import cupyops
 from cupyops.layer_norm import COLUMN_SUMS, backward_kernel, forward_kernel
-from cupyops.layer_norm_plan import Plan
+from cupyops.layer_norm_plan import Plan, few_rows_backward, few_rows_forward
 
 pytestmark = pytest.mark.simulator
 
@@ -220,6 +220,25 @@ def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
     assert alike(again, y)
 
 
+@ways({name: way for name, way in FORWARD.items() if way.plan.kind == "registers"})
+def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
+    x, residual = ((torch.randn(rows_of(way), way.n) + 1).to(way.dtype) for _ in range(2))
+    weight, bias = way.columns
+    few = replace(way, plan=few_rows_forward(way.plan, way.n, weight.itemsize))
+    assert few.plan.affine_held
+    for of in ((x, None, weight, bias), (x, residual, weight, None), (x, None, None, bias)):
+        for off in (-1, 2):
+            assert all(
+                a is b is None or alike(a, b)
+                for a, b in zip(run_forward(few, *of, off), run_forward(way, *of, off), strict=True)
+            )
+    known = replace(way, plan=replace(way.plan, weighted=False))
+    plain = (x, None, None, None)
+    assert all(
+        a is b is None or alike(a, b) for a, b in zip(run_forward(known, *plain), run_forward(way, *plain), strict=True)
+    )
+
+
 @ways({name: way for name, way in FORWARD.items() if name.endswith("of more bits")})
 def test_forward_to_more_bits_takes_as_exact_moments(way: Way) -> None:
     """Of 16-bit rows in one pass, whose first element is two deviations off, rstd would lack two of float32's bits."""
@@ -384,6 +403,95 @@ def test_backward(way: Way) -> None:
     )
     more, _ = run_backward(way, g, x, stats, weight, grad_sum, True, False)
     assert_near(more, wanted + grad_sum.double(), way.dtype, "gradient of x and of the sum")
+
+
+def apart(plan: Plan, **others: int | bool) -> Plan:
+    return replace(plan, kind="apart", **others)  # type: ignore[arg-type]
+
+
+# Rows and strips of columns in one launch: strips narrower than a warp and wider, the last not whole.
+APART = {
+    "a part of a warp": Way(apart(Plan(64, 8, 4, 2), width=2), 60),
+    "a row for each access": Way(apart(Plan(64, 8, 4, 2, full=True), width=1), 64),
+    "three warps": Way(apart(Plan(192, 96, 4, 1), width=4), 380, torch.float16, torch.float32),
+    "eight lanes": Way(apart(Plan(64, 32, 8, 2), width=2), 328, torch.bfloat16),
+    "pairs": Way(apart(Plan(128, 64, 2, 2), width=16), 250, torch.float64),
+    "odd": Way(apart(Plan(64, 16, 1, 3), width=32), 45, torch.bfloat16),
+    "wide strips": Way(apart(Plan(128, 128, 1, 2), width=64), 201),
+    "folded": Way(apart(Plan(128, 128, 4, 2), folded=4, width=8), 1012, torch.bfloat16),
+    "folded and full": Way(apart(Plan(128, 128, 4, 1, full=True), folded=2, width=8), 512),
+    "cluster": Way(apart(Plan(64, 64, 4, 1, cluster=2), width=4), 500, torch.float16),
+    "of fewer bits": Way(apart(Plan(64, 8, 4, 2), width=4), 60, result=torch.bfloat16),
+    "of more bits": Way(apart(Plan(64, 16, 4, 2), width=4), 124, torch.bfloat16, result=torch.float32),
+}
+
+
+def run_apart(  # type: ignore[no-untyped-def]
+    way: Way,
+    g: Tensor,
+    x: Tensor,
+    stats: Tensor,
+    weight: Tensor | None,
+    grad_sum: Tensor | None,
+    wants: tuple[bool, bool, bool] = (True, True, True),
+    off: int = -1,
+):
+    """The gradients of x, weight and bias; None for those that are not wanted."""
+    (m, n), plan = x.shape, way.plan
+    arrays = [g, x, weight, grad_sum, torch.empty_like(x) if wants[0] else None]
+    g, x, weight, grad_sum, grad_x = (placed(a, int(i == off)) for i, a in enumerate(arrays))
+    sums = [torch.empty(n, dtype=way.weights or way.dtype) if want else None for want in wants[1:]]
+    strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if any(wants[1:]) else 0
+    blocks = strips + (-(-m // plan.groups) if wants[0] else 0)
+    kernel = backward_kernel(plan, way.name, True, any(wants[1:]), grad_sum is not None)
+    kernel(g, x, stats, weight, grad_sum, grad_x, *sums, m, n, strips, blocks)
+    return grad_x, *sums
+
+
+@ways(APART)
+@pytest.mark.parametrize("m", [1, 3, 70])
+def test_backward_apart(way: Way, m: int) -> None:
+    g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
+    weight, _ = way.columns
+    stats, *wanted = exact_gradients(way, g, x, weight)
+    got = run_apart(way, g, x, stats, weight, None)
+    for a, exact, what in zip(got, wanted, ("x", "weight", "bias"), strict=True):
+        assert_near(a, exact, a.dtype, f"gradient of {what}")
+    # Bits depend neither on addresses, nor on what else is wanted; a row's not on its neighbours.
+    for off in (0, 1, 2, 4):
+        assert all(map(alike, run_apart(way, g, x, stats, weight, None, off=off), got))
+    for wants in ((True, False, False), (True, True, False), (False, False, True), (False, True, True)):
+        for a, b, want in zip(run_apart(way, g, x, stats, weight, None, wants), got, wants, strict=True):
+            assert (alike(a, b)) if want else a is None
+    last = run_apart(way, g[m - 1 :], x[m - 1 :], stats[:, m - 1 :].contiguous(), weight, None)
+    assert alike(last[0], got[0][m - 1 :])
+    more, *sums = run_apart(way, g, x, stats, weight, grad_sum)
+    assert_near(more, wanted[0] + grad_sum.double(), way.dtype, "gradient of x and of the sum")
+    assert all(map(alike, sums, got[1:]))
+
+
+@ways(APART)
+def test_backward_apart_without_weight(way: Way) -> None:
+    g, x = ((torch.randn(5, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype))
+    stats, wanted, *_ = exact_gradients(way, g, x, None)
+    got, _, _ = run_apart(way, g, x, stats, None, None, (True, False, False))
+    assert_near(got, wanted, way.dtype, "gradient of x")
+    known = replace(way, plan=replace(way.plan, weighted=False))
+    assert alike(run_apart(known, g, x, stats, None, None, (True, False, False))[0], got)
+
+
+@ways({name: way for name, way in BACKWARD.items() if way.plan.kind != "streaming"})
+def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
+    g, x, grad_sum = ((torch.randn(5, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
+    weight, _ = way.columns
+    stats, _, *sums = exact_gradients(way, g, x, weight)
+    few = replace(way, plan=few_rows_backward(way.plan, way.n, way.name))
+    assert few.plan.kind == "apart"
+    for more in (None, grad_sum):
+        got, *found = run_apart(few, g, x, stats, weight, more)
+        assert alike(got, run_backward(way, g, x, stats, weight, more)[0])
+        for a, exact, what in zip(found, sums, ("weight", "bias"), strict=True):
+            assert_near(a, exact, a.dtype, what)
 
 
 @ways({name: way for name, way in BACKWARD.items() if way.plan.kind == "registers" and way.plan.cluster == 1})
