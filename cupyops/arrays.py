@@ -7,6 +7,7 @@ torch); anything else comes in by DLPack, :func:`as_cupy`.
 import functools
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -87,6 +88,7 @@ class ArrayLibrary(Protocol):
     def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
     def add_product(self, c: Array, a: Array, b: Array, /) -> Any: ...  # c += a·b
     def copy(self, x: Array, /) -> Array: ...
+    def tf32(self) -> bool: ...  # whether products in float32 may keep 10 bits of the operands
 
 
 class CupyLibrary:
@@ -177,6 +179,9 @@ class CupyLibrary:
     def copy(self, x: Array) -> Array:
         with x.device:
             return x.copy()
+
+    def tf32(self) -> bool:
+        return os.environ.get("CUPY_TF32") == "1"
 
 
 class _Libraries(dict[type, ArrayLibrary]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import kernels_cu
 
-from . import driver
+from . import driver, layer_norm_plan
 from .arrays import LIBRARIES, ArrayLibrary, check_devices, on_any_arrays
 from .checks import check_floating, check_like, check_shapes
 from .dtypes import DTYPES, FLOATS, dtype_name
@@ -152,7 +152,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = library.device_index(x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
-    if is_few(rows, n):
+    if is_few(rows, n, layer_norm_plan.FEW_FORWARD):
         plan = few_rows_forward(plan, n, size["weight_t"])
     kernel = forward_kernel(plan, dtype, residual is not None)
     if plan.kind == "wide":
@@ -233,7 +233,7 @@ def _backward(
     streaming = plan.kind == "streaming"
     if streaming and want_x:
         launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
-    if want_affine and is_few(rows, n):
+    if want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD):
         plan = few_rows_backward(plan, n, dtype)
         strips = -(-n // (plan.width * plan.lanes * plan.cluster))
         all_of_it = want_x and not streaming

@@ -23,11 +23,14 @@ __all__ = [
     "is_few",
 ]
 
-# What few rows are: with no more of them, and no more elements, one launch that reads them twice takes less time than two.
-FEW_ROWS, FEW_ELEMENTS = 1024, 2**22
-# Threads of a block, at least, that sums strips of columns; bytes of a row that a strip reads at once, at least, and strips
-# that keep a GPU busy: with more, they are wider.
-_STRIP_THREADS, _STRIP_BYTES, _STRIPS = 256, 32, 128
+# What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
+# than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
+# 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights on their way with it:
+# 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
+FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)  # rows, elements
+# Threads of a block, at least, that sums strips of columns, of them side by side, at least, and strips that keep a GPU busy: with
+# more, they are wider.
+_STRIP_THREADS, _STRIP_WIDTH, _STRIPS = 256, 4, 128
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ _FORWARD_32 = (
     *(Cut(128, 2, 128, 6, **APART), Cut(160, 5, 64, 16, **APART), Cut(192, 3, 64, 12)),
     *(Cut(224, 1, 224, 4, rows_each=4, **APART), Cut(255, 2, 128, 16, **APART), Cut(256, 2, 128, 10, **APART)),
     *(Cut(320, 2, 160, 12), Cut(384, 2, 192, 5, **APART), Cut(512, 4, 256, 3), Cut(768, 3, 256, 5)),
-    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 7, 320)),
+    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 4, 512, 3, **APART)),
     *(Cut(2560, 4, 640, 2), Cut(3072, 3, 1024, 2, **APART), Cut(4096, 8, 512), Cut(5120, 10, 512, 2)),
     *(Cut(6144, 4, cluster=4, stages=3), Cut(8192, 4, cluster=4, stages=2)),
     *(Cut(16384, 4, cluster=8, stages=2), Cut(32768, 8, cluster=8, stages=1), Cut(65536, 8, cluster=16, stages=1)),
@@ -244,9 +247,9 @@ def backward_rows(
     return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
 
 
-def is_few(rows: int, n: int) -> bool:
-    """Whether so many rows of n are few: a backward takes one launch for all its gradients, a forward waits for memory once."""
-    return rows <= FEW_ROWS and rows * n <= FEW_ELEMENTS
+def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
+    """Whether so many rows of n are few."""
+    return rows <= most[0] and rows * n <= most[1]
 
 
 @cache
@@ -256,20 +259,21 @@ def few_rows_backward(plan: Plan, n: int, dtype: str) -> Plan:
 
     Of a row that streams it makes those of weight and bias alone.
     """
-    itemsize, lanes = DTYPES[dtype].itemsize, plan.lanes
-    width = -(-_STRIP_BYTES // (lanes * itemsize))
-    while width < 32 and n > width * lanes * _STRIPS:
-        width *= 2
     if plan.kind == "streaming":
-        return Plan(_STRIP_THREADS, _STRIP_THREADS, lanes, 1, kind="apart", width=width)
-    plan = replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
-    threads = plan.row_threads
-    # A cluster's blocks as one, where it has room for them: they need not wait for each other.
-    room = threads * plan.cluster <= 1024 and n * itemsize <= 2**15
-    folded = plan.cluster if room and threads % 32 == 0 else 1
-    threads *= folded
-    block = threads if plan.cluster > 1 else max(plan.block, _STRIP_THREADS // threads * threads)
-    return replace(plan, block=block, row_threads=threads, cluster=plan.cluster // folded, folded=folded)
+        plan = Plan(_STRIP_THREADS, _STRIP_THREADS, plan.lanes, 1)
+    else:
+        # A cluster's blocks as one, where it has room for them: they need not wait for each other.
+        threads = plan.row_threads
+        room = threads * plan.cluster <= 1024 and n * DTYPES[dtype].itemsize <= 2**15
+        folded = plan.cluster if room and threads % 32 == 0 else 1
+        threads *= folded
+        block = threads if plan.cluster > 1 else max(plan.block, _STRIP_THREADS // threads * threads)
+        plan = replace(plan, block=block, row_threads=threads, cluster=plan.cluster // folded, folded=folded)
+    # Of a large block, wide strips, or most of its threads have no row.
+    width = plan.block // 32 if plan.block > _STRIP_THREADS else _STRIP_WIDTH
+    while width & (width - 1) or (width < 32 and n > width * plan.lanes * _STRIPS):
+        width += 1
+    return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
 
 
 @cache

@@ -11,7 +11,7 @@ from .columns import ColumnSums
 from .dtypes import DTYPES, FLOATS
 from .kernel import Kernel
 from .linear_plan import FORMS, MOST_FEW, NarrowPlan, narrow_plan
-from .products import check_gradients, gradients, nothing, product_body, rows_of
+from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
 
 __all__ = ["linear", "linear_backward"]
 
@@ -55,8 +55,16 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     return z if y is None else (y, z)
 
 
+def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str) -> Any:
+    y = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    if y is None:
+        return library.linear(x, weight, bias)
+    y += bias
+    return y
+
+
 # The body of linear, and the same by the library alone, which may record a gradient of its own.
-forward = product_body("linear", narrow, MOST_FEW)
+forward = product_body("linear", narrow, MOST_FEW, _otherwise)
 by_library = product_body("linear")
 
 

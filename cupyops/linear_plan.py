@@ -49,9 +49,10 @@ MOST_FEW = 16
 # Bytes of the other matrix below which a product is about a launch, and ours costs the host less.
 LEAST_NARROW = 2**22
 _MOST_SMALL_K = 1024  # as far as small products were measured
-# Columns of x, and elements of the other matrix, up to which a small product may have rows that are no multiple of 16 bytes: it
-# is about a launch then. The library takes 4.7 µs for 1 x 1 x 2; ours, and where it stops to be faster, are not measured.
-MOST_ODD_K, MOST_ODD = 128, 2**14
+# The few rows, columns of x and elements of the other matrix up to which a small product may have rows that are no multiple of 16
+# bytes: it is about a launch then. Measured on an H200: 1 x 1 x 2 takes 1.5 µs, by the library 4.7; 8 x 64 x 127 2.2 and 4.1;
+# but 16 x 64 x 127 in bfloat16 3.0 and 2.7.
+MOST_ODD_FEW, MOST_ODD_K, MOST_ODD = 8, 128, 2**14
 _NARROW_SINCE = 90  # where it was measured; elsewhere the library multiplies
 # By bytes of an element: up to so many few rows, and below so many rows of the other, the rows of a warp and the warps of a
 # row. What is in no line is the library's.
@@ -104,7 +105,8 @@ def narrow_plan(
         small: both matrices are, and the few rows are x's.
     """
     lanes = lanes_for(k, itemsize)
-    whole = lanes * itemsize == 16 or (small and k <= MOST_ODD_K and rows * k <= MOST_ODD)
+    odd = small and few <= MOST_ODD_FEW and k <= MOST_ODD_K and rows * k <= MOST_ODD
+    whole = lanes * itemsize == 16 or odd
     known = capability == _NARROW_SINCE and whole and few >= 1 and not (small and k > _MOST_SMALL_K)
     ways, size = (_SMALL_WAYS, rows * k) if small else (_NARROW_WAYS, rows)
     for most_few, below, rows_each, split in ways.get(itemsize, ()) if known else ():
@@ -182,19 +184,22 @@ def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -
     return SHORT if k < 2048 <= n else LONG
 
 
-# Products that linear_gelu makes without the bias, which the pass of GELU adds on its way: where the library takes so much
-# longer with the bias in its epilogue that a pass which writes z, too, beside reading it and writing y, is made good. Whether
-# it multiplies float32 as TF32 is not known here: a line must not lose either way. Microseconds of an H200, GELU and all, with
-# the bias apart and in the epilogue:
+# Products in float32 that are made without the bias, which a pass adds: where the library takes so much longer with it in its
+# epilogue that the pass is made good. For some large ones in TF32 it has quicker kernels without; of small ones it deals out K
+# among blocks, but for a product with an epilogue. By whether it may multiply in TF32. Microseconds of an H200, with GELU behind,
+# the bias apart and in the epilogue, M x N x K:
 #
-#   large, TF32, M x N x K   8192 x 4096 x 4096   896, 957      8192 x 8192 x 4096   1720, 1738    8192 x 8192 x 8192   3332, 3537
-#   of half as many          4096 x 4096 x 4096   392, 375      16384 x 1024 x 4096   433, 414     4096 x 4096 x 8192    855, 845
-#   small: the library deals out K among blocks, but for a product with an epilogue (apart: PyTorch's compiler, which does so)
-#   float32                  16 x 4096 x 4096    50.3, 96.7     256 x 1024 x 1024    23.9, 35.8
-#   TF32                     16 x 4096 x 4096    23.2, 25.5
-#
-# Where between these the small ones end is not measured.
-APART = (Apart(least_k=4096, least=2**25, most=2**63), Apart(least_k=1024, least=1, most=2**18))
+#   TF32      8192 x 4096 x 4096   896, 957     8192 x 8192 x 8192   3332, 3537    4096 x 4096 x 4096   392, 375
+#             128 x 256 x 4096    12.1, 28.2    32 x 1024 x 8192     18.0, 31.7    64 x 4096 x 8192    48.4, 42.6
+#   float32   16 x 4096 x 4096    51.2, 97.4    256 x 1024 x 1024    25.0, 34.8    64 x 256 x 8192     19.6, 51.7
+#             128 x 1024 x 4096   39.7, 95.9    256 x 4096 x 4096     a quarter    2048 x 1024 x 4096  1 % longer
+APART = {
+    False: (Apart(least_k=4096, least=2**13, most=2**20), Apart(least_k=1024, least=2**15, most=2**19)),
+    True: (
+        *(Apart(least_k=4096, least=2**25, most=2**63), Apart(least_k=8192, least=2**12, most=2**17)),
+        Apart(least_k=4096, least=2**12, most=2**15),
+    ),
+}
 HELD = {"ROWS_EACH": 2}  # of a thread of that pass, on their way at once
 
 

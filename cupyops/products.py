@@ -6,7 +6,7 @@ PyTorch's users know, and name the operator.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .arrays import LIBRARIES
@@ -83,16 +83,19 @@ class Apart(NamedTuple):
         return k >= self.least_k and self.least <= elements <= self.most
 
 
+LEAST_APART_K = 1024  # columns of x below which no table is looked at
+
+
 def product_apart(
-    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Sequence[Apart]
+    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Mapping[bool, Sequence[Apart]]
 ) -> Any:
     """x·Wᵀ (..., N), contiguous, for one who then adds the bias in a pass of his own; or None where the product is in no line of
-    the table, which are of float32, or the library has to say what is wrong. Arguments as ``otherwise`` of :func:`product_body`
-    has them."""
-    if dtype != "float32" or bias is None or not k or library.is_fake(x):
+    the table, which are of float32 and by whether it is multiplied in TF32, or the library has to say what is wrong. Arguments as
+    ``otherwise`` of :func:`product_body` has them."""
+    if dtype != "float32" or bias is None or k < LEAST_APART_K or library.is_fake(x):
         return None
     elements = library.size(x) // k * n
-    if not any(line.takes(elements, k) for line in table):
+    if not any(line.takes(elements, k) for line in table[library.tf32()]):
         return None
     if library.device_index(bias) != library.device_index(x):
         return None

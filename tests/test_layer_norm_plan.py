@@ -1,13 +1,15 @@
 """The tables that choose how a row is normalised: every length has a way that its kernel can go."""
 
+import itertools
+
 import pytest
 
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.geometry import Rows
 from cupyops.layer_norm import forward_kernel
 from cupyops.layer_norm_plan import (
-    FEW_ELEMENTS,
-    FEW_ROWS,
+    FEW_BACKWARD,
+    FEW_FORWARD,
     Plan,
     backward_columns,
     backward_plan,
@@ -101,10 +103,22 @@ def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
-    assert is_few(1, FEW_ELEMENTS)
-    assert not is_few(1, FEW_ELEMENTS + 1)
-    assert is_few(FEW_ROWS, 8)
-    assert not is_few(FEW_ROWS + 1, 8)
+    for most in (FEW_BACKWARD, FEW_FORWARD):
+        rows, elements = most
+        assert is_few(1, elements, most)
+        assert not is_few(1, elements + 1, most)
+        assert is_few(rows, 8, most)
+        assert not is_few(rows + 1, 8, most)
+
+
+def test_strips_are_powers_of_2_and_wide_in_large_blocks() -> None:
+    for dtype, capability in itertools.product(("float16", "float32", "float64"), (75, 90)):
+        for n in LENGTHS:
+            few = few_rows_backward(backward_plan(n, dtype, DTYPES[dtype].itemsize, capability), n, dtype)
+            assert few.width & (few.width - 1) == 0
+            assert 4 <= few.width <= 32
+            assert few.block % few.width == 0
+            assert few.block // few.width <= 64
 
 
 def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() -> None:

@@ -1,11 +1,13 @@
 """How a linear layer's kernels are cut: what every plan must hold, whatever the table says."""
 
 import itertools
+from typing import Any
 
 import pytest
 
 from cupyops.columns import SUMS, column_cut
 from cupyops.linear_plan import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, bias_gradient_pays, narrow_plan
+from cupyops.products import LEAST_APART_K
 
 SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
 ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
@@ -90,19 +92,54 @@ def test_small_products_of_odd_rows_are_ours_and_larger_ones_the_librarys() -> N
         return plan and plan.lanes
 
     assert [lanes(1, 1, 2, itemsize) for itemsize in (2, 4, 8)] == [2, 2, None]
-    assert [lanes(16, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
+    assert [lanes(8, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
+    assert [lanes(few, 9, 6, 4) for few in (8, 9)] == [2, None]
     assert [lanes(1, 2, k, 4) for k in (MOST_ODD_K - 1, MOST_ODD_K + 1, MOST_ODD_K + 4)] == [1, None, 4]
     assert [lanes(1, n, 1, 4) for n in (MOST_ODD, MOST_ODD + 1)] == [1, None]
     assert narrow_plan(False, 1, 4096, 2, 4, 90) is None
 
 
-def test_the_bias_is_apart_where_that_was_faster() -> None:
-    def apart(m: int, n: int, k: int) -> bool:
-        return any(line.takes(m * n, k) for line in APART)
-
-    faster = ((8192, 4096, 4096), (8192, 8192, 4096), (8192, 8192, 8192), (16, 4096, 4096), (256, 1024, 1024))
-    slower = ((4096, 4096, 4096), (16384, 1024, 4096), (4096, 4096, 6144), (4096, 4096, 8192), (8, 128, 128))
-    assert [apart(*shape) for shape in (*faster, *slower)] == [True] * len(faster) + [False] * len(slower)
+@pytest.mark.parametrize(
+    ("tf32", "faster", "slower"),
+    [
+        (
+            False,
+            [
+                (16, 4096, 4096),
+                (256, 1024, 1024),
+                (128, 1024, 8192),
+                (32, 256, 4096),
+                (128, 4096, 1024),
+                (256, 4096, 8192),
+            ],
+            [
+                (16, 256, 4096),
+                (2048, 1024, 4096),
+                (16, 1024, 1024),
+                (1024, 1024, 1024),
+                (8192, 8192, 8192),
+                (512, 4096, 512),
+            ],
+        ),
+        (
+            True,
+            [(8192, 4096, 4096), (8192, 8192, 8192), (128, 256, 4096), (64, 1024, 8192)],
+            [
+                (4096, 4096, 4096),
+                (16384, 1024, 4096),
+                (4096, 4096, 8192),
+                (16, 4096, 4096),
+                (64, 4096, 8192),
+                (256, 1024, 1024),
+            ],
+        ),
+    ],
+)
+def test_the_bias_is_apart_where_that_was_faster(tf32: bool, faster: list[Any], slower: list[Any]) -> None:
+    for shapes, wanted in ((faster, True), (slower, False)):
+        for m, n, k in shapes:
+            assert (k >= LEAST_APART_K and any(line.takes(m * n, k) for line in APART[tf32])) is wanted, (m, n, k)
+    assert min(line.least_k for lines in APART.values() for line in lines) >= LEAST_APART_K
 
 
 def test_a_gradient_of_a_bias_pays_from_so_many_elements_on() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import cupyops
 import kernels_cu
+from cupyops import products
 from cupyops.arrays import library_of
 from cupyops.columns import ColumnSums
 from cupyops.kernel import all_kernels
@@ -139,8 +140,9 @@ def test_all_else_is_asked_for_where_nobody_takes_few_rows() -> None:
     assert len(asked) == 3
 
 
-def test_products_that_are_made_apart_from_their_bias() -> None:
-    table = (Apart(5, 18, 18), Apart(9, 36, 2**63))
+def test_products_that_are_made_apart_from_their_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LEAST_APART_K", 5)
+    table = {False: (Apart(5, 18, 18), Apart(9, 36, 2**63)), True: (Apart(4, 1, 2**63),)}
     bias = torch.ones(6)
 
     def apart(m: int, k: int, bias: Tensor | None = bias, **options: Any) -> bool:
@@ -155,6 +157,8 @@ def test_products_that_are_made_apart_from_their_bias() -> None:
     assert not apart(3, 5, None)
     assert not apart(3, 5, bias.double(), dtype=torch.float64)
     assert not apart(3, 5, bias.to("meta"), device="meta")
+    monkeypatch.setattr(type(library_of(bias)), "tf32", lambda self: True)
+    assert [apart(3, k) for k in (4, 5, 7)] == [False, True, True]
 
 
 def test_the_ways_that_are_compiled_ahead_are_declared(sums: ColumnSums) -> None:

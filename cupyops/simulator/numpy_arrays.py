@@ -91,3 +91,6 @@ class NumpyLibrary:
 
     def copy(self, x: Array) -> Array:
         return x.copy()
+
+    def tf32(self) -> bool:
+        return False

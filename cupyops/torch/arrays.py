@@ -95,5 +95,11 @@ class TorchLibrary:
     def matmul_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b, out=out)
 
+    def tf32(self) -> bool:
+        try:
+            return torch.backends.cuda.matmul.allow_tf32
+        except RuntimeError:  # it has been said in the newer way, which the older one does not follow
+            return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
 
 register(torch.Tensor, TorchLibrary())
