@@ -12,12 +12,13 @@ from test_simulated_kernels import values
 from torch import Tensor
 
 import cupyops
-from autograd_bridge import gelu, linear_backward, linear_gelu, linear_gelu_backward
-from cupyops import launches, linear_plan
+from autograd_bridge import gelu, linear, linear_backward, linear_gelu, linear_gelu_backward
+from cupyops import launches, linear_plan, products
 from cupyops.columns import column_cut
 from cupyops.linear_plan import GELU_SUMS, Apart
 
-linear_gelu_module = sys.modules["cupyops.linear_gelu"]  # the package has a function of this name
+linear_module = sys.modules["cupyops.linear"]  # the package has functions of these names
+linear_gelu_module = sys.modules["cupyops.linear_gelu"]
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -129,7 +130,8 @@ def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int
 
 def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
-    monkeypatch.setattr(linear_plan, "APART", (Apart(64, 20 * 24, 20 * 24),))
+    monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((20, 64), (24, 64), (24,)))
 
@@ -165,8 +167,26 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
+def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library's addition in place: to a result of its own, of any leading dimensions."""
+    monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
+    asked, whole = [], products.product_apart
+    monkeypatch.setattr(linear_module, "product_apart", lambda *a: asked.append(whole(*a)) or asked[-1])
+    x, weight, bias = (torch.randn(shape) for shape in ((4, 5, 64), (24, 64), (24,)))
+    for inputs, taken in (((x, weight, bias), True), ((x, weight, None), False), ((x[:, :4], weight, bias), False)):
+        given = [None if t is None else t.clone() for t in inputs]
+        y = linear(*inputs)
+        torch.testing.assert_close(y, torch.nn.functional.linear(*inputs), rtol=1e-5, atol=1e-4)
+        assert (asked.pop() is not None) is taken
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(inputs, given, strict=True))
+    y = cupyops.linear(x.numpy(), weight.numpy(), bias.numpy())
+    torch.testing.assert_close(torch.from_numpy(y), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
 def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_plan, "APART", (Apart(1, 0, 2**63),))
+    monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(1, 0, 2**63),)})
     x, weight, bias = torch.ones(20, 64), torch.ones(24, 64), torch.ones(24)
     for inputs, words in (
         ((x, weight, bias[:1]), r"linear_gelu: `bias` must have shape \(24,\), .*, got \(1,\)"),
