@@ -80,7 +80,7 @@ def cell_rows(sizes: Sequence[int], device: torch.device) -> Iterator[Row]:
         except Unavailable as reason:
             print(f"{name}: left out: {reason}")
     found.append(("ours, graph", graph_step(lltm_cell, inputs)))
-    large = batch * state * (features + state) > 2**24
+    large = batch * state * (features + state) > 2**28
     for timing in measure(found, FEW if large else RUNS):
         yield row("cell", sizes, torch.float32, timing)
 

@@ -65,7 +65,7 @@ def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dty
 
 # The body of linear, and the same by the library alone, which may record a gradient of its own.
 forward = product_body("linear", narrow, MOST_FEW, _otherwise)
-by_library = product_body("linear")
+by_library = product_body("linear", otherwise=_otherwise)
 
 
 def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, Any, Any]:

@@ -182,6 +182,13 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(inputs, given, strict=True))
     y = cupyops.linear(x.numpy(), weight.numpy(), bias.numpy())
     torch.testing.assert_close(torch.from_numpy(y), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    asked.clear()
+    found = torch.autograd.grad(linear(*leaves).square().sum(), leaves)
+    assert asked.pop() is not None, "with PyTorch's own gradient, too"
+    wanted = torch.autograd.grad(torch.nn.functional.linear(*leaves).square().sum(), leaves)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
 
 
 def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
