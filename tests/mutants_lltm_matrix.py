@@ -28,7 +28,6 @@ LLTM_MATRIX: dict[str, tuple[str, list[Fault]]] = {
             ("a warp's sums left out", MATRIX, "w < WARPS; ++w", "w < WARPS - 1; ++w"),
             ("units mixed", MATRIX, "[line + i / 2 * 8] = sums", "[line + i % 2 * 8] = sums"),
             ("rows mixed", MATRIX, "mine[band][2 * part + i % 2]", "mine[band][2 * part + i / 2]"),
-            ("the first rows again", MATRIX, "request(n + AHEAD);", "request(n);"),
             (
                 "c rounded from step to step",
                 MATRIX,
@@ -59,6 +58,7 @@ LLTM_MATRIX: dict[str, tuple[str, list[Fault]]] = {
     "lltm_matrix_backward": (
         "sequence_back_step_by_step and matrix",
         [
+            ("the first rows again", MATRIX, "request(n + AHEAD);", "request(n);"),
             (
                 "weights not transposed",
                 MATRIX,

@@ -32,8 +32,9 @@ WAYS = {
     "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2), torch.float16),
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
-    # Two groups and a rest of a second tile; slices for some of the warps. Then as many for each.
-    "matrix-units-in-bfloat16": (3, 37, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
+    # Two groups, three tiles for two teams, the last not full; slices for some of the warps. Then as many for each.
+    "matrix-units-in-bfloat16": (3, 69, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
+    "matrix-units-in-tiles": (3, 37, MatrixPlan(32, team=2), torch.float16),
     "matrix-units-in-float16": (2, 3, MatrixPlan(256, team=256 // 16), torch.float16),
 }
 EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
@@ -327,8 +328,9 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 
 
 def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
-    # As many blocks as a team has, though the simulator would start fewer.
-    return plan.launch(kernel_of(plan, dtype), batch, max(at_once(plan, dtype, -1), plan.cluster * plan.team))
+    # As many blocks as two teams on matrix units have, though the simulator would start fewer.
+    enough = 2 * plan.team if isinstance(plan, MatrixPlan) else 0
+    return plan.launch(kernel_of(plan, dtype), batch, max(at_once(plan, dtype, -1), enough))
 
 
 @EACH_WAY
