@@ -85,7 +85,9 @@ def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "results" / "own-ops.json"
     if results.exists():
-        assert page == insert(page, results_file.load(results)), f"draw it again: --from {results.name} --into {page}"
+        assert page == insert(page, results_file.load(results), all_sizes=True), (
+            f"draw it again: --from {results.name} --into {page}"
+        )
     else:
         assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
 
