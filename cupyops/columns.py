@@ -21,7 +21,7 @@ from .geometry import Rows
 from .kernel import Kernel
 from .plans import CLUSTERS_SINCE, Plan, lanes_for
 
-__all__ = ["SUMS", "ColumnPlan", "ColumnSums", "Cut", "Work", "column_cut"]
+__all__ = ["SUMS", "ColumnPlan", "ColumnSums", "Cut", "Work", "column_cut", "strip_width"]
 
 MOST_BLOCKS = 8  # of a cluster
 
@@ -99,6 +99,7 @@ class Work:
 SUMS = {2: Work(enough=384), 4: Work(enough=176), 8: Work(enough=176)}
 # Microseconds of another launch, and bytes that a multiprocessor moves in one of them.
 _LAUNCH, _BYTES = 2.0, 4.28e6 / 132
+_STRIPS = 128  # that keep a GPU busy
 
 
 def column_cut(
@@ -141,6 +142,18 @@ def column_cut(
                 time = _LAUNCH + _time(work, m * n * itemsize, groups * strips * block, multiprocessors)
                 ways.append(((time, block, -width, 1), Cut(plan, groups, groups * strips)))
     return min(ways, key=lambda way: way[0])[1]
+
+
+def strip_width(n: int, lanes: int, block: int) -> int:
+    """Threads side by side where each block has all rows of its strip, and rows are few: a power of 2, up to 32.
+
+    Of a large block, wide strips, or most of its threads have no row; and of many columns, or there are more strips than keep
+    a GPU busy.
+    """
+    width = block // 32 if block > 256 else 4
+    while width & (width - 1) or (width < 32 and n > width * lanes * _STRIPS):
+        width += 1
+    return width
 
 
 def _width(n: int, lanes: int, itemsize: int, nbytes: int) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import kernels_cu
@@ -15,24 +16,21 @@ from .dtypes import DTYPES, FLOATS, dtype_name
 from .errors import LaunchError
 from .geometry import PORTABLE_CLUSTER, Geometry, Threads
 from .kernel import Kernel
-from .layer_norm_plan import (
-    Plan,
-    backward_columns,
-    backward_plan,
-    backward_rows,
-    few_rows_backward,
-    few_rows_forward,
-    forward_plan,
-    is_few,
-)
+from .layer_norm_plan import Plan, backward_columns, backward_plan, backward_rows, forward_plan
 from .plans import CLUSTERS_SINCE
 from .remembered import remembered
 from .row_checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
-from .rows import at_once
+from .rows import at_once, is_few
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 
 COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
+
+# What launches of a backward take of (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, parts, None), by what
+# they make.
+ALL, X, X_AND_PARTS = itemgetter(slice(8)), itemgetter(slice(6)), itemgetter(0, 1, 2, 3, 4, 5, 8)
+WEIGHT_AND_BIAS, PARTS = itemgetter(0, 1, 2, 9, 9, 9, 6, 7), itemgetter(0, 1, 2, 3, 9, 9, 8)
+SUMS = itemgetter(8, 6, 7)
 
 
 @cache
@@ -62,11 +60,11 @@ for _dtype in FLOATS:
         _size = DTYPES[_dtype].itemsize
         _plan = forward_plan(_n, _dtype, _size, _size, _capability, _size)
         forward_kernel(_plan, _dtype, False)
-        forward_kernel(few_rows_forward(_plan, _n, _size), _dtype, False)
+        forward_kernel(_plan.few_rows_forward(_n, _size), _dtype, False)
         _plan = backward_plan(_n, _dtype, _size, _capability)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
         if _plan.kind != "streaming":
-            backward_kernel(few_rows_backward(_plan, _n, _dtype), _dtype, True, True, False)
+            backward_kernel(_plan.few_rows_backward(_n, _dtype), _dtype, True, True, False)
             backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
 
 
@@ -92,7 +90,7 @@ class Call:
         dtype, acc: of x or the sum, and of the arithmetic on it.
         other: dtype of y or, of a backward, of the gradients of weight and bias.
         aside: shape of the statistics, or of what a backward's blocks leave of those gradients.
-        launches: kernels in this order, what each makes, and its sizes.
+        launches: kernels in this order, which arrays of a backward each takes, and its sizes.
     """
 
     library: ArrayLibrary
@@ -100,7 +98,7 @@ class Call:
     acc: str
     other: str
     aside: tuple[int, ...] = ()
-    launches: Sequence[tuple[Kernel, str, Sequence[int]]] = ()
+    launches: Sequence[tuple[Kernel, Any, Sequence[int]]] = ()
 
 
 def add_forward(
@@ -152,9 +150,12 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = library.device_index(x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
-    if is_few(rows, n, layer_norm_plan.FEW_FORWARD):
-        plan = few_rows_forward(plan, n, size["weight_t"])
     kernel = forward_kernel(plan, dtype, residual is not None)
+    if is_few(
+        rows, n, layer_norm_plan.FEW_FORWARD
+    ):  # the kernel for many is declared all the same, for who compiles ahead
+        plan = plan.few_rows_forward(n, size["weight_t"])
+        kernel = forward_kernel(plan, dtype, residual is not None)
     if plan.kind == "wide":
         try:
             sizes.append(min(at_once(kernel, types, dtype, device), rows))
@@ -163,7 +164,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
                 raise
             # A GPU of which so many multiprocessors do not lie together.
             kernel = forward_kernel(forward_plan(*row, portable=True), dtype, residual is not None)
-    return replace(call, launches=((kernel, "y", tuple(sizes)),))
+    return replace(call, launches=((kernel, None, tuple(sizes)),))
 
 
 def backward(
@@ -187,19 +188,9 @@ def backward(
         grad_bias = empty(normalized_shape if want_bias else (0,), call.other, x)
     partial = empty(call.aside, call.acc, x) if call.aside else None
     of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
-    for kernel, makes, sizes in launches:
-        if makes == "sums":
-            kernel.launch_vouched(partial, of_weight, of_bias, *sizes)
-        elif makes == "all":
-            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, *sizes)
-        elif makes == "weight and bias":
-            kernel.launch_vouched(grad_y, x, stats, None, None, None, of_weight, of_bias, *sizes)
-        elif makes == "x":
-            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, *sizes)
-        elif makes == "parts":
-            kernel.launch_vouched(grad_y, x, stats, weight, None, None, partial, *sizes)
-        else:
-            kernel.launch_vouched(grad_y, x, stats, weight, grad_sum, grad_x, partial, *sizes)
+    given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
+    for kernel, takes, sizes in launches:
+        kernel.launch_vouched(*takes(given), *sizes)
     if not launches and not library.is_fake(grad_x):
         grad_weight[...] = grad_bias[...] = 0
     return grad_x, grad_weight, grad_bias
@@ -219,39 +210,33 @@ def _backward(
     if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
         return call
     device, more = library.device_index(x), grad_sum is not None
-    launches: list[tuple[Kernel, str, Sequence[int]]] = []
+    launches: list[tuple[Kernel, Any, Sequence[int]]] = []
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
-    row = n, dtype, weight_bytes, driver.capability(device), grad_bytes
-    if want_affine:
-        plan = backward_plan(*row, grad_sum=more)
-    else:
-        plan = backward_rows(*row, grad_sum=more, weighted=weight is not None)
-        if plan.kind == "apart":
-            blocks = -(-rows // plan.groups)
-            launches.append((backward_kernel(plan, dtype, True, False, more), "all", (rows, n, 0, blocks)))
-            return replace(call, launches=launches)
-    streaming = plan.kind == "streaming"
-    if streaming and want_x:
-        launches.append((backward_kernel(plan, dtype, True, False, more), "x", (rows, n)))
-    if want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD):
-        plan = few_rows_backward(plan, n, dtype)
-        strips = -(-n // (plan.width * plan.lanes * plan.cluster))
-        all_of_it = want_x and not streaming
-        blocks = strips + (-(-rows // plan.groups) if all_of_it else 0)
-        kernel = backward_kernel(plan, dtype, True, True, more and all_of_it)
-        makes = "all" if all_of_it else "weight and bias"
-        return replace(call, launches=[*launches, (kernel, makes, (rows, n, strips, blocks))])
-    if not want_x or streaming:
-        plan, want_x, more = backward_columns(n, dtype), False, False
-    if want_x or want_affine:
+    row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
+    plan = (backward_plan if want_affine else backward_rows)(*row, grad_sum=more)
+    if plan.kind == "streaming" and want_x:
+        launches.append((backward_kernel(plan, dtype, True, False, more), X, (rows, n)))
+        want_x = False  # of what follows
+    more = more and want_x
+    many = plan if want_x else backward_columns(n, dtype)
+    few = want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD)
+    if few:
+        backward_kernel(many, dtype, want_x, want_affine, more)
+    plan = plan.few_rows_backward(n, dtype) if few else many
+    if plan.kind == "apart":
+        strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if want_affine else 0
+        blocks = strips + (-(-rows // plan.groups) if want_x else 0)
+        kernel = backward_kernel(plan, dtype, True, want_affine, more)
+        launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
+    elif want_x or want_affine:
         kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
         tiles = 1 if want_x else -(-n // plan.slice)
         parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // plan.groups)))
         sizes = (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)
-        launches.append((kernel, "x and parts" if want_x else "parts", sizes))
+        launches.append((kernel, X_AND_PARTS if want_x else PARTS, sizes))
         if want_affine:
-            launches.append((COLUMN_SUMS, "sums", (parts, n)))
-            return replace(call, aside=(2, parts, n), launches=launches)
+            launches.append((COLUMN_SUMS, SUMS, (parts, n)))
+            call = replace(call, aside=(2, parts, n))
     return replace(call, launches=launches)
 
 

@@ -7,30 +7,20 @@ on 2^28 elements how rows of 64 to 262144 may be cut.
 from dataclasses import dataclass, replace
 from functools import cache
 
+from .columns import strip_width
 from .dtypes import DTYPES
 from .geometry import PORTABLE_CLUSTER
 from .plans import CLUSTERS_SINCE, THREADS_AT_ONCE, lanes_for, threads_for
 from .rows import Cut, RowsPlan, cut_of
 
-__all__ = [
-    "Plan",
-    "backward_columns",
-    "backward_plan",
-    "backward_rows",
-    "few_rows_backward",
-    "few_rows_forward",
-    "forward_plan",
-    "is_few",
-]
+__all__ = ["Plan", "backward_columns", "backward_plan", "backward_rows", "forward_plan"]
 
 # What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
 # than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
 # 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights on their way with it:
 # 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)  # rows, elements
-# Threads of a block, at least, that sums strips of columns, of them side by side, at least, and strips that keep a GPU busy: with
-# more, they are wider.
-_STRIP_THREADS, _STRIP_WIDTH, _STRIPS = 256, 4, 128
+_STRIP_THREADS = 256  # of a block, at least, that sums strips of columns
 
 
 @dataclass(frozen=True)
@@ -60,6 +50,28 @@ class Plan(RowsPlan):
     want_affine: bool = True
     grad_sum: bool = False
 
+    def few_rows_forward(self, n: int, weight_bytes: int) -> "Plan":
+        """The way of a forward of few rows, where this is the one of many: a row has the same bits. A block has no more than one,
+        and weight and bias come along with it as far as registers hold them."""
+        if self.kind != "registers" or n * weight_bytes > 2**15:
+            return self
+        return self.one_a_block(affine_held=True, aligned_apart=True)
+
+    def few_rows_backward(self, n: int, dtype: str) -> "Plan":
+        """The way of a backward of few rows, where this is the one of many: the order of a row's sums is the same, so its gradient
+        has the same bits, and one launch makes those of weight and bias, too.
+
+        Of a row that streams it makes those of weight and bias alone.
+        """
+        if self.kind == "streaming":
+            plan = Plan(_STRIP_THREADS, _STRIP_THREADS, self.lanes, 1)
+        elif self.cluster > 1:
+            plan = self.fold(n * DTYPES[dtype].itemsize)
+        else:
+            plan = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
+        width = strip_width(n, plan.lanes, plan.block)
+        return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+
 
 APART = {"aligned_apart": True}
 
@@ -83,7 +95,7 @@ _FORWARD_32 = (
     *(Cut(128, 2, 128, 6, **APART), Cut(160, 5, 64, 16, **APART), Cut(192, 3, 64, 12)),
     *(Cut(224, 1, 224, 4, rows_each=4, **APART), Cut(255, 2, 128, 16, **APART), Cut(256, 2, 128, 10, **APART)),
     *(Cut(320, 2, 160, 12), Cut(384, 2, 192, 5, **APART), Cut(512, 4, 256, 3), Cut(768, 3, 256, 5)),
-    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 4, 512, 3, **APART)),
+    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 4, 512, 2, **APART)),
     *(Cut(2560, 4, 640, 2), Cut(3072, 3, 1024, 2, **APART), Cut(4096, 8, 512), Cut(5120, 10, 512, 2)),
     *(Cut(6144, 4, cluster=4, stages=3), Cut(8192, 4, cluster=4, stages=2)),
     *(Cut(16384, 4, cluster=8, stages=2), Cut(32768, 8, cluster=8, stages=1), Cut(65536, 8, cluster=16, stages=1)),
@@ -131,16 +143,6 @@ def forward_plan(
     return Plan(512, 512, lanes, 4, kind="streaming")
 
 
-@cache
-def few_rows_forward(plan: Plan, n: int, weight_bytes: int) -> Plan:
-    """The way of a forward of few rows whose way for many is ``plan``: a row has the same bits. A block has no more than one, and
-    weight and bias come along with it as far as registers hold them."""
-    if plan.kind != "registers" or n * weight_bytes > 2**15:
-        return plan
-    block = max(32, plan.row_threads)
-    return replace(plan, block=block, rows_each=1, min_blocks=1, affine_held=True, aligned_apart=True)
-
-
 # As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
 # none.
 _BACKWARD_16 = (
@@ -167,7 +169,8 @@ def backward_plan(
     is wider, and stages have no room for those.
 
     Args:
-        n, dtype, weight_bytes, capability: as for :func:`forward_plan`.
+        n, dtype, capability: as for :func:`forward_plan`.
+        weight_bytes: of one element of weight; 0 without one.
         grad_bytes: of an element of the result's gradient; as x's by default.
         grad_sum: another gradient is added, which a thread holds beside its row.
     """
@@ -216,25 +219,16 @@ _BACKWARD_ROWS = (
 
 @cache
 def backward_rows(
-    n: int,
-    dtype: str,
-    weight_bytes: int,
-    capability: int,
-    grad_bytes: int = 0,
-    *,
-    grad_sum: bool = False,
-    weighted: bool = True,
+    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
 ) -> Plan:
     """The way of a backward that makes the gradient of x alone: no thread keeps sums of columns, so accesses are as wide as the
     row allows, and where one row ends another block begins.
 
-    Args:
-        weighted: there is a weight.
-        n, dtype, weight_bytes, capability, grad_bytes, grad_sum: as for :func:`backward_plan`.
+    Its arguments are those of :func:`backward_plan`.
     """
-    itemsize = DTYPES[dtype].itemsize
+    itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
     # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
-    heavy = itemsize == 8 or max(weight_bytes if weighted else 0, grad_bytes) > itemsize
+    heavy = itemsize == 8 or max(weight_bytes, grad_bytes) > itemsize
     lanes = lanes_for(n, itemsize)
     most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     full_blocks = not (heavy or grad_sum or weighted)
@@ -245,35 +239,6 @@ def backward_rows(
     plan = Plan.cut(n, lanes, cut, kind="apart", weighted=weighted)
     fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
     return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
-
-
-def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
-    """Whether so many rows of n are few."""
-    return rows <= most[0] and rows * n <= most[1]
-
-
-@cache
-def few_rows_backward(plan: Plan, n: int, dtype: str) -> Plan:
-    """The way of a backward of few rows whose way for many is ``plan``: the order of a row's sums is the same, so its gradient has
-    the same bits, and one launch makes those of weight and bias, too.
-
-    Of a row that streams it makes those of weight and bias alone.
-    """
-    if plan.kind == "streaming":
-        plan = Plan(_STRIP_THREADS, _STRIP_THREADS, plan.lanes, 1)
-    else:
-        # A cluster's blocks as one, where it has room for them: they need not wait for each other.
-        threads = plan.row_threads
-        room = threads * plan.cluster <= 1024 and n * DTYPES[dtype].itemsize <= 2**15
-        folded = plan.cluster if room and threads % 32 == 0 else 1
-        threads *= folded
-        block = threads if plan.cluster > 1 else max(plan.block, _STRIP_THREADS // threads * threads)
-        plan = replace(plan, block=block, row_threads=threads, cluster=plan.cluster // folded, folded=folded)
-    # Of a large block, wide strips, or most of its threads have no row.
-    width = plan.block // 32 if plan.block > _STRIP_THREADS else _STRIP_WIDTH
-    while width & (width - 1) or (width < 32 and n > width * plan.lanes * _STRIPS):
-        width += 1
-    return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
 
 
 @cache

@@ -70,13 +70,10 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
         CELL.launch_vouched(x, weights, bias, old_h, old_cell, new_h, new_cell, gates, *sizes)
         return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
-    if dtype == "float32" and inputs >= BIAS_APART:
-        # Less on the way than by linear(), which is this where there is no bias.
-        gates = library.matmul(both, weights.T)
-        step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias))
-    else:
-        gates = library.linear(both, weights, bias)
-        step(gates, old_cell, new_h, new_cell, dtype)
+    apart = dtype == "float32" and inputs >= BIAS_APART
+    # matmul() has less on the way than linear(), which is this where there is no bias.
+    gates = library.matmul(both, weights.T) if apart else library.linear(both, weights, bias)
+    step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias) if apart else None)
     return (new_h, new_cell, gates), both
 
 
@@ -121,9 +118,8 @@ def backward(
 ) -> Gradients:
     """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
     results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed."""
-    library, dtype, batch, features, state = check_cell_backward(
-        x, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both
-    )
+    given = grad_h, grad_cell, grad_gates
+    library, dtype, batch, features, state = check_cell_backward(x, *given, old_h, new_cell, gates, both)
     contiguous, empty, empty_like, nothing = library.contiguous, library.empty, library.empty_like, (0,)
     inputs = features + state
     want_x, want_weights, want_bias, want_h, want_cell = want
@@ -138,9 +134,9 @@ def backward(
         grad_z = empty_like(gates)
         step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
         wanted = want_x and features > 0, want_weights, want_h
-        made = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
+        products = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
         shapes = x.shape if want_x else nothing, nothing, nothing  # of those without elements
-        dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(made, shapes, strict=True))
+        dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(products, shapes, strict=True))
         return dx, dw, grad_bias, dh0, grad_old
     grad_x = empty((batch, features) if want_x else nothing, dtype, x)
     grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
@@ -153,13 +149,11 @@ def backward(
         return found
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
-    dx, dw, dh0 = grad_x if want_x else None, grad_weights if want_weights else None, grad_old_h if want_h else None
+    made = [gradient if wanted else None for gradient, wanted in zip(found, want, strict=True)]
     of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
     of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
     sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
-    CELL_BACKWARD.launch_vouched(
-        dh, dc, grad_gates, x, weights, old_h, new_cell, gates, dx, dw, db, dh0, dc0, h_view, c_view, *sizes
-    )
+    CELL_BACKWARD.launch_vouched(dh, dc, grad_gates, x, weights, old_h, new_cell, gates, *made, h_view, c_view, *sizes)
     return found
 
 
@@ -194,15 +188,11 @@ def step_backward(
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
-    partial = None
-    if grad_bias is not None and batch <= FEW_ROWS:
-        kernel, (parts, *threads) = STEP_BACKWARD.alone(dtype, batch, state)
-    else:
-        kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates))
-        if grad_bias is not None:
-            partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates)
-    sums = grad_bias if partial is None else None
-    sizes = (batch, state, parts, *threads)
+    few = 0 if grad_bias is None else FEW_ROWS
+    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates), few)
+    apart = grad_bias is not None and batch > few
+    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if apart else None
+    sums, sizes = None if apart else grad_bias, (batch, state, parts, *threads)
     kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, sums, h_view, c_view, *sizes)
     if partial is not None:
         SUMS.launch_vouched(partial, grad_bias, parts, 3 * state)

@@ -115,11 +115,8 @@ class MatrixPlan(TeamPlan):
 
 
 def _lanes(units: int, threads: int) -> int:
-    """As many lanes a unit as a block has threads for."""
-    lanes = 1
-    while lanes < 32 and 2 * lanes * units <= threads:
-        lanes *= 2
-    return lanes
+    """As many lanes a unit as a block has threads for, a power of 2."""
+    return min(32, 1 << max(1, threads // units).bit_length() - 1)
 
 
 @cache

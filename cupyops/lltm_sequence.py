@@ -1,6 +1,7 @@
 """The LLTM over a sequence: checks and launches of ``kernels_cu/lltm_sequence.cu``, and the products before and after."""
 
 from functools import cache, lru_cache
+from itertools import product
 from typing import Any
 
 import kernels_cu
@@ -8,7 +9,6 @@ import kernels_cu
 from . import driver, lltm_steps
 from .arrays import on_any_arrays
 from .dtypes import DTYPES
-from .errors import LaunchError
 from .kernel import Kernel
 from .lltm import SUMS, Gradients, side_by_side
 from .lltm_checks import check_sequence, check_sequence_backward
@@ -31,19 +31,10 @@ def kernel_of(plan: Plan | MatrixPlan, dtype: str) -> Kernel:
 
 
 # One of each kind, so that warmup() and the compile command find them.
-for _dtype in TYPES:
-    for _plan in [
-        sequence_plan(state, forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
-        for state in (64, 256, 1024)
-        for forward in (True, False)
-    ]:
-        assert _plan is not None
-        kernel_of(_plan, _dtype)
-
-
-def at_once(plan: Plan | MatrixPlan, dtype: str, device: int) -> int:
-    """How many blocks of a plan run on a GPU at once."""
-    return kernel_of(plan, dtype).resident_blocks({"scalar_t": dtype}, device)
+for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
+    _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
+    assert _plan is not None
+    kernel_of(_plan, _dtype)
 
 
 @lru_cache(4096)
@@ -53,24 +44,13 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamL
     if dtype not in TYPES or 3 * state * batch >= 2**31:
         return None
     plan = sequence_plan(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
-    if plan is None:
-        return None
-    try:
-        plan = plan.for_rows(batch, at_once(plan, dtype, device))
-        blocks = at_once(plan, dtype, device)
-    except LaunchError:  # not one block or cluster fits
-        return None
-    if blocks < plan.cluster * plan.team or (plan.team > 1 and plan.turns(batch, blocks) > plan.most_turns):
-        return None
-    return plan.launch(kernel_of(plan, dtype), batch, blocks)
+    return None if plan is None else plan.fitted(lambda cut: kernel_of(cut, dtype), dtype, batch, device)
 
 
 def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
     """The body of a sequence: h and c of every step, the last of each, and z of every step."""
     library, dtype, steps, batch, features, state = check_sequence(x, weights, bias, h0, c0)
-    h = library.empty((steps, batch, state), dtype, x)
-    last = library.empty((2, batch, state), dtype, x)
-    cells = library.empty((steps, batch, state), dtype, x)
+    h, cells, last = (library.empty((count, batch, state), dtype, x) for count in (steps, steps, 2))
     if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
         if steps == 0 and not library.is_fake(h):
             last[0], last[1] = h0, c0
@@ -105,14 +85,11 @@ def backward(
     results may each be absent."""
     given = (grad_h, grad_last, grad_cells, grad_gates)
     library, dtype, steps, batch, features, state = check_sequence_backward(x, *given, h0, h, cells, gates)
-    empty, contiguous, nothing, of_state = library.empty, library.contiguous, (0,), (batch, state)
+    empty, contiguous, of_state = library.empty, library.contiguous, (batch, state)
     want_x, want_weights, want_bias, want_h, want_cell = want
-    grad_x = empty((steps, batch, features) if want_x else nothing, dtype, x)
-    grad_weights = empty((3 * state, features + state) if want_weights else nothing, dtype, x)
-    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
-    grad_h0 = empty(of_state if want_h else nothing, dtype, x)
-    grad_c0 = empty(of_state if want_cell else nothing, dtype, x)
-    found = grad_x, grad_weights, grad_bias, grad_h0, grad_c0
+    shapes = (steps, batch, features), (3 * state, features + state), (3 * state,), of_state, of_state
+    found: Any = tuple(empty(s if wanted else (0,), dtype, x) for s, wanted in zip(shapes, want, strict=True))
+    grad_x, grad_weights, grad_bias, grad_h0, grad_c0 = found
     if library.is_fake(grad_x):
         return found
     if steps == 0 or batch == 0 or state == 0:
@@ -122,7 +99,7 @@ def backward(
             if wanted and grad_last is not None:
                 gradient[...] = grad_last[i]
         return found
-    dh, last, dc, dz = (None if g is None else contiguous(g) for g in given)
+    dh, *others = (None if g is None else contiguous(g) for g in given)
     cells, gates = contiguous(cells), contiguous(gates)
     grad_z = empty((steps, batch, 3 * state), dtype, x)
     launch = way(state, batch, dtype, False, library.device_index(x)) if steps <= MOST_STEPS else None
@@ -130,8 +107,7 @@ def backward(
         if dh is not None and dh is grad_h:
             dh = library.copy(dh)  # the steps add to it
         first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
-        of_h = weights[:, :state]
-        lltm_steps.backward(library, (dh, last, dc, dz), of_h, cells, gates, grad_z, *first, dtype)
+        lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
         sums, parts = grad_z, steps * batch
     else:
         parts = launch.parts
@@ -139,9 +115,7 @@ def backward(
         first = (grad_h0 if want_h else empty(of_state, dtype, x), grad_c0 if want_cell else empty(of_state, dtype, x))
         all_weights, counters = contiguous(weights), launch.counters(library, x)
         sizes = (steps, batch, state, features + state, parts, *launch.counts)
-        launch.kernel.launch_vouched(
-            dh, last, dc, dz, all_weights, gates, cells, grad_z, *first, sums, counters, *sizes
-        )
+        launch.kernel.launch_vouched(dh, *others, all_weights, gates, cells, grad_z, *first, sums, counters, *sizes)
     if want_bias:
         SUMS.launch_vouched(sums, grad_bias, parts, 3 * state)
     flat = grad_z.reshape((steps * batch, 3 * state))

@@ -60,11 +60,10 @@ def backward(
         )
         if t == 0:
             break
+        dh = of_h[t - 1] if made_h is None else made_h
         if made_h is None:
-            dh = of_h[t - 1]
             library.add_product(dh, dz[t], weights)
         else:
-            dh = made_h
             library.matmul_into(dz[t], weights, dh)
         dc = _sum(before, of_cells[t - 1])
     if grad_h0 is not None:

@@ -17,14 +17,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from .geometry import Rows
+from .geometry import MAX_BLOCK, Rows
 from .kernel import Kernel
 from .plans import CLUSTERS_SINCE, Plan, threads_for
 
-__all__ = ["Cut", "RowsPlan", "at_once", "cut_of"]
+__all__ = ["Cut", "RowsPlan", "at_once", "cut_of", "is_few"]
 
 SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # of generations that have less
+MOST_FOLDED = 2**15  # bytes of a row that a block's registers hold in place of a cluster's
 
 Some = TypeVar("Some", bound="RowsPlan")
 
@@ -132,6 +133,26 @@ class RowsPlan(Plan):
             return None
         return replace(self, min_blocks=min_blocks, stages=stages, shared=stages * stage + kept)
 
+    def one_a_block(self: Some, **others: Any) -> Some:
+        """The plan with no more than a row a block, and the same bits of it: few rows keep more multiprocessors busy so.
+
+        Args:
+            others: further fields.
+        """
+        return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
+
+    def fold(self: Some, row_bytes: int) -> Some:
+        """The plan with a cluster's blocks as one, which take a row in the same order and need not wait for each other; the plan
+        itself where a block has no room for them.
+
+        Args:
+            row_bytes: of a row, in registers.
+        """
+        threads = self.row_threads * self.cluster
+        if threads > MAX_BLOCK or row_bytes > MOST_FOLDED or self.row_threads % 32:
+            return self
+        return replace(self, block=threads, row_threads=threads, cluster=1, folded=self.cluster)
+
     @property
     def slice(self) -> int:
         """Elements of a row that a block holds at once."""
@@ -165,3 +186,12 @@ def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: in
     """
     types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
     return kernel.resident_blocks(types, device) // kernel.geometry.cluster
+
+
+def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
+    """Whether rows of n elements are few, to be cut so that a launch takes little time, not so that elements do.
+
+    Args:
+        most: rows, and elements of all of them.
+    """
+    return rows <= most[0] and rows * n <= most[1]

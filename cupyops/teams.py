@@ -6,10 +6,12 @@ be fewer of them than tiles, and they take turns: such a text goes through its t
 < tiles; tile += teams)``. Its parameters ``tiles``, ``teams`` and ``blocks`` are :attr:`TeamLaunch.counts`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from .arrays import ArrayLibrary
+from .errors import LaunchError
 from .geometry import Rows
 from .kernel import Kernel
 from .plans import Plan
@@ -32,6 +34,7 @@ class TeamPlan(Plan):
 
     launch_only = frozenset({"cluster"})
     most_groups: ClassVar[int] = 1  # that a team can have
+    most_turns: ClassVar[int] = 1  # of a team all over the GPU at the rows, before another way is quicker
 
     cluster: int = 1
     team: int = 1
@@ -97,6 +100,27 @@ class TeamPlan(Plan):
         tiles = -(-count // self.tile)
         teams = tiles if self.team == 1 else min(tiles, at_once // self.team)
         return TeamLaunch(kernel, (tiles, teams, teams * self.cluster * self.team), tiles * self.rows)
+
+    def fitted(
+        self: Self, kernel_of: Callable[[Self], Kernel], dtype: str, count: int, device: int
+    ) -> "TeamLaunch | None":
+        """The launch for so many rows on a GPU, with as many of them a team as :meth:`for_rows` says; None if there is no room
+        for a team at once, or teams all over the GPU would have to take too many turns.
+
+        Args:
+            kernel_of: the kernel of such a plan.
+            dtype: what its ``scalar_t`` is.
+        """
+        types = {"scalar_t": dtype}
+        try:
+            plan = self.for_rows(count, kernel_of(self).resident_blocks(types, device))
+            kernel = kernel_of(plan)
+            blocks = kernel.resident_blocks(types, device)
+        except LaunchError:  # not one block or cluster fits
+            return None
+        if blocks < plan.cluster * plan.team or (plan.team > 1 and plan.turns(count, blocks) > plan.most_turns):
+            return None
+        return plan.launch(kernel, count, blocks)
 
 
 @dataclass(frozen=True, slots=True)

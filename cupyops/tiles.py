@@ -157,10 +157,10 @@ class TiledKernel:
         """The kernel for so many such rows, and ``columns`` and ``rows`` of the launch: :meth:`Tiles.sizes`."""
         return self._launch(dtype, rows, *widths)
 
-    def staying(self, dtype: str, rows: int, n: int, device: int) -> tuple[Kernel, tuple[int, int, int]]:
+    def staying(self, dtype: str, rows: int, n: int, device: int, few: int = 0) -> tuple[Kernel, tuple[int, int, int]]:
         """The kernel for so many rows of n elements on a GPU, and the launch in which its blocks stay:
-        :meth:`Tiles.staying`."""
-        return self._staying(dtype, rows, n, device)
+        :meth:`Tiles.staying`. Up to ``few`` rows are one part, as :meth:`alone` cuts them: sums over them are whole."""
+        return self.alone(dtype, rows, n) if rows <= few else self._staying(dtype, rows, n, device)
 
     def alone(self, dtype: str, rows: int, n: int) -> tuple[Kernel, tuple[int, int, int]]:
         """The same for a few rows, whose blocks are cut by :meth:`Tiles.alone`: the rows are one part."""

@@ -14,11 +14,9 @@ from cupyops.layer_norm_plan import (
     backward_columns,
     backward_plan,
     backward_rows,
-    few_rows_backward,
-    few_rows_forward,
     forward_plan,
-    is_few,
 )
+from cupyops.rows import is_few
 
 LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
 CAPABILITIES = (70, 80, 90, 120)
@@ -34,12 +32,13 @@ def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
             found.append((n, backward_plan(n, dtype, weight_bytes, capability, grad_sum=True)))
             for result_bytes in (2, 4, 8):
                 found.append((n, forward_plan(n, dtype, size, weight_bytes, capability, result_bytes)))
-                found.append((n, few_rows_forward(found[-1][1], n, weight_bytes)))
+                found.append((n, found[-1][1].few_rows_forward(n, weight_bytes)))
                 for more in (False, True):
                     row = n, dtype, weight_bytes, capability, result_bytes
                     plan = backward_plan(*row, grad_sum=more)
-                    found += [(n, plan), (n, few_rows_backward(plan, n, dtype))]
-                    found += [(n, backward_rows(*row, grad_sum=more, weighted=weighted)) for weighted in (False, True)]
+                    found += [(n, plan), (n, plan.few_rows_backward(n, dtype))]
+                    found.append((n, backward_rows(*row, grad_sum=more)))
+                    found.append((n, backward_rows(n, dtype, 0, capability, result_bytes, grad_sum=more)))
         found.append((n, backward_columns(n, dtype)))
     return found
 
@@ -90,14 +89,14 @@ def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
     for n in LENGTHS:
         for capability in (80, 90):
             many = backward_plan(n, dtype, size, capability)
-            few = few_rows_backward(many, n, dtype)
+            few = many.few_rows_backward(n, dtype)
             if many.kind == "streaming":
                 continue
             assert (few.lanes, few.vectors, few.full) == (many.lanes, many.vectors, many.full)
             assert few.row_threads * few.cluster == many.row_threads * many.cluster
             assert few.cluster * few.folded == many.cluster
             forward = forward_plan(n, dtype, size, size, capability, size)
-            few = few_rows_forward(forward, n, size)
+            few = forward.few_rows_forward(n, size)
             assert (few.lanes, few.vectors, few.full) == (forward.lanes, forward.vectors, forward.full)
             assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
 
@@ -114,7 +113,7 @@ def test_few_rows_are_few_elements_and_few_of_them() -> None:
 def test_strips_are_powers_of_2_and_wide_in_large_blocks() -> None:
     for dtype, capability in itertools.product(("float16", "float32", "float64"), (75, 90)):
         for n in LENGTHS:
-            few = few_rows_backward(backward_plan(n, dtype, DTYPES[dtype].itemsize, capability), n, dtype)
+            few = backward_plan(n, dtype, DTYPES[dtype].itemsize, capability).few_rows_backward(n, dtype)
             assert few.width & (few.width - 1) == 0
             assert 4 <= few.width <= 32
             assert few.block % few.width == 0

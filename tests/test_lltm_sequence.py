@@ -45,7 +45,8 @@ def taking(plan: Plan | MatrixPlan | None) -> Callable[..., TeamLaunch | None]:
         if plan is None or (isinstance(plan, MatrixPlan) and dtype == "float32"):
             return None  # it goes by steps
         one = replace(plan, backward=not forward)
-        launch: TeamLaunch = one.launch(body.kernel_of(one, dtype), batch, body.at_once(one, dtype, device))
+        kernel = body.kernel_of(one, dtype)
+        launch: TeamLaunch = one.launch(kernel, batch, kernel.resident_blocks({"scalar_t": dtype}, device))
         return launch
 
     return way

@@ -41,3 +41,14 @@ def test_stages_take_the_room_that_there_is() -> None:
     assert less is not None
     assert (less.min_blocks, less.stages) == (1, 1)
     assert plan.staged(16, 16, 120) is None
+
+
+def test_few_rows_are_cut_apart_and_a_cluster_is_folded_where_a_block_has_room() -> None:
+    many = RowsPlan(256, 64, 4, 2, rows_each=2, min_blocks=3)
+    few = many.one_a_block(aligned_apart=True)
+    assert (few.block, few.row_threads, few.rows_each, few.min_blocks, few.aligned_apart) == (64, 64, 1, 1, True)
+    cluster = RowsPlan(128, 128, 4, 2, cluster=8)
+    folded = cluster.fold(2**15)
+    assert (folded.block, folded.row_threads, folded.cluster, folded.folded) == (1024, 1024, 1, 8)
+    assert cluster.fold(2**15 + 1) == cluster
+    assert RowsPlan(256, 256, 4, 2, cluster=8).fold(2**10).cluster == 8, "more threads than a block has"

@@ -95,6 +95,24 @@ def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: tor
         assert error <= 4 * torch.finfo(dtype).eps
 
 
+def test_few_rows_declare_the_kernels_of_many() -> None:
+    """For who compiles ahead, and calls the operators on a few rows to say of which length."""
+    module, plans = sys.modules["cupyops.layer_norm"], importlib.import_module("cupyops.layer_norm_plan")
+    for n, want_x in ((1016, True), (1032, False), (40_008, True)):
+        x, weight = torch.randn(2, n, requires_grad=want_x), torch.randn(n, requires_grad=True)
+        layer_norm(x, n, weight).sum().backward()
+        many = backward_plan(n, "float32", 4, 90)
+        streams = many.kind == "streaming"
+        backward = plans.backward_columns(n, "float32") if streams or not want_x else many
+        for kernel_of, arguments in (
+            (module.forward_kernel, (forward_plan(n, "float32", 4, 4, 90, 4), "float32", False)),
+            (module.backward_kernel, (backward, "float32", want_x and not streams, True, False)),
+        ):
+            misses = kernel_of.cache_info().misses
+            kernel_of(*arguments)
+            assert kernel_of.cache_info().misses == misses, (n, kernel_of)
+
+
 def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["cupyops.layer_norm"]
     few = remembered("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)

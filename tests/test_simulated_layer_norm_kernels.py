@@ -13,7 +13,7 @@ from torch import Tensor
 
 import cupyops
 from cupyops.layer_norm import COLUMN_SUMS, backward_kernel, forward_kernel
-from cupyops.layer_norm_plan import Plan, few_rows_backward, few_rows_forward
+from cupyops.layer_norm_plan import Plan
 
 pytestmark = pytest.mark.simulator
 
@@ -224,7 +224,7 @@ def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
 def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     x, residual = ((torch.randn(rows_of(way), way.n) + 1).to(way.dtype) for _ in range(2))
     weight, bias = way.columns
-    few = replace(way, plan=few_rows_forward(way.plan, way.n, weight.itemsize))
+    few = replace(way, plan=way.plan.few_rows_forward(way.n, weight.itemsize))
     assert few.plan.affine_held
     for of in ((x, None, weight, bias), (x, residual, weight, None), (x, None, None, bias)):
         for off in (-1, 2):
@@ -485,7 +485,7 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
     g, x, grad_sum = ((torch.randn(5, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
     weight, _ = way.columns
     stats, _, *sums = exact_gradients(way, g, x, weight)
-    few = replace(way, plan=few_rows_backward(way.plan, way.n, way.name))
+    few = replace(way, plan=way.plan.few_rows_backward(way.n, way.name))
     assert few.plan.kind == "apart"
     for more in (None, grad_sum):
         got, *found = run_apart(few, g, x, stats, weight, more)

@@ -14,7 +14,7 @@ import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.lltm import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
 from cupyops.lltm_plan import MatrixPlan, Plan
-from cupyops.lltm_sequence import at_once, kernel_of
+from cupyops.lltm_sequence import kernel_of
 from cupyops.teams import TeamLaunch
 from cupyops.tiles import THREADS
 
@@ -330,7 +330,8 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
     # As many blocks as two teams on matrix units have, though the simulator would start fewer.
     enough = 2 * plan.team if isinstance(plan, MatrixPlan) else 0
-    return plan.launch(kernel_of(plan, dtype), batch, max(at_once(plan, dtype, -1), enough))
+    kernel = kernel_of(plan, dtype)
+    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, -1), enough))
 
 
 @EACH_WAY

@@ -49,6 +49,8 @@ def test_blocks_of_a_few_rows_have_all_of_them(rows: int, turns: int, n: int) ->
     assert down == THREADS // abreast  # one block down
     assert -(-rows // down) <= turns
     assert kernel is ADD_ONE.alone("float32", 1, n)[0]
+    assert ADD_ONE.staying("float32", rows, n, -1, few=rows) == ADD_ONE.alone("float32", rows, n)
+    assert ADD_ONE.staying("float32", rows, n, -1, few=rows - 1) == ADD_ONE.staying("float32", rows, n, -1)
 
 
 def test_one_kernel_for_each_way_to_cut() -> None:
