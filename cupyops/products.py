@@ -83,7 +83,9 @@ class Apart(NamedTuple):
         return k >= self.least_k and self.least <= elements <= self.most
 
 
-LEAST_APART_K = 1024  # columns of x below which no table is looked at
+# Columns and rows of x below which no table is looked at; of fewer rows the library makes products of vectors, with a bias as
+# quickly as without.
+LEAST_APART_K, LEAST_APART_ROWS = 1024, 16
 
 
 def product_apart(
@@ -94,8 +96,9 @@ def product_apart(
     ``otherwise`` of :func:`product_body` has them."""
     if dtype != "float32" or bias is None or k < LEAST_APART_K or library.is_fake(x):
         return None
-    elements = library.size(x) // k * n
-    if not any(line.takes(elements, k) for line in table[library.tf32()]):
+    rows = library.size(x) // k
+    elements = rows * n
+    if rows < LEAST_APART_ROWS or not any(line.takes(elements, k) for line in table[library.tf32()]):
         return None
     if library.device_index(bias) != library.device_index(x):
         return None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cupyops.columns import SUMS, column_cut
-from cupyops.linear_plan import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, bias_gradient_pays, narrow_plan
+from cupyops.linear_plan import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, narrow_plan
 from cupyops.products import LEAST_APART_K
 
 SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
@@ -140,8 +140,3 @@ def test_the_bias_is_apart_where_that_was_faster(tf32: bool, faster: list[Any], 
         for m, n, k in shapes:
             assert (k >= LEAST_APART_K and any(line.takes(m * n, k) for line in APART[tf32])) is wanted, (m, n, k)
     assert min(line.least_k for lines in APART.values() for line in lines) >= LEAST_APART_K
-
-
-def test_a_gradient_of_a_bias_pays_from_so_many_elements_on() -> None:
-    assert bias_gradient_pays(16_384, 768)
-    assert not bias_gradient_pays(16, 3072)

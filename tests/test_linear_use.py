@@ -1,6 +1,7 @@
 """linear and linear_gelu as they are used: modules, PyTorch's machinery, determinism, sizes beyond 32 bits."""
 
 import copy
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -60,6 +61,29 @@ def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytes
         assert "linear_function" not in type(linear(x, weight, bias.detach()).grad_fn).__name__
     assert "linear_function" in nodes[0]
     assert "linear_function" not in nodes[1]
+
+
+def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whatever is out of the ordinary by the body that says what is wrong."""
+    module = sys.modules["cupyops.torch.linear"]
+    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", 2**40)
+    asked: list[tuple[Tensor, ...]] = []
+    monkeypatch.setattr(module, "linear_by_library", lambda *operands: asked.append(operands))
+    x, weight, bias = operands(6, 8, 4, torch.float32, "cpu")
+    record = module._record_linear
+    for leading in ((6,), (2, 3), (1, 6)):
+        assert alike(record(None, x.view(*leading, 4), weight, bias), F.linear(x.view(*leading, 4), weight, bias))
+    assert alike(record(None, x[0], weight, bias), F.linear(x[0], weight, bias))
+    assert not asked
+    others = [
+        *((x, weight, None), (x, weight, bias[:1]), (x, weight, bias[:, None]), (x, weight[0], bias)),
+        *((x.double(), weight, bias), (x, weight, bias.double()), (x[:, :3], weight, bias)),
+        tuple(t.detach().int() for t in (x, weight, bias)),
+        (x[:, :1], torch.ones(2**16 + 1, 1), torch.ones(2**16 + 1)),
+    ]
+    for inputs in others:
+        assert record(None, *inputs) is None
+    assert len(asked) == len(others)
 
 
 @BOTH

@@ -142,6 +142,7 @@ def test_all_else_is_asked_for_where_nobody_takes_few_rows() -> None:
 
 def test_products_that_are_made_apart_from_their_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_APART_K", 5)
+    monkeypatch.setattr(products, "LEAST_APART_ROWS", 3)
     table = {False: (Apart(5, 18, 18), Apart(9, 36, 2**63)), True: (Apart(4, 1, 2**63),)}
     bias = torch.ones(6)
 
@@ -151,9 +152,9 @@ def test_products_that_are_made_apart_from_their_bias(monkeypatch: pytest.Monkey
         assert z is None or (torch.equal(z, torch.full((m, 1, 6), float(k))) and z.is_contiguous())
         return z is not None
 
-    assert [apart(m, k) for m, k in ((3, 5), (3, 4), (2, 5), (4, 5), (6, 9), (3, 9), (7, 9), (5, 9), (3, 0))] == [
-        *(True, False, False, False, True, True, True, False, False)
-    ]
+    assert [
+        apart(m, k) for m, k in ((3, 5), (3, 4), (2, 5), (4, 5), (6, 9), (3, 9), (7, 9), (5, 9), (3, 0), (2, 9))
+    ] == [*(True, False, False, False, True, True, True, False, False, False)]
     assert not apart(3, 5, None)
     assert not apart(3, 5, bias.double(), dtype=torch.float64)
     assert not apart(3, 5, bias.to("meta"), device="meta")

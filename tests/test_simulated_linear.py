@@ -131,6 +131,7 @@ def test_alignment_of_a_bias_on_the_way_does_not_change_a_bit(at: tuple[int, int
 def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((20, 64), (24, 64), (24,)))
@@ -170,6 +171,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the library's addition in place: to a result of its own, of any leading dimensions."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
     asked, whole = [], products.product_apart
     monkeypatch.setattr(linear_module, "product_apart", lambda *a: asked.append(whole(*a)) or asked[-1])
@@ -184,6 +186,7 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
     torch.testing.assert_close(torch.from_numpy(y), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
     leaves = [t.requires_grad_() for t in (x, weight, bias)]
     asked.clear()
+    monkeypatch.setattr(sys.modules["cupyops.torch.linear"], "SMALL_WEIGHT", 0)
     found = torch.autograd.grad(linear(*leaves).square().sum(), leaves)
     assert asked.pop() is not None, "with PyTorch's own gradient, too"
     wanted = torch.autograd.grad(torch.nn.functional.linear(*leaves).square().sum(), leaves)
@@ -193,6 +196,7 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
 
 def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
+    monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
     monkeypatch.setattr(linear_plan, "APART", {False: (Apart(1, 0, 2**63),)})
     x, weight, bias = torch.ones(20, 64), torch.ones(24, 64), torch.ones(24)
     for inputs, words in (

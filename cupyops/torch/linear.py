@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import linear_plan
 from ..linear import backward as linear_backward_body
 from ..linear import by_library as linear_by_library
 from ..linear import forward as linear_body
 from ..linear_gelu import backward as linear_gelu_backward_body
 from ..linear_gelu import forward as linear_gelu_body
-from ..linear_plan import bias_gradient_pays
 from . import onnx_translations, references
 from .gelu import gelu_backward_operator
 from .operator import Operator
@@ -78,13 +79,25 @@ def _linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None,
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     """The gradient of the bias is what we have to offer; where it is not wanted, or soon summed up, PyTorch's own node
     costs a call less."""
-    if bias is not None and bias.requires_grad:
-        # The rows of x by its elements, which are had sooner than a part of its shape.
-        n = bias.numel()
-        if bias_gradient_pays(x.numel() * n // (weight.numel() or 1), n):
-            return apply(x, weight, bias)
+    if bias is None:
+        return linear_by_library(x, weight, bias)
+    n, of_weight = bias.numel(), weight.numel()
+    # M·N by the elements, which are had sooner than parts of shapes.
+    if of_weight and bias.requires_grad and x.numel() * n * n >= linear_plan.LEAST_GRADIENT * of_weight:
+        return apply(x, weight, bias)
+    # What a small layer is, with nothing left to ask: on the host, each microsecond of it shows.
+    dtype = x.dtype
+    if of_weight <= SMALL_WEIGHT and dtype in _FLOATING and weight.dtype is dtype and bias.dtype is dtype:
+        try:
+            if weight.dim() == 2 and bias.dim() == 1 and weight.size(0) == n:
+                return F.linear(x, weight, bias)
+        except RuntimeError:
+            pass
     return linear_by_library(x, weight, bias)
 
+
+_FLOATING = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+SMALL_WEIGHT = 2**16  # elements
 
 _linear = Operator(
     "cupyops::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
