@@ -328,6 +328,9 @@ KNOWN: dict[tuple[str, str], str] = {
         "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
         "arrival, and the end of a tile takes several"
     ),
+    ("layer_norm_backward_apart", "address in a strip cut to 32 bits"): (
+        "strips are of few rows, which have no more than 2^22 elements; what is written in 64 bits stays right if more are few one day"
+    ),
     ("layer_norm_forward_wide", "stage not waited for"): (
         "in the simulator a copy has come as soon as it is asked for, and each warp asks for what it takes itself"
     ),
