@@ -310,7 +310,7 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
     grad_h, grad_c = (VIEWS[view](batch, state, dtype) for view in (h_view, c_view))
     grad_gates = torch.randn(batch, 3 * state) if wanted == 31 else None
     want = [bool(wanted >> i & 1) for i in range(5)]
-    found = cell.backward(grad_h, grad_c, grad_gates, x, weights, old_h, new_c, gates, None, *want, False)
+    found = cell.backward(grad_h, grad_c, grad_gates, x, weights, old_h, new_c, gates, None, *want)
     zeros = torch.zeros(batch, state)
     dz, dc = unit_back(gates, new_c, *(zeros if g is None else g for g in (grad_h, grad_c)))
     dz = dz if grad_gates is None else dz + grad_gates.double()
