@@ -181,6 +181,7 @@ class CupyLibrary:
             return x.copy()
 
     def tf32(self) -> bool:
+        # As CuPy reads it; its other switch is no public one.
         return os.environ.get("CUPY_TF32") == "1"
 
 

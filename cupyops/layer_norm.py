@@ -150,10 +150,9 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = library.device_index(x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
+    # Declared though rows are few, too: who compiles ahead calls on a few rows.
     kernel = forward_kernel(plan, dtype, residual is not None)
-    if is_few(
-        rows, n, layer_norm_plan.FEW_FORWARD
-    ):  # the kernel for many is declared all the same, for who compiles ahead
+    if is_few(rows, n, layer_norm_plan.FEW_FORWARD):
         plan = plan.few_rows_forward(n, size["weight_t"])
         kernel = forward_kernel(plan, dtype, residual is not None)
     if plan.kind == "wide":
@@ -220,7 +219,7 @@ def _backward(
     more = more and want_x
     many = plan if want_x else backward_columns(n, dtype)
     few = want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD)
-    if few:
+    if few:  # as in the forward
         backward_kernel(many, dtype, want_x, want_affine, more)
     plan = plan.few_rows_backward(n, dtype) if few else many
     if plan.kind == "apart":

@@ -192,7 +192,7 @@ def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -
 #   TF32      8192 x 4096 x 4096   896, 957     8192 x 8192 x 8192   3332, 3537    4096 x 4096 x 4096   392, 375
 #             128 x 256 x 4096    12.1, 28.2    32 x 1024 x 8192     18.0, 31.7    64 x 4096 x 8192    48.4, 42.6
 #   float32   16 x 4096 x 4096    51.2, 97.4    256 x 1024 x 1024    25.0, 34.8    64 x 256 x 8192     19.6, 51.7
-#             128 x 1024 x 4096   39.7, 95.9    256 x 4096 x 4096     a quarter    2048 x 1024 x 4096  1 % longer
+#             128 x 1024 x 4096   39.7, 95.9    256 x 4096 x 4096     183, 234    2048 x 1024 x 4096   366, 364
 APART = {
     False: (Apart(least_k=4096, least=2**13, most=2**20), Apart(least_k=1024, least=2**15, most=2**19)),
     True: (

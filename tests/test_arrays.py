@@ -266,3 +266,19 @@ def test_bfloat16_without_its_package_says_what_installs_it(monkeypatch: pytest.
     with pytest.raises(MissingDependencyError, match="needs ml_dtypes. Install it with: pip install ml_dtypes$"):
         numpy_dtype("bfloat16")
     numpy_dtype("float16")
+
+
+def test_whether_products_may_be_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = torch.backends.cuda.matmul
+    library, before = LIBRARIES[torch.Tensor], matmul.allow_tf32
+    try:
+        for allowed in (True, False):
+            matmul.allow_tf32 = allowed
+            assert library.tf32() is allowed
+    finally:
+        matmul.allow_tf32 = before
+    for said, allowed in (("1", True), ("0", False)):
+        monkeypatch.setenv("CUPY_TF32", said)
+        assert CupyLibrary().tf32() is allowed
+    monkeypatch.delenv("CUPY_TF32")
+    assert CupyLibrary().tf32() is False
