@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cupyops.arrays import LIBRARIES
+from cupyops.errors import LaunchError
 from cupyops.teams import TeamPlan
 
 TEXT = """
@@ -69,3 +70,24 @@ def test_a_launch(plan: Cut, count: int, counts: tuple[int, int, int], turns: in
     else:
         assert (counters.dtype, counters.shape) == (torch.int32, (counts[0],))
         assert not counters.any()
+
+
+def test_a_launch_that_fits_and_ones_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the simulator, which has room for four blocks, or four clusters."""
+
+    def fitted(plan: Cut, count: int) -> tuple[int, int, int] | None:
+        launch = plan.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, -1)
+        return launch and launch.counts
+
+    assert fitted(Cut(3, team=2), 16) == (2, 2, 4)
+    assert fitted(Cut(3, team=2), 17) is None, "it would take two turns"
+    assert fitted(Cut(3, team=5), 1) is None, "it has no room for one team"
+    assert fitted(Cut(3, cluster=2), 100) == (13, 13, 26)
+    monkeypatch.setattr(Cut, "most_turns", 2)
+    assert fitted(Cut(3, team=2), 17) == (3, 2, 4)
+
+    def refused(*_: object) -> int:
+        raise LaunchError("no cluster fits")
+
+    monkeypatch.setattr("cupyops.kernel.Kernel.resident_blocks", refused)
+    assert fitted(Cut(3, cluster=2), 100) is None
