@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import expected, nearest
 from ..simulator import host
-from . import check_layouts, check_machinery, check_running, check_values
+from . import check_layouts, check_machinery, check_roads, check_running, check_values
 from .check_registry import LANES, Check, Fault, Skip
 from .check_subject import Subject, first_line
 from .operator import Operator
@@ -35,6 +35,7 @@ CHECKS: dict[str, Check] = {
         check_values.gradients,
         check_values.gradcheck,
         check_values.gradgradcheck,
+        check_roads.derivatives,
         check_values.subsets,
         check_layouts.strides,
         check_layouts.misaligned,
@@ -42,10 +43,13 @@ CHECKS: dict[str, Check] = {
         check_layouts.empties,
         check_layouts.sizes,
         check_machinery.fakes,
+        check_machinery.differentiable,
+        check_machinery.defaults,
         check_machinery.compile_static,
         check_machinery.compile_dynamic,
         check_machinery.export,
         check_machinery.torch_func,
+        check_roads.transforms,
         check_machinery.vmap,
         check_machinery.autocast,
         check_machinery.opcheck,
@@ -247,7 +251,8 @@ def checks_for(op: Any) -> list[str]:
     gradients where the schema has none to give."""
     arguments = operator_of(op, "checks_for").op._schema.arguments
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
-    of_gradients = ("gradients", "gradcheck", "gradgradcheck", "subsets", "gradient_strides", "torch_func", "vmap")
+    of_gradients = {"gradients", "gradcheck", "gradgradcheck", "derivatives", "subsets", "gradient_strides"}
+    of_gradients |= {"differentiable", "torch_func", "transforms", "vmap"}
     return [name for name in CHECKS if not (mutates and name in of_gradients)]
 
 

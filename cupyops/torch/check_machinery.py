@@ -13,7 +13,10 @@ from .check_registry import Fault, Skip, check
 from .check_subject import Subject, first_line, quiet
 from .check_values import target
 
-__all__ = ["autocast", "compile_dynamic", "compile_static", "export", "fakes", "opcheck", "torch_func", "vmap"]
+__all__ = [
+    *("autocast", "compile_dynamic", "compile_static", "defaults", "differentiable"),
+    *("export", "fakes", "opcheck", "torch_func", "vmap"),
+]
 
 _ON_FAKES = (
     "The body runs on tensors without memory, too: no .item(), .tolist(), data_ptr() or branch on values in it; shapes "
@@ -96,6 +99,78 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
 def _backends(subject: Subject) -> list[str]:
     """Inductor is what users have; without a GPU it needs a C++ compiler and a minute, and adds nothing."""
     return ["aot_eager", "inductor"] if subject.lane == "cuda" else ["aot_eager"]
+
+
+def _left_out(subject: Subject, args: Arguments) -> Arguments:
+    """The arguments without the last ones that have their default."""
+    count = len(args)
+    while count and _at_default(subject.schema[count - 1], args[count - 1]):
+        count -= 1
+    return args[:count]
+
+
+def _at_default(argument: Any, value: Any) -> bool:
+    return argument.has_default_value() and not isinstance(value, Tensor) and value == argument.default_value
+
+
+@check(
+    "PyTorch's dispatcher leaves out arguments that have their default: a Function takes as many as come, and gives as many "
+    "gradients as ctx.needs_input_grad has entries.",
+    needs=("fakes", "gradients"),
+)
+def defaults(subject: Subject) -> str:
+    """Arguments that have their default may be left out: of the operator, of torch.ops, in a compiled program."""
+    tried = 0
+    for dtype, args in subject.each:
+        short = _left_out(subject, args)
+        if len(short) == len(args):
+            continue
+        ways: dict[str, tuple[Arguments, Any]] = {
+            "torch.ops, all arguments given": (args, subject.op.op),
+            "torch.ops": (short, subject.op.op),
+            "the operator": (short, subject.op.call),
+        }
+        if not tried:
+            ways["compiled by aot_eager"] = short, _compile(subject, short, False, "aot_eager")[0]
+        right = subject.results(fresh(args))
+        for what, (given, function) in ways.items():
+            words = f"{dtype}, {what}, with the default of {', '.join(a.name for a in subject.schema[len(short) :])}"
+            try:
+                with quiet():
+                    got = subject.results(fresh(given), function)
+            except Exception as error:
+                raise Fault(f"{words}: {first_line(error)}") from error
+            assert_close(words, got, right, than="of the operator with all arguments it is")
+            tried += 1
+    if not tried:
+        raise Skip("no sample has its last argument at a default")
+    return subject.told(tried, "calls")
+
+
+@check(
+    "Reference and gradient have to agree on it: detach in the reference what ctx.mark_non_differentiable names, and take "
+    "in the backward the gradient of every other result.",
+    needs=("gradients",),
+)
+def differentiable(subject: Subject) -> str:
+    """The same results take gradients, called plainly and through torch.ops."""
+    subject.need_gradients(subject.samples[0])
+    for args in subject.samples:
+        leaves = [
+            x.detach().clone().requires_grad_(i in subject.wanted(args)) if isinstance(x, Tensor) else x
+            for i, x in enumerate(args)
+        ]
+        with torch.enable_grad():
+            plainly, through = (
+                [y.requires_grad for y in subject.call(leaves, function)] for function in (None, subject.op.op)
+            )
+        for k, (one, other) in enumerate(zip(plainly, through, strict=True)):
+            if one != other:
+                raise Fault(
+                    f"output {k} {'takes' if one else 'takes no'} gradient where the operator is called plainly, and "
+                    f"{'takes one' if other else 'none'} through torch.ops"
+                )
+    return f"{len(subject.samples)} samples"
 
 
 @check(

@@ -147,12 +147,16 @@ class Subject:
         return ""
 
     @property
-    def one_each(self) -> list[Variant]:
-        """The first sample of each dtype. In the reference's lane, of the wide ones alone where there are any: PyTorch's own
+    def each(self) -> list[Variant]:
+        """Every sample of each dtype. In the reference's lane, of the wide ones alone where there are any: PyTorch's own
         results in 16 bits depend on layout and on how a gradient is come by."""
-        first = list({name: (name, args) for name, args in reversed(self.variants)}.values())[::-1]
-        wide = [(name, args) for name, args in first if name in ("float32", "float64")]
-        return wide if wide and not self.kernels else first
+        wide = [(name, args) for name, args in self.variants if name in ("float32", "float64")]
+        return wide if wide and not self.kernels else self.variants
+
+    @property
+    def one_each(self) -> list[Variant]:
+        """The first sample of each dtype, of :attr:`each`."""
+        return list({name: (name, args) for name, args in reversed(self.each)}.values())[::-1]
 
     def of_dtype(self, name: str) -> list[Arguments]:
         """The samples in a dtype.
