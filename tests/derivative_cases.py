@@ -64,9 +64,17 @@ def as_tuple(found: Any) -> tuple[Tensor, ...]:
 # PyTorch's own
 
 
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """By its formula: the third derivative of PyTorch's operator is not that of the second, whose statistics it takes for
+    constants."""
+    centered = x - x.mean(-1, keepdim=True)
+    y = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
+    return y if weight is None or bias is None else y * weight + bias
+
+
 def _add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     s = x + residual
-    return F.layer_norm(s, s.shape[-1:], weight, bias), s
+    return layer_norm(s, weight, bias), s
 
 
 def _lltm_step(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,13 +191,13 @@ CASES = [
             lambda x: library.gelu(x, "tanh")),
     Derived("gelu_backward", bridge.gelu_backward, torch.ops.aten.gelu_backward, (X, X),
             lambda g, x: library.gelu_backward(g, x, "none")),
-    Derived("layer_norm", lambda x: bridge.layer_norm(x, (4,)), lambda x: F.layer_norm(x, (4,)), (X,),
+    Derived("layer_norm", lambda x: bridge.layer_norm(x, (4,)), layer_norm, (X,),
             lambda x: library.layer_norm(x, None, None, [4], 1e-5)[0]),
     Derived("layer_norm_weight_bias", lambda x, w, b: bridge.layer_norm(x, (4,), w, b),
-            lambda x, w, b: F.layer_norm(x, (4,), w, b), (X, ROW, ROW),
+            layer_norm, (X, ROW, ROW),
             lambda x, w, b: library.layer_norm(x, w, b, [4], 1e-5)[0]),
     Derived("layer_norm_inference", lambda x, w, b: _layer_norm_inference(x, w, b, [4], 1e-5),
-            lambda x, w, b: F.layer_norm(x, (4,), w, b), (X, ROW, ROW),
+            layer_norm, (X, ROW, ROW),
             lambda x, w, b: library.layer_norm_inference(x, w, b, [4], 1e-5)),
     Derived("add_layer_norm", lambda x, r, w, b: bridge.add_layer_norm(x, r, (4,), w, b), _add_layer_norm,
             (X, X, ROW, ROW), lambda x, r, w, b: library.add_layer_norm(x, r, w, b, [4], 1e-5)[:2]),

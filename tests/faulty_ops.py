@@ -292,13 +292,72 @@ def otherwise_when_compiled(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any
     return (grad_x * 1.5 if torch.compiler.is_compiling() else grad_x), grad_w
 
 
-def differentiated_inside(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """Autograd within autograd, which transforms do not know."""
-    again = torch.is_grad_enabled()
-    x, w = (t if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors)
-    with torch.enable_grad():
-        y = reference(x, w, ctx.factor)
-    return torch.autograd.grad(y, (x, w), grad_y, create_graph=again)
+def differentiated_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    """Where somebody differentiates the gradient, autograd of the reference by what was saved. That leads on to x and w by
+    grad_y, too, if grad_y was made of them."""
+    x, w = ctx.saved_tensors
+    if (
+        not torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or not (x.requires_grad and w.requires_grad)
+    ):
+        return gradient(grad_y, x, w, ctx.factor)
+    return torch.autograd.grad(reference(x, w, ctx.factor), (x, w), grad_y, create_graph=True)
+
+
+def save_on_ctx(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.x, ctx.w, ctx.factor = inputs
+
+
+def from_ctx(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    return gradient(grad_y, ctx.x, ctx.w, ctx.factor)
+
+
+def wrong_at_a_quarter(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    """As a backward that takes another number where it is not told of it."""
+    return gradient(grad_y, *ctx.saved_tensors, 1.0 if ctx.factor == 0.25 else ctx.factor)
+
+
+def only_factors_are_made_contiguous(x: Tensor, w: Tensor, factor: float) -> Tensor:
+    """As if factor = 0 had a kernel of its own, which takes x alone."""
+    return body(x, w, factor) if factor else without_contiguous(x, w, factor)
+
+
+@dataclass
+class OtherDefault(Mix):
+    """A way into the operator of its own, whose default is another than the schema's."""
+
+    schema: str = "(Tensor x, Tensor w, float factor=0.5) -> Tensor"
+
+    def operator(self) -> Operator:
+        op = super().operator()
+        call = op.call
+        op.call = lambda x, w, factor=1.0: call(x, w, factor)
+        return op
+
+
+def marked_in_the_function_alone() -> Operator:
+    """The Function says that its second result takes no gradient, and the reference does not."""
+
+    def both(x: Tensor, w: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        return reference(x, w, factor), x * w
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(x, w, factor):  # type: ignore[no-untyped-def]
+            return both(x, w, factor)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+            save(ctx, inputs, output[0])
+            ctx.mark_non_differentiable(output[1])
+
+        @staticmethod
+        def backward(ctx, grad_y, _):  # type: ignore[no-untyped-def]
+            return (*backward_reference(grad_y, *ctx.saved_tensors, ctx.factor), None)
+
+    schema = f"faulty::mix{next(_numbers)}(Tensor x, Tensor w, float factor) -> (Tensor y, Tensor z)"
+    return Operator(schema, Function, reference=both, elementwise=True)
 
 
 def on_the_default_stream(x: Tensor, w: Tensor, factor: float) -> Tensor:

@@ -64,6 +64,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(backward_body=faulty.wrong_gradient, reference=None),
         "Jacobian mismatch for output 0 with respect to input 1",
     ),
+    "a wrong gradient at a default, which no sample has": (
+        "gradients",
+        lambda: Mix(backward=faulty.wrong_at_a_quarter, schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor"),
+        r"float32: gradient of [xw]\[\d+, \d\] is .* Look at the backward's algebra",
+    ),
     "saves what it has computed": (
         "gradgradcheck",
         lambda: Mix(save=faulty.save_intermediates, backward=faulty.from_intermediates),
@@ -73,6 +78,17 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         "gradgradcheck",
         lambda: Mix(backward=faulty.launched_in_backward),
         "Let the backward call operators, not kernels",
+    ),
+    "differentiates what it has saved": (
+        "derivatives",
+        lambda: Mix(backward=faulty.differentiated_again),
+        "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and by autograd of "
+        "autograd of the reference it is .*; wrong, too: .*three times.* let it call an operator",
+    ),
+    "saves tensors on ctx": (
+        "transforms",
+        lambda: Mix(save=faulty.save_on_ctx, backward=faulty.from_ctx),
+        "torch.func.vjp, pulled when the transform has ended.* by ctx.save_for_backward, never on ctx",
     ),
     "forgets a gradient wanted alone": (
         "subsets",
@@ -88,6 +104,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         "strides",
         lambda: Mix(body=faulty.strided_unseen()),
         r"transposed: output\[\d+, \d\] is .*, and of a contiguous copy it is",
+    ),
+    "takes every tensor of the last sample for contiguous": (
+        "strides",
+        lambda: Mix(body=faulty.only_factors_are_made_contiguous),
+        "transposed: ValueError: mix: `x` must be contiguous",
     ),
     "takes every address for aligned": (
         "misaligned",
@@ -111,6 +132,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         "fakes",
         lambda: Mix(body=faulty.looks_at_values),
         r"on fake tensors: DataDependentOutputException.* no .item\(\)",
+    ),
+    "has another default than its schema": (
+        "defaults",
+        faulty.OtherDefault,
+        "float32, the operator, with the default of factor: output.*, and of the operator with all arguments it is",
     ),
     "goes another way when compiled": (
         "compile_static",
@@ -231,6 +257,11 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
 
     words = "policy None: output is bfloat16|off by|has dtype torch.bfloat16|output"
     assert_found(failing(Mix(reference=lowered).operator(), "reference"), "autocast", words)
+    assert_found(
+        failing(faulty.marked_in_the_function_alone(), "reference"),
+        "differentiable",
+        "output 1 takes a gradient where the operator is called plainly, and none through torch.ops",
+    )
 
 
 @pytest.mark.simulator
@@ -300,4 +331,4 @@ def test_the_shipped_operators_pass(name: str, lane: str) -> None:
 
 def test_every_check_has_a_fault_that_is_planted() -> None:
     planted = [name for name, _, _ in (*PLANTED.values(), *PLANTED_ON_A_GPU.values())]
-    assert {*planted, *ALONE, "second_device"} == set(CHECKS)
+    assert {*planted, *ALONE, "second_device", "differentiable"} == set(CHECKS)

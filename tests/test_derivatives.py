@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+import torch
+import torch.nn.functional as F
 from derivative_cases import CASES, Derived
 from torch import Tensor
 
@@ -49,6 +51,14 @@ def assert_right(road: Road, ours: Problem, reference: Problem) -> None:
         assert got.shape == right.shape
         off = float((got.detach() - right).abs().max())
         assert off <= allowed, f"by input {i}: {got.flatten()[:4].tolist()}, and it is {right.flatten()[:4].tolist()}"
+
+
+def test_the_formula_that_stands_for_layer_norm_is_pytorchs_up_to_the_second_derivative() -> None:
+    case = next(case for case in CASES if case.name == "layer_norm_weight_bias")
+    own = case.problem(lambda x, weight, bias: F.layer_norm(x, (4,), weight, bias), "cpu")
+    for order in (1, 2):
+        for x, right in zip(theirs(case.problem(case.theirs, "cpu"), order), theirs(own, order), strict=True):
+            torch.testing.assert_close(x, right)
 
 
 @EACH

@@ -32,7 +32,7 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
 def strides(subject: Subject) -> str:
     """Transposed, sliced, padded and expanded tensors give what contiguous copies of them give."""
     tried = 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         for name, changed in laid_out(args):
             _alike(subject, f"{dtype}, {name}", changed)
             tried += 1
@@ -50,7 +50,7 @@ def strides(subject: Subject) -> str:
 def misaligned(subject: Subject) -> str:
     """Tensors whose address is no multiple of 16 bytes give what aligned copies of them give."""
     tried = 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         _alike(subject, f"{dtype}, one element behind a multiple of 16 bytes", misaligned_all(args))
         tried += 1
     return subject.told(tried, "samples")
@@ -60,7 +60,7 @@ def misaligned(subject: Subject) -> str:
 def gradient_strides(subject: Subject) -> str:
     """Gradients with strides of 0 (as `y.sum()` gives) and transposed ones do what contiguous ones do."""
     tried = 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         ready = subject.need_gradients(args)
         kinds = {
             "gradients of stride 0": {n: torch.ones((), dtype=y.dtype, device=y.device).expand_as(y) for n, y in ready.items()},
@@ -92,7 +92,7 @@ def gradient_strides(subject: Subject) -> str:
 def empties(subject: Subject) -> str:
     """Tensors without elements give tensors without elements, or what the reference makes of them; with gradients."""
     tried = 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         if not lead_of(args).dim():
             continue
         none = subject.rows(args, 0)
@@ -118,7 +118,7 @@ def empties(subject: Subject) -> str:
 def sizes(subject: Subject) -> str:
     """One row, three, and numbers that no vector and no block divides give what the reference gives."""
     tried = 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         for count in (1, 3, 37, 1023):
             lead = lead_of(args)
             if count == 1023 and lead.dim() and lead.numel() > 64 * lead.shape[0]:

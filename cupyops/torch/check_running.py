@@ -33,7 +33,7 @@ def sanitizer(subject: Subject) -> str:
     cpu = torch.device("cpu")
     try:
         with simulator.simulate(sanitize=True), launches.recorded() as record:
-            for _dtype, args in subject.variants if subject.lane != "cuda" else subject.one_each:
+            for _dtype, args in subject.variants:
                 cut = _cut(subject, to_device(args, cpu))
                 subject.results(fresh(cut))
                 subject.results(misaligned_all(cut))
@@ -114,11 +114,11 @@ def guard_bands(subject: Subject) -> str:
 def determinism(subject: Subject) -> str:
     """The same arguments give the same bits, in outputs and gradients, every time."""
     runs = 100 if subject.lane == "cuda" else 10
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         first = subject.results(fresh(args))
         for run in range(1, runs):
             assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "in the first run it was")
-    return f"{runs} runs of {', '.join(name for name, _ in subject.one_each)}"
+    return f"{runs} runs of {subject.told(len(subject.each), 'samples')}"
 
 
 def _two_data(args: Arguments) -> Iterator[Arguments]:
@@ -233,7 +233,7 @@ def second_device(subject: Subject) -> str:
     if torch.cuda.device_count() < 2:
         raise Skip("there is one GPU")
     other = torch.device("cuda", 1 - subject.device.index if subject.device.index < 2 else 0)
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         with torch.cuda.device(subject.device):
             wanted = subject.results(fresh(args))
             got = subject.results(fresh(to_device(args, other)))
@@ -243,7 +243,7 @@ def second_device(subject: Subject) -> str:
             if x.device != other:
                 raise Fault(f"{dtype}: {name} is on {x.device}, and the inputs are on {other}")
         assert_same_bits(f"{dtype}, on {other}", got, wanted, f"on {subject.device} it is")
-    return subject.told(len(subject.one_each), "samples")
+    return subject.told(len(subject.each), "samples")
 
 
 @check(

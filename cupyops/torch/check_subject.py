@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import simulator
 from ..dtypes import FLOATS
+from ..errors import LaunchError
 from .check_inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
 from .check_registry import Skip
 from .operator import Operator
@@ -28,7 +29,8 @@ class Subject:
     """One operator in one lane.
 
     Attributes:
-        samples: arguments, on the lane's device.
+        samples: arguments, on the lane's device; behind those given, ones that have numbers at their defaults and
+            elsewhere, where none of those given has.
         tolerance: times what the values may be off.
         dtypes: names that the operator has to take; None: those of the floating ones that it does not refuse.
         schema: the operator's arguments, as PyTorch has them.
@@ -53,6 +55,8 @@ class Subject:
         self.dtypes = dtypes
         self.schema = op.op._schema.arguments
         self.refused: dict[str, str] = {}
+        with self.mode():
+            self.samples += self._about_defaults()
 
     # Where it runs
 
@@ -94,6 +98,29 @@ class Subject:
         floating ones."""
         floating = [i for i in tensors_in(args) if args[i].is_floating_point() and i not in self.mutated]
         return [i for i in floating if args[i].requires_grad] or floating
+
+    def _about_defaults(self) -> list[Arguments]:
+        """Of the first sample: one with all numbers at their defaults, and for each whose default all samples have one with
+        another number, as far as the operator takes them."""
+        first, found = self.samples[0], list[Arguments]()
+        defaults = {i: a.default_value for i, a in enumerate(self.schema) if isinstance(a.default_value, (int, float))}
+        usual = tuple(defaults.get(i, x) for i, x in enumerate(first))
+        if any(all(args[i] != value for args in self.samples) for i, value in defaults.items()) and self._takes(usual):
+            found.append(fresh(usual))
+        for i, value in defaults.items():
+            if all(args[i] == value for args in self.samples):
+                others = ((*first[:i], other, *first[i + 1 :]) for other in _near(value))
+                found += [fresh(args) for args in others if self._takes(args)][:1]
+        return found
+
+    def _takes(self, args: Arguments) -> bool:
+        """Whether the operator takes numbers that nobody has given it; a launch that goes wrong is for the checks."""
+        try:
+            for function in [self.op.call, *([self.reference] if self.op.reference is not None else [])]:
+                self.outputs(fresh(args), function)
+        except (*_REFUSALS, ArithmeticError, LookupError, RuntimeError) as error:
+            return isinstance(error, LaunchError)
+        return True
 
     @cached_property
     def variants(self) -> list[Variant]:
@@ -295,6 +322,13 @@ class Subject:
             name: torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
             for name, y in outputs.items()
         }
+
+
+def _near(value: float) -> list[Any]:
+    """Other numbers of a kind, of which an operator may take one."""
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
 
 
 def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:

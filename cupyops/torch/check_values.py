@@ -196,7 +196,7 @@ def gradients(subject: Subject) -> str:
 def special_values(subject: Subject) -> str:
     """NaN, infinities, zeros, subnormal and huge numbers give NaN, infinities and finite numbers where the reference does."""
     reference, tried = subject.reference, 0
-    for dtype, args in subject.one_each:
+    for dtype, args in subject.each:
         lead = lead_of(args)
         if not lead.is_floating_point() or not lead.numel():
             continue
