@@ -16,6 +16,7 @@ from ..expressions import Statement, inputs_of, parse, results_of
 from .arrays import TorchLibrary
 from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
+from .program_reference import elementwise_reference
 
 __all__ = ["Written", "elementwise"]
 
@@ -99,7 +100,8 @@ def elementwise(
             text,
             body_of(program_back, texts[1], wants=len(wrt) > 1),
             elementwise=True,
-            reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads)),
+            reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads))
+            or elementwise_reference(program_back, promoted),
         )
     made = Written(
         schema,

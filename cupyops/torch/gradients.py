@@ -5,6 +5,7 @@ gradient of the result ``y``; the name of an input or of a result is its value; 
 is asked for. A result whose gradient it does not take is not differentiable.
 """
 
+import contextlib
 import hashlib
 import inspect
 import re
@@ -19,6 +20,7 @@ from ..errors import expected, nearest
 
 __all__ = [
     "Backward",
+    "Context",
     "Gradient",
     "Schema",
     "declared",
@@ -26,6 +28,7 @@ __all__ = [
     "named_for_its_arguments",
     "of_reference",
     "refused",
+    "without_autocast",
 ]
 
 _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
@@ -112,6 +115,7 @@ class Backward:
         schema: of the gradient's operator.
         body: the function; a gradient that it gives as None has no elements.
         reference: the gradient of the forward's reference, or None where the function does not take all inputs.
+        refusal: why it has no gradient itself, where it has none.
     """
 
     def __init__(
@@ -127,6 +131,10 @@ class Backward:
         may_be_none = any(name.startswith("want_") for name in names) or any(schema.tensors[name] for name in wrt)
         self.body = _without_none(function, len(wrt)) if may_be_none else function
         self.reference = gradient_of(reference, schema, names, wrt)
+        self.refusal = "give the operator a reference, or an Operator with a gradient as its backward"
+        if reference is not None and self.reference is None:
+            lacking = ", ".join(f"`{x}`" for x in schema.types if x not in names and x not in schema.defaults)
+            self.refusal = f"have the backward take {lacking}, too, which the derivative of the reference is made of"
 
 
 def named_for_its_arguments(name: str, signature: str) -> str:
@@ -184,11 +192,10 @@ def gradient_of(
             found = (found,) if isinstance(found, Tensor) else found
             return tuple(found[i] for i in taken)
 
-        transforms = torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled()
-        pull = _by_transform if transforms else _by_autograd
-        grads_in = [given[f"grad_{schema.results[i]}"] for i in taken]
-        found = pull(forward, [given[x] for x in wanted], grads_in) if wanted else ()
-        grads = dict(zip(wanted, found, strict=True))
+        primals = [given[x] for x in wanted]
+        found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()
+        filled = [torch.zeros_like(x) if g is None else g for x, g in zip(primals, found, strict=True)]
+        grads = dict(zip(wanted, filled, strict=True))
         # A gradient may be the very one that came in, which an operator must not give back.
         results = tuple(grads[x].clone() if x in grads else args[0].new_empty(0) for x in wrt)
         return results if len(results) > 1 else results[0]
@@ -196,22 +203,92 @@ def gradient_of(
     return gradient
 
 
-def _by_transform(function: Callable[..., Any], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Gradients where tensors cannot be made to require them."""
-    with torch.enable_grad():
-        found: Sequence[Tensor] = torch.func.vjp(function, *inputs)[1](tuple(grads))
+def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference whose own operations autocast leaves alone: an operator's policy has converted its tensors, and a kernel
+    computes in what it is given."""
+
+    def plain(*args: Any) -> Any:
+        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        if not kinds:
+            return reference(*args)
+        with contextlib.ExitStack() as stack:
+            for kind in kinds:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return reference(*args)
+
+    return plain
+
+
+def pullback(
+    function: Callable[..., Sequence[Tensor]], primals: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """The vector-Jacobian product of a function in plain PyTorch, itself differentiable where gradients are recorded.
+
+    It is the partial derivative by each primal: one primal may be computed from another, and a cotangent from either, in
+    a graph that is differentiated later. So the function sees variables of its own, which lead to the primals, and
+    the derivative stops at these.
+
+    Returns:
+        A gradient for each primal; None where no result depends on it.
+    """
+    if torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
+        # Here tensors cannot be made to require gradients.
+        with torch.enable_grad():
+            by_transform: Sequence[Tensor] = torch.func.vjp(function, *primals)[1](tuple(cotangents))
+        return by_transform
+    again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
+    # Within an operator's implementation autograd is left out.
+    autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with autograd, torch.enable_grad():
+        variables = [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in primals]
+        pairs = [(y, g) for y, g in zip(function(*variables), cotangents, strict=True) if y.requires_grad]
+        if not pairs:
+            return [None] * len(primals)
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            [y for y, _ in pairs], variables, [g for _, g in pairs], create_graph=again, allow_unused=True
+        )
     return found
 
 
-def _by_autograd(function: Callable[..., Any], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Gradients as autograd makes them, also within an operator's implementation, where it is left out; themselves
-    differentiable where gradients are recorded."""
-    again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
-    leaves = [x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
-    autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
-    with autograd, torch.enable_grad():
-        found = torch.autograd.grad(function(*leaves), leaves, list(grads), create_graph=again, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+class Context:
+    """``ctx`` as a backward wants it, on the roads that need more care than plain autograd.
+
+    A pullback of ``torch.func.vjp`` may be called when its transform has ended: what was saved are wrappers then, which
+    hold no memory, and whose values lie within. And the dispatcher leaves arguments that have their default out of
+    ``needs_input_grad``.
+
+    Args:
+        ctx: of the Function.
+        count: arguments of the operator.
+    """
+
+    __slots__ = ("_count", "_ctx")
+
+    def __init__(self, ctx: Any, count: int) -> None:
+        object.__setattr__(self, "_ctx", ctx)
+        object.__setattr__(self, "_count", count)
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        return tuple(alive(x) if isinstance(x, Tensor) else x for x in self._ctx.saved_tensors)
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        needs = self._ctx.needs_input_grad
+        return (*needs, *(False,) * (self._count - len(needs)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._ctx, name, value)
+
+
+def alive(x: Tensor) -> Tensor:
+    """The tensor, or the one within where its transforms have ended."""
+    while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
+        x = inner
+    return x
 
 
 def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
@@ -263,16 +340,18 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
     return scope["setup_context"], scope["backward"]
 
 
-def refused(name: str) -> Gradient:
-    """``setup_context`` and ``backward`` of an operator that has no gradient."""
+def refused(name: str, mend: str = "declare it with backward=, or with a reference that is differentiated") -> Gradient:
+    """``setup_context`` and ``backward`` of an operator that has no gradient.
+
+    Args:
+        mend: what would give it one.
+    """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(
-            f"{name} has no gradient: declare it with backward=, or with a reference that is differentiated"
-        )
+        raise RuntimeError(f"{name} has no gradient: {mend}")
 
     return setup_context, backward
 
@@ -285,28 +364,25 @@ def of_reference(reference: Callable[..., Any]) -> Gradient:
         ctx.others = [None if isinstance(x, Tensor) else (x,) for x in inputs]
 
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if other is None else other[0] for other in ctx.others]
-        # The dispatcher leaves out arguments that have their default, and says nothing of them here.
-        needs = [*ctx.needs_input_grad, *[False] * (len(inputs) - len(ctx.needs_input_grad))]
-        if not again:
-            inputs = [
-                x.detach().requires_grad_(needed) if isinstance(x, Tensor) else x
-                for x, needed in zip(inputs, needs, strict=True)
-            ]
-        with torch.enable_grad():
-            outputs = reference(*inputs)
-        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
-        wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed]
-        if not pairs or not wanted:
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
+        taken = [i for i, g in enumerate(grads) if g is not None]
+        if not (wanted and taken):
             return tuple(None for _ in inputs)
-        found = iter(
-            torch.autograd.grad(
-                [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True
-            )
-        )
-        return tuple(next(found) if needed else None for needed in needs)
+
+        def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values = list(inputs)
+            for i, x in zip(wanted, tensors, strict=True):
+                values[i] = x
+            outputs = reference(*values)
+            outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+            return tuple(outputs[i] for i in taken)
+
+        given: list[Any] = [None] * len(inputs)
+        found = pullback(forward, [inputs[i] for i in wanted], [g for g in grads if g is not None])
+        for i, g in zip(wanted, found, strict=True):
+            given[i] = g
+        return tuple(given)
 
     return setup_context, backward

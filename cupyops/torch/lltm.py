@@ -244,6 +244,13 @@ class LLTMCell(nn.Module):
     def extra_repr(self) -> str:
         return f"input_features={self.input_features}, state_size={self.state_size}"
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes the bias of the tutorial's C++ and CUDA modules, too, which is of shape (1, 3·S)."""
+        bias = state_dict.get(f"{prefix}bias")
+        if isinstance(bias, Tensor) and bias.shape == (1, 3 * self.state_size):
+            state_dict[f"{prefix}bias"] = bias.squeeze(0)  # load_state_dict hands out a copy of the dictionary
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def forward(self, input: Tensor, state: State | None = None) -> State:
         old_h, old_cell = initial_state(type(self).__name__, state, input, (*input.shape[:-1], self.state_size))
         return lltm_cell(input, self.weights, self.bias, old_h, old_cell)

@@ -34,7 +34,7 @@ from torch import Tensor
 from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
-from .gradients import Backward, Gradient, Schema, declared, of_reference, refused
+from .gradients import Backward, Context, Gradient, Schema, declared, of_reference, refused, without_autocast
 from .vmap_rules import vmap_by_loop, vmap_of_reference
 from .way_in import (
     call_source,
@@ -107,6 +107,7 @@ class Operator:
         onnx: Callable[..., Any] | None = None,
         record: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
+        _mend: str = "",
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
@@ -116,6 +117,8 @@ class Operator:
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema = schema
         self.reference = reference
+        plain = None if reference is None else without_autocast(reference)
+        fixed: tuple[int, ...] = ()  # results that take no gradient
         self.onnx = onnx
         self.elementwise = elementwise
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
@@ -139,12 +142,16 @@ class Operator:
         elif backward is not None:
             wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
             if not isinstance(backward, Operator):
-                found = Backward(parsed, backward, wrt, reference)
-                backward = Operator(found.schema, found.body, reference=found.reference)
+                found = Backward(parsed, backward, wrt, plain)
+                backward = Operator(found.schema, found.body, reference=found.reference, _mend=found.refusal)
             self.backward = backward
-            gradient = declared(parsed, [a.name for a in backward.op._schema.arguments], backward.call, wrt)
+            arguments = [a.name for a in backward.op._schema.arguments]
+            gradient = declared(parsed, arguments, backward.call, wrt)
+            fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
         else:
-            gradient = refused(self.name) if reference is None else of_reference(reference)
+            words = (self.name, _mend) if _mend else (self.name,)
+            gradient = refused(*words) if plain is None else of_reference(plain)
+        self._plain = plain if plain is None or not fixed else _detaching(plain, fixed)
         self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient, recording)
         if record is not None:
             self._apply = partial(record, self._apply)
@@ -155,8 +162,12 @@ class Operator:
             if elementwise:
                 vmap = self._vmap
             else:
-                whole = None if reference is None else _completed(reference, parsed)
-                vmap = vmap_by_loop(self.qualified_name) if whole is None else vmap_of_reference(whole)
+                whole = None if plain is None else _completed(plain, parsed)
+                vmap = (
+                    vmap_by_loop(partial(_DECLARED.get, self.qualified_name))
+                    if whole is None
+                    else vmap_of_reference(whole)
+                )
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
@@ -195,8 +206,8 @@ class Operator:
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self._registered(args)
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
-            if self.reference is not None:
-                return self.reference(*args)
+            if self._plain is not None:
+                return self._plain(*args)
             with simulator.simulate():
                 return self._dispatch(args)
         if any(x.is_neg() for x in tensors) and not self._mutated:
@@ -248,7 +259,7 @@ class Operator:
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
         body = _completed(self.body, schema)
         library.impl(self.name, body, "CUDA")
-        library.impl(self.name, _completed(_on_cpu(self.body, self.reference), schema), "CPU")
+        library.impl(self.name, _completed(_on_cpu(self.body, self._plain), schema), "CPU")
         torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
             setup_context, backward = gradient
@@ -257,6 +268,7 @@ class Operator:
                 ctx.set_materialize_grads(False)
                 setup_context(ctx, inputs, output)
 
+            backward = _with_care(backward, len(schema.types))
             torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
         if vmap is not None:
             torch.library.register_vmap(name, vmap, lib=library)
@@ -268,6 +280,7 @@ class Operator:
         def forward(*args: Any) -> Any:
             return self._registered(args)
 
+        backward = _with_care(backward, len(self.op._schema.arguments))
         members = {"forward": forward, "setup_context": setup_context, "backward": backward, "vmap": vmap}
         static = {name: staticmethod(member) for name, member in members.items()}
         return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
@@ -303,6 +316,25 @@ def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> C
             return body(*args)
 
     return either
+
+
+def _with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The backward of a Function of so many arguments, given a :class:`Context`."""
+
+    def careful(ctx: Any, *grads: Any) -> Any:
+        return backward(Context(ctx, count), *grads)
+
+    return careful
+
+
+def _detaching(reference: Callable[..., Any], fixed: Sequence[int]) -> Callable[..., Any]:
+    """The reference, of whose results some take no gradient, as those of the body."""
+
+    def plain(*args: Any) -> Any:
+        found = reference(*args)
+        return tuple(y.detach() if i in fixed else y for i, y in enumerate(found))
+
+    return plain
 
 
 def _completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any]:

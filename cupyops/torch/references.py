@@ -16,6 +16,7 @@ from ..linear_gelu import check_backward as check_linear_gelu_backward
 from ..lltm_checks import check_cell, check_cell_backward, check_sequence, check_sequence_backward
 from ..products import check_gradients, check_product
 from .arrays import DTYPE_NAMES
+from .way_in import transforms_active
 
 __all__ = [
     *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
@@ -45,6 +46,13 @@ def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _recorded(*tensors: Tensor | None) -> bool:
+    """Whether what is computed of these may be differentiated. A transform's tensors do not all say so."""
+    if not torch.is_grad_enabled():
+        return False
+    return transforms_active() or any(x is not None and x.requires_grad for x in tensors)
+
+
 def layer_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -58,7 +66,16 @@ def layer_norm(
     if result != x.dtype:  # else it would be rounded to x's dtype first
         x = x.to(wide)
         weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
-    y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
+    if _recorded(x, weight, bias):
+        # The formula: PyTorch's own operator has two derivatives, and takes its statistics for constants in the third.
+        row, s = list(range(x.dim() - len(normalized_shape), x.dim())), x.to(wide)
+        mean = s.mean(row, keepdim=True)
+        rstd = torch.rsqrt((s - mean).square().mean(row, keepdim=True) + eps)
+        y = (s - mean) * rstd
+        y = y if weight is None else y * weight.to(wide)
+        y = y if bias is None else y + bias.to(wide)
+    else:
+        y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
@@ -105,7 +122,7 @@ def layer_norm_backward(
     weight_dtype = dtype if weight is None else weight.dtype
     row = list(range(x.dim() - len(normalized_shape), x.dim()))
     g, s = grad_y.to(wide), x.to(wide)
-    if torch.is_grad_enabled() and x.requires_grad:
+    if _recorded(x):
         # The statistics anew, since their own derivatives belong to the gradient of this gradient.
         centered = s - s.mean(row, keepdim=True)
         rstd = torch.rsqrt(centered.square().mean(row, keepdim=True) + eps)

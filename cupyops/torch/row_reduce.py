@@ -17,6 +17,7 @@ from .arrays import DTYPE_NAMES, TorchLibrary
 from .elementwise import Written, content_name, named_results, of_backward, schema_of
 from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
+from .program_reference import row_reference
 
 __all__ = ["row_reduce"]
 
@@ -100,10 +101,13 @@ def row_reduce(
             f"{name}_backward", schema_of("", ordered(back), scalars, back.results, wants=wrt)
         )
         takes = list(Schema.parse(schema_back).types)
+        kinds_back = [kinds[x] for x in wrt]
+        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
         gradient = Operator(
             schema_back,
-            body_of(back, texts[1], [kinds[x] for x in wrt], wants=len(wrt) > 1, columns_like=wrt),
-            reference=gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt),
+            body_of(back, texts[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
+            reference=by_reference
+            or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
         )
     operator = Written(
         schema,
@@ -162,7 +166,7 @@ def body_of(
         outs: list[Any] = [
             x.new_empty(shapes[kind]) if w and not s else None for kind, w, s in zip(kinds, wanted, summed, strict=True)
         ]
-        dtypes = [_dtype_like(columns_like[i], names, tensors) if s else None for i, s in enumerate(summed)]
+        dtypes = [_dtype_like(columns_like, names, i, tensors) if s else None for i, s in enumerate(summed)]
 
         def finished(sums: Callable[[int], Tensor]) -> Any:
             found = tuple(sums(i).to(dtypes[i]) if s else outs[i] for i, s in enumerate(summed))
@@ -193,9 +197,9 @@ def body_of(
     return body
 
 
-def _dtype_like(name: str, names: Sequence[str], tensors: Sequence[Tensor]) -> torch.dtype:
-    """The dtype of the gradient of a column: its own, or x's where the program does not read it."""
-    return tensors[names.index(name)].dtype if name in names else tensors[0].dtype
+def _dtype_like(of: Sequence[str], names: Sequence[str], i: int, tensors: Sequence[Tensor]) -> torch.dtype:
+    """The dtype of the gradient of a column, ``of[i]``: its own, or x's where the program does not read it."""
+    return tensors[names.index(of[i])].dtype if of[i] in names else tensors[0].dtype
 
 
 def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:

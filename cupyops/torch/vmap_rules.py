@@ -31,14 +31,17 @@ def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def vmap_by_loop(qualified_name: str) -> Callable[..., Any]:
-    """The rule of an operator of which nothing is known: a call for each, by the operator's name."""
-    namespace, _, name = qualified_name.partition("::")
+def vmap_by_loop(find: Callable[[], Any]) -> Callable[..., Any]:
+    """The rule of an operator of which nothing is known: a call for each.
+
+    Args:
+        find: gives the operator, which its rule must not keep.
+    """
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        op = getattr(getattr(torch.ops, namespace), name).default
+        call = find().call
         calls = [
-            op(*(x.select(dim, i) if dim is not None else x for x, dim in zip(args, in_dims, strict=True)))
+            call(*(x.select(dim, i) if dim is not None else x for x, dim in zip(args, in_dims, strict=True)))
             for i in range(info.batch_size)
         ]
         if isinstance(calls[0], Tensor):
