@@ -94,6 +94,7 @@ class Mix:
 
     Attributes:
         backward: of (gradients, ctx, the operator of the backward).
+        gradient: a Function for that operator, whose own gradient is else its reference's.
     """
 
     body: Body = body
@@ -102,6 +103,7 @@ class Mix:
     backward_reference: Body = backward_reference
     save: Body = save
     backward: Body | None = None
+    gradient: type[torch.autograd.Function] | None = None
     elementwise: bool = True
     autocast: str | None = None
     schema: str = "(Tensor x, Tensor w, float factor) -> Tensor"
@@ -111,7 +113,7 @@ class Mix:
         name = f"mix{next(_numbers)}"
         gradient = Operator(
             f"faulty::{name}_backward(Tensor grad_y, Tensor x, Tensor w, float factor) -> (Tensor, Tensor)",
-            self.backward_body,
+            self.gradient or self.backward_body,
             reference=self.backward_reference,
             elementwise=True,
         )
@@ -292,17 +294,32 @@ def otherwise_when_compiled(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any
     return (grad_x * 1.5 if torch.compiler.is_compiling() else grad_x), grad_w
 
 
-def differentiated_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """Where somebody differentiates the gradient, autograd of the reference by what was saved. That leads on to x and w by
-    grad_y, too, if grad_y was made of them."""
-    x, w = ctx.saved_tensors
-    if (
-        not torch.is_grad_enabled()
-        or torch._C._are_functorch_transforms_active()
-        or not (x.requires_grad and w.requires_grad)
-    ):
-        return gradient(grad_y, x, w, ctx.factor)
-    return torch.autograd.grad(reference(x, w, ctx.factor), (x, w), grad_y, create_graph=True)
+class DifferentiatedAgain(torch.autograd.Function):
+    """A gradient, and autograd of its reference for the gradient of that, by what was saved. This is still part of a
+    graph: grad_y may be made of x, and x counts again by way of grad_y."""
+
+    @staticmethod
+    def forward(grad_y, x, w, factor):  # type: ignore[no-untyped-def]
+        return backward_body(grad_y, x, w, factor)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(*inputs[:3])
+        ctx.factor = inputs[3]
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        if all(g is None for g in grads):
+            return None, None, None, None
+        again = torch.is_grad_enabled()
+        saved = [t if again and t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors]
+        with torch.enable_grad():
+            pairs = [
+                (y, g) for y, g in zip(backward_reference(*saved, ctx.factor), grads, strict=True) if g is not None
+            ]
+            outputs, given = zip(*pairs, strict=True)
+            found = torch.autograd.grad(outputs, saved, given, create_graph=again, allow_unused=True)
+        return (*found, None)
 
 
 def save_on_ctx(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

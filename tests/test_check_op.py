@@ -81,14 +81,14 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     ),
     "differentiates what it has saved": (
         "derivatives",
-        lambda: Mix(backward=faulty.differentiated_again),
+        lambda: Mix(gradient=faulty.DifferentiatedAgain),
         "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and by autograd of "
-        "autograd of the reference it is .*; wrong, too: .*three times.* let it call an operator",
+        "autograd of the reference it is .*; wrong, too: .*three times.* on copies of its own",
     ),
     "saves tensors on ctx": (
         "transforms",
         lambda: Mix(save=faulty.save_on_ctx, backward=faulty.from_ctx),
-        "torch.func.vjp, pulled when the transform has ended.* by ctx.save_for_backward, never on ctx",
+        "torch.func.*when the transform has ended.* by ctx.save_for_backward, never on ctx",
     ),
     "forgets a gradient wanted alone": (
         "subsets",
@@ -250,13 +250,6 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
         return x + factor * x.detach() * w
 
     assert_found(failing(Mix(reference=wrong).operator(), "reference"), "gradcheck", "Jacobian mismatch")
-
-    def lowered(x: Tensor, w: Tensor, factor: float) -> Tensor:
-        one = torch.mm(torch.ones(1, 1), torch.ones(1, 1))
-        return (x + factor * x * w).to(one.dtype) if one.dtype == torch.bfloat16 else x + factor * x * w
-
-    words = "policy None: output is bfloat16|off by|has dtype torch.bfloat16|output"
-    assert_found(failing(Mix(reference=lowered).operator(), "reference"), "autocast", words)
     assert_found(
         failing(faulty.marked_in_the_function_alone(), "reference"),
         "differentiable",
@@ -275,9 +268,9 @@ def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
 
 @pytest.mark.simulator
 def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
-    given = samples()
+    given = [samples()[0], samples()[1][:2]]
     before = [[x.clone() if isinstance(x, Tensor) else x for x in args] for args in given]
-    report = check_op(Mix().operator(), given)
+    report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor").operator(), given)
     assert not report.failed
     assert not report.skipped
     on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.lanes}

@@ -35,7 +35,6 @@ CHECKS: dict[str, Check] = {
         check_values.gradients,
         check_values.gradcheck,
         check_values.gradgradcheck,
-        check_roads.derivatives,
         check_values.subsets,
         check_layouts.strides,
         check_layouts.misaligned,
@@ -45,12 +44,13 @@ CHECKS: dict[str, Check] = {
         check_machinery.fakes,
         check_machinery.differentiable,
         check_machinery.defaults,
+        check_roads.derivatives,
         check_machinery.compile_static,
         check_machinery.compile_dynamic,
         check_machinery.export,
         check_machinery.torch_func,
-        check_roads.transforms,
         check_machinery.vmap,
+        check_roads.transforms,
         check_machinery.autocast,
         check_machinery.opcheck,
         check_running.compiles,
@@ -251,8 +251,8 @@ def checks_for(op: Any) -> list[str]:
     gradients where the schema has none to give."""
     arguments = operator_of(op, "checks_for").op._schema.arguments
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
-    of_gradients = {"gradients", "gradcheck", "gradgradcheck", "derivatives", "subsets", "gradient_strides"}
-    of_gradients |= {"differentiable", "torch_func", "transforms", "vmap"}
+    of_gradients = {"gradients", "gradcheck", "gradgradcheck", "subsets", "gradient_strides", "differentiable"}
+    of_gradients |= {"derivatives", "torch_func", "vmap", "transforms"}
     return [name for name in CHECKS if not (mutates and name in of_gradients)]
 
 

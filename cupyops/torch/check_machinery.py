@@ -116,7 +116,7 @@ def _at_default(argument: Any, value: Any) -> bool:
 @check(
     "PyTorch's dispatcher leaves out arguments that have their default: a Function takes as many as come, and gives as many "
     "gradients as ctx.needs_input_grad has entries.",
-    needs=("fakes", "gradients"),
+    needs=("fakes", "gradients", "differentiable"),
 )
 def defaults(subject: Subject) -> str:
     """Arguments that have their default may be left out: of the operator, of torch.ops, in a compiled program."""
@@ -176,7 +176,7 @@ def differentiable(subject: Subject) -> str:
 @check(
     "Let body and backward call operators and allocate, no more; what they keep between calls, or read of the world, is "
     "not seen by a compiled program.",
-    needs=("fakes", "gradgradcheck"),
+    needs=("fakes", "gradgradcheck", "differentiable"),
 )
 def compile_static(subject: Subject) -> str:
     """torch.compile(fullgraph=True) compiles a call and its gradient, and they give what they give without it."""
@@ -244,7 +244,7 @@ def export(subject: Subject) -> str:
 
 @check(
     "Look at setup_context and backward: a transform runs them as they are, with every output of the forward.",
-    needs=("gradgradcheck",),
+    needs=("gradgradcheck", "differentiable"),
 )
 def torch_func(subject: Subject) -> str:
     """torch.func.grad gives the gradients that autograd gives."""

@@ -389,10 +389,10 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
 
 
 @check(
-    "A backward that makes the gradient anew, of the inputs that it has saved, counts them twice where they are still part "
-    "of a graph: let it call an operator (a declared backward is one), which has a gradient of its own, and save inputs "
-    "with ctx.save_for_backward.",
-    needs=("gradgradcheck", "defaults"),
+    "A backward that runs autograd on what it has saved must do so on copies of its own, x.view_as(x): saved tensors are "
+    "still part of a graph, in which the gradient that comes in may be made of them. A declared backward, and one that calls "
+    "operators, get this right.",
+    needs=("gradgradcheck", "subsets", "differentiable", "defaults"),
 )
 def derivatives(subject: Subject) -> str:
     """Second and third derivatives by autograd are those of the reference, whether or not they are differentiated again."""
@@ -405,7 +405,7 @@ def derivatives(subject: Subject) -> str:
     "Save tensors in setup_context, by ctx.save_for_backward, never on ctx; in the backward call operators, neither "
     "torch.autograd.grad nor requires_grad_: the tensors of a transform are wrappers, of which nothing is left when it has "
     "ended.",
-    needs=("torch_func",),
+    needs=("strides", "gradient_strides", "derivatives", "torch_func", "vmap"),
 )
 def transforms(subject: Subject) -> str:
     """Derivatives by torch.func are those of the reference: nested, batched, and pulled when the transform has ended."""
