@@ -55,7 +55,7 @@ def test_references_do_not_follow_autocast() -> None:
         for y in (op(x, w), op.op(x, w), torch.func.vmap(op.call)(x.unsqueeze(0), w.unsqueeze(0))):
             assert y.dtype == torch.float32
         y = op(x, w)
-        (grad,) = torch.autograd.grad(y.sum(), x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(grad, w.sum(1).expand(3, 4), rtol=1e-6, atol=1e-6)
 
 

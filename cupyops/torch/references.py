@@ -97,7 +97,7 @@ class _RecordedLayerNorm(torch.autograd.Function):
             given = list(inputs)
             for i, t in zip(wanted, tensors, strict=True):
                 given[i] = t
-            return (_normalized(*given, len(ctx.shape), ctx.eps)[0],)
+            return (_normalized(given[0], given[1], given[2], len(ctx.shape), ctx.eps)[0],)
 
         grads: list[Tensor | None] = [None] * 5
         for i, g in zip(wanted, pullback(formula, [inputs[i] for i in wanted], [grad_y]), strict=True):
