@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from ..linear_gelu import check_backward as check_linear_gelu_backward
 from ..lltm_checks import check_cell, check_cell_backward, check_sequence, check_sequence_backward
 from ..products import check_gradients, check_product
 from .arrays import DTYPE_NAMES
+from .gradients import pullback
 from .way_in import transforms_active
 
 __all__ = [
@@ -53,6 +55,56 @@ def _recorded(*tensors: Tensor | None) -> bool:
     return transforms_active() or any(x is not None and x.requires_grad for x in tensors)
 
 
+def _normalized(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm over the last dimensions, and its statistics, by the formula."""
+    row, wide = list(range(x.dim() - dims, x.dim())), x.to(_wide_dtype(x.dtype))
+    mean = wide.mean(row, keepdim=True)
+    rstd = torch.rsqrt((wide - mean).square().mean(row, keepdim=True) + eps)
+    y = (wide - mean) * rstd
+    y = y if weight is None else y * weight.to(wide.dtype)
+    y = y if bias is None else y + bias.to(wide.dtype)
+    return y.to(x.dtype), mean, rstd
+
+
+class _RecordedLayerNorm(torch.autograd.Function):
+    """PyTorch's own operator, with derivatives of any order: its own takes the statistics for constants in the third."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Sequence[int], eps: float
+    ) -> Any:
+        found = torch.native_layer_norm(x, shape, weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, *found[1:])
+        ctx.mark_non_differentiable(*found[1:])
+        ctx.shape, ctx.eps = shape, eps
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if not torch.is_grad_enabled():
+            found = torch.ops.aten.native_layer_norm_backward(
+                grad_y, x, ctx.shape, mean, rstd, weight, bias, list(needs)
+            )
+            return (*(g if needed else None for g, needed in zip(found, needs, strict=True)), None, None)
+        inputs = [x, weight, bias]
+        wanted = [i for i, needed in enumerate(needs) if needed]
+
+        def formula(*tensors: Tensor) -> tuple[Tensor]:
+            given = list(inputs)
+            for i, t in zip(wanted, tensors, strict=True):
+                given[i] = t
+            return (_normalized(given[0], given[1], given[2], len(ctx.shape), ctx.eps)[0],)
+
+        grads: list[Tensor | None] = [None] * 5
+        for i, g in zip(wanted, pullback(formula, [inputs[i] for i in wanted], [grad_y]), strict=True):
+            grads[i] = g
+        return tuple(grads)
+
+
 def layer_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -66,16 +118,12 @@ def layer_norm(
     if result != x.dtype:  # else it would be rounded to x's dtype first
         x = x.to(wide)
         weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
-    if _recorded(x, weight, bias):
-        # The formula: PyTorch's own operator has two derivatives, and takes its statistics for constants in the third.
-        row, s = list(range(x.dim() - len(normalized_shape), x.dim())), x.to(wide)
-        mean = s.mean(row, keepdim=True)
-        rstd = torch.rsqrt((s - mean).square().mean(row, keepdim=True) + eps)
-        y = (s - mean) * rstd
-        y = y if weight is None else y * weight.to(wide)
-        y = y if bias is None else y + bias.to(wide)
-    else:
+    if not _recorded(x, weight, bias):
         y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
+    elif transforms_active():
+        y, mean, rstd = _normalized(x, weight, bias, len(normalized_shape), eps)
+    else:
+        y, mean, rstd = _RecordedLayerNorm.apply(x, weight, bias, normalized_shape, eps)
     return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
 
 
