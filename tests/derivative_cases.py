@@ -179,6 +179,21 @@ softmax_of_y = row_reduce(
     name="derivatives::softmax_of_y",
     reference=lambda x: torch.softmax(x, -1),
 )
+# Without a reference, the derivatives of the backward are those of its own expressions.
+swiglu_alone = elementwise(
+    "y = a / (1 + exp(-a)) * b",
+    backward="""
+        s = 1 / (1 + exp(-a))
+        grad_a = grad_y * b * s * (1 + a * (1 - s))
+        grad_b = grad_y * a * s
+    """,
+    name="derivatives::swiglu_alone",
+)
+logsumexp_alone = row_reduce(
+    "m = max(x); s = sum(exp(x - m)); y = m + log(s)",
+    backward="grad_x = grad_y * exp(x - y)",
+    name="derivatives::logsumexp_alone",
+)
 
 X, ROW, SQUARE = (3, 4), (4,), (5, 4)
 CELL = ((3, 2), (6, 4), (6,), (3, 2), (3, 2))
@@ -216,4 +231,6 @@ CASES = [
     Derived("elementwise_backward_of_y", tanh_of_y, torch.tanh, (X,), tanh_of_y.op),
     Derived("row_reduce", softmax_of_x, lambda x: torch.softmax(x, -1), (X,), softmax_of_x.op),
     Derived("row_reduce_backward_of_y", softmax_of_y, lambda x: torch.softmax(x, -1), (X,), softmax_of_y.op),
+    Derived("elementwise_without_reference", swiglu_alone, lambda a, b: F.silu(a) * b, (X, ROW), swiglu_alone.op),
+    Derived("row_reduce_without_reference", logsumexp_alone, lambda x: torch.logsumexp(x, -1), (X,), logsumexp_alone.op),
 ]  # fmt: skip
