@@ -194,6 +194,23 @@ logsumexp_alone = row_reduce(
     backward="grad_x = grad_y * exp(x - y)",
     name="derivatives::logsumexp_alone",
 )
+rms_norm_alone = row_reduce(
+    "r = rsqrt(sum(x * x) / N + eps); y = x * r * weight",
+    backward="""
+        r = rsqrt(sum(x * x) / N + eps)
+        g = grad_y * weight
+        grad_x = r * (g - x * r * r * sum(g * x) / N)
+        grad_weight = column_sum(grad_y * x * r)
+    """,
+    name="derivatives::rms_norm_alone",
+    columns=["weight"],
+    scalars=["eps"],
+)
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+
 
 X, ROW, SQUARE = (3, 4), (4,), (5, 4)
 CELL = ((3, 2), (6, 4), (6,), (3, 2), (3, 2))
@@ -232,5 +249,7 @@ CASES = [
     Derived("row_reduce", softmax_of_x, lambda x: torch.softmax(x, -1), (X,), softmax_of_x.op),
     Derived("row_reduce_backward_of_y", softmax_of_y, lambda x: torch.softmax(x, -1), (X,), softmax_of_y.op),
     Derived("elementwise_without_reference", swiglu_alone, lambda a, b: F.silu(a) * b, (X, ROW), swiglu_alone.op),
+    Derived("rms_norm_without_reference", lambda x, w: rms_norm_alone(x, w, 1e-5), _rms_norm, (X, ROW),
+            lambda x, w: rms_norm_alone.op(x, w, 1e-5)),
     Derived("row_reduce_without_reference", logsumexp_alone, lambda x: torch.logsumexp(x, -1), (X,), logsumexp_alone.op),
 ]  # fmt: skip
