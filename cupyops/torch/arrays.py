@@ -15,13 +15,24 @@ from ..arrays import Info, register
 from ..dtypes import DTYPES
 from ..fast_lane import TensorLane
 
-__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "TorchLibrary"]
+__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive"]
 
 # torch.float32 -> "float32"; dtypes that kernels do not know keep a name for messages
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class NoStorageError(RuntimeError):
+    """A launch was given a tensor without memory of its own: a wrapper of a transform, a batch of autograd's."""
+
+
+def alive(x: torch.Tensor) -> torch.Tensor:
+    """The tensor; of a wrapper whose transforms have ended, the one within."""
+    while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
+        x = inner
+    return x
 
 
 @lru_cache(4096)
@@ -83,7 +94,12 @@ class TorchLibrary:
     def info(self, x: torch.Tensor) -> Info:
         place, fake = x.device.type, self.is_fake(x)
         launchable = place == "cuda" or (place == "cpu" and simulator.enabled())
-        pointer = x.data_ptr() if launchable and not fake else 0
+        try:
+            pointer = x.data_ptr() if launchable and not fake else 0
+        except RuntimeError as error:
+            if (inner := alive(x)) is not x:
+                return self.info(inner)
+            raise NoStorageError(f"a kernel needs a tensor with memory, and this has none: {error}") from error
         return Info(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake)
 
     def stream(self, device: int) -> int:

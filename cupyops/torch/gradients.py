@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import expected, nearest
+from .arrays import alive
 
 __all__ = [
     "Backward",
@@ -282,13 +283,6 @@ class Context:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._ctx, name, value)
-
-
-def alive(x: Tensor) -> Tensor:
-    """The tensor, or the one within where its transforms have ended."""
-    while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
-        x = inner
-    return x
 
 
 def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:

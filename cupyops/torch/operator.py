@@ -33,14 +33,16 @@ from torch import Tensor
 
 from .. import simulator
 from ..errors import expected
-from .arrays import PLAIN_TENSORS
+from .arrays import PLAIN_TENSORS, alive
 from .gradients import Backward, Context, Gradient, Schema, declared, of_reference, refused, without_autocast
 from .vmap_rules import vmap_by_loop, vmap_of_reference
 from .way_in import (
     call_source,
     dispatch_modes,
     fast_function,
+    forward_mode,
     grad_enabled,
+    has_tangent,
     is_compiling,
     transforms_active,
     write_call,
@@ -55,6 +57,9 @@ _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 def operator_of(target: Any) -> "Operator | None":
     """The operator that a node of a traced graph calls, if it was made by :class:`Operator`."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 class Operator:
@@ -199,12 +204,18 @@ class Operator:
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
+        if forward_mode() and (found := self._with_tangents(args)) is not None:
+            return found
         if is_compiling():
             return self._registered(args)
         if transforms_active():
             return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self._registered(args)
+        if any(is_batched(x) for x in tensors):
+            return self._registered(args)  # autograd's own vectorised gradients, which take a call for each
+        if any(alive(x) is not x for x in tensors):
+            return self._dispatch(tuple(alive(x) if isinstance(x, Tensor) else x for x in args))
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
             if self._plain is not None:
                 return self._plain(*args)
@@ -218,6 +229,19 @@ class Operator:
         if grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
         return self.body(*args)
+
+    def _with_tangents(self, args: tuple[Any, ...]) -> Any:
+        """The results with their tangents, by the reference, whose operations PyTorch knows the derivatives of; None where no
+        tensor has a tangent, and where a transform will say itself that there is none.
+
+        Raises:
+            RuntimeError: a tensor has a tangent, and the operator no reference.
+        """
+        if self._plain is not None and not self._mutated:
+            return self._plain(*args)
+        if has_tangent(args):
+            raise RuntimeError(f"{self.name} has no forward-mode derivative: give it a reference")
+        return None
 
     def _registered(self, args: tuple[Any, ...]) -> Any:
         if self._withdrawn:
@@ -258,8 +282,9 @@ class Operator:
         library, name = self._library, self.qualified_name
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
         body = _completed(self.body, schema)
-        library.impl(self.name, body, "CUDA")
-        library.impl(self.name, _completed(_on_cpu(self.body, self._plain), schema), "CPU")
+        on_cpu = _completed(_on_cpu(self.body, self._plain), schema)
+        library.impl(self.name, _without_tangents(self.name, body), "CUDA")
+        library.impl(self.name, _without_tangents(self.name, on_cpu), "CPU")
         torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
             setup_context, backward = gradient
@@ -316,6 +341,17 @@ def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> C
             return body(*args)
 
     return either
+
+
+def _without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """What the dispatcher calls, where tangents would be lost: it refuses them."""
+
+    def checked(*args: Any) -> Any:
+        if forward_mode() and has_tangent(args):
+            raise RuntimeError(f"torch.ops has no forward-mode derivative of {name}: call the operator itself")
+        return implementation(*args)
+
+    return checked
 
 
 def _with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from ..lltm_checks import check_cell, check_cell_backward, check_sequence, check
 from ..products import check_gradients, check_product
 from .arrays import DTYPE_NAMES
 from .gradients import pullback
-from .way_in import transforms_active
+from .way_in import forward_mode, transforms_active
 
 __all__ = [
     *("add2", "add_layer_norm", "gelu", "gelu_backward", "layer_norm", "layer_norm_backward"),
@@ -50,6 +50,8 @@ def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def _recorded(*tensors: Tensor | None) -> bool:
     """Whether what is computed of these may be differentiated. A transform's tensors do not all say so."""
+    if forward_mode():
+        return True
     if not torch.is_grad_enabled():
         return False
     return transforms_active() or any(x is not None and x.requires_grad for x in tensors)
@@ -120,7 +122,7 @@ def layer_norm(
         weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
     if not _recorded(x, weight, bias):
         y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    elif transforms_active():
+    elif transforms_active() or forward_mode():
         y, mean, rstd = _normalized(x, weight, bias, len(normalized_shape), eps)
     else:
         y, mean, rstd = _RecordedLayerNorm.apply(x, weight, bias, normalized_shape, eps)

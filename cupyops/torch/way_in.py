@@ -6,13 +6,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
+
+from .arrays import NoStorageError
 
 __all__ = [
     "call_source",
     "dispatch_modes",
     "fast_function",
+    "forward_mode",
     "grad_enabled",
+    "has_tangent",
     "is_compiling",
     "transforms_active",
     "write_call",
@@ -22,6 +27,22 @@ is_compiling = torch.compiler.is_compiling
 transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
+
+
+def forward_mode() -> bool:
+    """Whether tensors may carry tangents, of ``torch.func.jvp`` or of ``torch.autograd.forward_ad``."""
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(args: Sequence[Any]) -> bool:
+    """Whether one of the tensors carries a tangent, itself or within the wrappers of transforms."""
+    for x in args:
+        while isinstance(x, Tensor):
+            if forward_ad.unpack_dual(x).tangent is not None:
+                return True
+            inner = torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_functorch_wrapped_tensor(x) else None
+            x = inner
+    return False
 
 
 def call_source(
@@ -46,12 +67,16 @@ def call_source(
     def scale(x, factor):
         if (
             not (is_compiling() or transforms_active() or dispatch_modes())
+            and forward_ad._current_level < 0
             and (type(x) is Tensor or type(x) is Parameter)
             and x.is_cuda and not x.is_neg()
         ):
-            if (x.requires_grad) and grad_enabled():
-                return apply(x, factor)
-            return body(x, factor)
+            try:
+                if (x.requires_grad) and grad_enabled():
+                    return apply(x, factor)
+                return body(x, factor)
+            except NoStorageError:
+                pass
         return dispatch((x, factor,))
     """
     arguments = ", ".join([*tensors, *others])
@@ -69,13 +94,17 @@ def call_source(
             f"def {name}({parameters}):",
             "    if (",
             "        not (is_compiling() or transforms_active() or dispatch_modes())",
+            "        and forward_ad._current_level < 0",
             *(["        and not is_autocast_enabled('cuda')"] if casts else []),
             *plain,
             *on_gpu,
             "    ):",
-            f"        if ({' or '.join(wants_grad)}) and grad_enabled():",
-            f"            return apply({arguments})",
-            f"        return body({arguments})",
+            "        try:",
+            f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
+            f"                return apply({arguments})",
+            f"            return body({arguments})",
+            "        except NoStorageError:",  # of a type like others, and no tensor of memory: found at the launch
+            "            pass",
             f"    return dispatch(({arguments},))",
         ]
     )
@@ -89,6 +118,8 @@ def write_call(source: str, parts: Mapping[str, Any]) -> Any:
         "transforms_active": transforms_active,
         "dispatch_modes": dispatch_modes,
         "grad_enabled": grad_enabled,
+        "forward_ad": forward_ad,
+        "NoStorageError": NoStorageError,
         "Tensor": Tensor,
         "Parameter": Parameter,
         **parts,
