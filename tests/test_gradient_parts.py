@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import autograd_bridge as bridge
 import cupyops
@@ -128,6 +129,134 @@ def test_the_tutorials_state_dict_fits_a_cell(kind: Callable[..., torch.nn.Modul
     torch.nn.Sequential(cell).load_state_dict({f"0.{k}": v for k, v in theirs.items()})
     with pytest.raises(RuntimeError, match="size mismatch for bias"):
         cell.load_state_dict({**theirs, "bias": torch.randn(2, 12)})
+
+
+# Other roads
+
+
+def _by_dual_numbers(f: Callable[[Tensor], Tensor], x: Tensor, *, grad: bool = False) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x.clone().requires_grad_(grad), x.sin()))).tangent
+
+
+def _by_batched_gradients(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    y = f(x)
+    return torch.autograd.grad(y, x, _basis(y), is_grads_batched=True)[0]
+
+
+def _basis(y: Tensor) -> Tensor:
+    return torch.eye(y.numel(), dtype=y.dtype).reshape(-1, *y.shape)
+
+
+def _pulled_late(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    y, pull = torch.func.vjp(f, x)
+    with torch.inference_mode():
+        return torch.func.vmap(pull)(_basis(y))[0].clone()
+
+
+def _linearized(f: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the graph that PyTorch makes
+        return torch.func.linearize(f, x)[1](x.sin())
+
+
+def _layer_norm(x: Tensor) -> Tensor:
+    """By the formula: in the gradient of a jvp, PyTorch's own takes the statistics for constants."""
+    centered = x - x.mean(-1, keepdim=True)
+    return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
+
+
+ROADS: dict[str, Callable[..., Any]] = {
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x.sin(),))[1],
+    "jvp of grad": lambda f, x: torch.func.jvp(torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x.sin(),))[1],
+    "grad of jvp": lambda f, x: torch.func.grad(lambda x: torch.func.jvp(f, (x,), (x.sin(),))[1].sin().sum())(x),
+    "vmap of jvp": lambda f, x: torch.func.vmap(lambda t: torch.func.jvp(f, (x,), (t,))[1])(torch.stack((x, x.cos()))),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(lambda x: f(x).sin().sum())(x),
+    "linearize": _linearized,
+    "dual numbers": _by_dual_numbers,
+    "dual numbers that require grad": lambda f, x: _by_dual_numbers(f, x, grad=True).detach(),
+    "batched gradients": _by_batched_gradients,
+    "vectorised jacobian": lambda f, x: torch.autograd.functional.jacobian(f, x, vectorize=True),
+    "vectorised hessian": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x).sin().sum(), x, vectorize=True),
+    "pulled in inference mode": _pulled_late,
+}
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "gelu": (bridge.gelu, F.gelu),
+    "layer_norm": (lambda x: bridge.layer_norm(x, 3), _layer_norm),
+    "linear_gelu": (lambda x: bridge.linear_gelu(x, x.cos()), lambda x: F.gelu(F.linear(x, x.cos()))),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("name", ["gelu", "layer_norm", "linear_gelu"])
+def test_forward_mode_and_batched_gradients(name: str, road: str, simulated: bool) -> None:
+    x = torch.randn(2, 3, dtype=torch.float64)
+    ours, theirs = FUNCTIONS[name]
+    wanted = ROADS[road](theirs, x)
+    with cupyops.simulate(simulated):
+        torch.testing.assert_close(ROADS[road](ours, x), wanted)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
+def test_torch_ops_under_transforms(simulated: bool) -> None:
+    x = torch.randn(2, 3, dtype=torch.float64)
+
+    def ours(x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.cupyops.layer_norm(x, None, None, [3], 1e-5)[0]
+        return y
+
+    def loss(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda x: f(x).sin().sum()
+
+    with cupyops.simulate(simulated):
+        for road in (
+            lambda f: torch.func.grad(loss(f))(x),
+            lambda f: torch.func.grad(lambda x: torch.func.grad(loss(f))(x).sin().sum())(x),
+            lambda f: torch.func.jacrev(f)(x),
+            lambda f: torch.func.vmap(f)(x),
+            lambda f: torch.func.vmap(torch.func.grad(loss(f)))(x),
+            lambda f: torch.func.jvp(f, (x,), (x.sin(),))[1],
+        ):
+            torch.testing.assert_close(road(ours), road(_layer_norm))
+        for lost in (_by_dual_numbers, _linearized):
+            with pytest.raises(
+                RuntimeError, match="no forward-mode derivative of layer_norm: call the operator itself"
+            ):
+                lost(ours, x)
+
+
+@pytest.mark.simulator
+def test_an_operator_without_a_reference_drops_no_tangent() -> None:
+    op = Operator("cupyops_test::scaled_alone(Tensor x, float factor) -> Tensor", _scaled)
+    x = torch.randn(4, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="scaled_alone has no forward-mode derivative: give it a reference"):
+        _by_dual_numbers(lambda x: op(x, 2.0), x)
+    with pytest.raises(RuntimeError, match="scaled_alone has no forward-mode derivative: give it a reference"):
+        torch.func.jvp(lambda x: op(x, 2.0), (x,), (x,))
+    with forward_ad.dual_level():
+        torch.testing.assert_close(op(x, 2.0), 2 * x)  # nothing to drop
+
+
+@pytest.mark.simulator
+def test_a_kernel_takes_what_is_within_a_wrapper_whose_transform_has_ended() -> None:
+    kept: list[Tensor] = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(torch.arange(4.0))  # type: ignore[func-returns-value]
+    y = torch.empty(4)
+    with cupyops.simulate():
+        Kernel(SCALE, "scale", Threads("n"))(kept[0], y, 2.0, 4)
+        assert y.tolist() == [0, 2, 4, 6]
+
+        def live(x: Tensor) -> Tensor:
+            Kernel(SCALE, "scale", Threads("n"))(x, y, 2.0, 4)
+            return x.sum()
+
+        with pytest.raises(RuntimeError, match="a kernel needs a tensor with memory"):
+            torch.func.grad(live)(torch.arange(4.0))
 
 
 # Programs in plain PyTorch

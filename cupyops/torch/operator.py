@@ -232,7 +232,7 @@ class Operator:
 
     def _with_tangents(self, args: tuple[Any, ...]) -> Any:
         """The results with their tangents, by the reference, whose operations PyTorch knows the derivatives of; None where no
-        tensor has a tangent, and where a transform will say itself that there is none.
+        tensor has a tangent.
 
         Raises:
             RuntimeError: a tensor has a tangent, and the operator no reference.
@@ -285,6 +285,11 @@ class Operator:
         on_cpu = _completed(_on_cpu(self.body, self._plain), schema)
         library.impl(self.name, _without_tangents(self.name, body), "CUDA")
         library.impl(self.name, _without_tangents(self.name, on_cpu), "CPU")
+        if not self._mutated:
+            # Transforms know no operators of torch.library: they find what this object does under them.
+            library.impl(
+                self.name, _under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
+            )
         torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
             setup_context, backward = gradient
@@ -341,6 +346,15 @@ def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> C
             return body(*args)
 
     return either
+
+
+def _under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., Any]:
+    """What the dispatcher calls while a transform of ``torch.func`` is active."""
+
+    def transformed(*args: Any) -> Any:
+        return find()._dispatch(args)
+
+    return _completed(transformed, schema)
 
 
 def _without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
