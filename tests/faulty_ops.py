@@ -100,7 +100,7 @@ class Mix:
     body: Body = body
     reference: Body | None = reference
     backward_body: Body = backward_body
-    backward_reference: Body = backward_reference
+    backward_reference: Body | None = backward_reference
     save: Body = save
     backward: Body | None = None
     gradient: type[torch.autograd.Function] | None = None

@@ -314,3 +314,49 @@ def test_errors_are_counted_in_eps_and_kinds_have_to_agree() -> None:
         assert found == (0 if same else math.inf), (got, right)
     assert error_in_eps(torch.tensor([1, 2]), torch.tensor([1, 3])) == math.inf
     assert error_in_eps(torch.empty(0), torch.empty(0)) == 0
+
+
+# Numbers with a default, and derivatives that there are not
+
+
+def numbers_tried(schema: str, given: list[tuple[Any, ...]], body: Any = None) -> list[float]:
+    """The last argument of each sample that is tried."""
+    op = Mix(schema=schema, body=body or faulty.body, reference=body or faulty.reference).operator()
+    return [args[-1] for args in check.Subject(op, check.samples_of(op, given), "reference").samples]
+
+
+def test_numbers_are_tried_at_their_defaults_and_elsewhere() -> None:
+    schema = "(Tensor x, Tensor w, float factor=0.25) -> Tensor"
+    x, w, _ = samples()[0]
+    assert numbers_tried(schema, [(x, w)]) == [0.25, 0.5]
+    assert numbers_tried(schema, [(x, w, 2.0), (w, x, 3.0)]) == [2.0, 3.0, 0.25]
+    assert numbers_tried(schema, [(x, w), (w, x, 3.0)]) == [0.25, 3.0]
+    assert numbers_tried("(Tensor x, Tensor w, float factor) -> Tensor", [(x, w, 2.0)]) == [2.0]
+
+    def only_small(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        if factor > 0.3:
+            raise ValueError("factor must be at most 0.3")
+        return faulty.reference(x, w, factor)
+
+    assert numbers_tried(schema, [(x, w)], only_small) == [0.25, 0.125]
+
+
+def test_a_third_derivative_that_pytorch_has_wrong_is_not_asked_for() -> None:
+    def reference(x: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+    op = Operator("faulty::normalized(Tensor x) -> Tensor", reference, reference=reference)
+    report = check_op(op, (torch.randn(5, 4),), checks=["derivatives", "transforms"], lanes=["reference"])
+    assert len(report.passed) == 2
+    assert all(
+        "PyTorch's own of order 3 of the reference is not what differences give" in r.words for r in report.passed
+    )
+
+
+@pytest.mark.simulator
+def test_a_second_derivative_that_there_is_not_is_left_out() -> None:
+    op = Mix(reference=None, backward_reference=None).operator()
+    report = check_op(op, samples(), checks=["derivatives", "transforms"], lanes=["simulator"])
+    words = r"no derivative of order 2: RuntimeError: mix\d+_backward has no gradient"
+    assert all(re.search(words, row.words) for row in report.rows)
+    assert [(row.check, row.outcome) for row in report.rows] == [("derivatives", "skipped"), ("transforms", "passed")]

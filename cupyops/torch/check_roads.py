@@ -75,12 +75,14 @@ class Road:
         run: of a problem, the derivatives by each of its inputs.
         transforms: it goes by torch.func.
         matrix: it makes all second derivatives, a square of them.
+        forward: it takes derivatives in forward mode, which an operator has by its reference.
     """
 
     order: int
     run: Callable[[Problem], Sequence[Tensor]]
     transforms: bool = False
     matrix: bool = False
+    forward: bool = False
 
 
 # Autograd
@@ -189,9 +191,13 @@ def _jacobian_of_gradient(p: Problem) -> Sequence[Tensor]:
 
 
 def _jacobian_of_jacobian(p: Problem) -> Sequence[Tensor]:
-    """What torch.func.hessian does, but for its derivatives in forward mode, which operators do not offer."""
+    """What torch.func.hessian does, but for its derivatives in forward mode."""
     inner = torch.func.jacrev(p.loss, p.argnums)
     return _times_directions(p, torch.func.jacrev(inner, p.argnums)(*p.inputs))
+
+
+def _hessian_by_func(p: Problem) -> Sequence[Tensor]:
+    return _times_directions(p, torch.func.hessian(p.loss, p.argnums)(*p.inputs))
 
 
 ROADS: dict[str, Road] = {
@@ -209,6 +215,7 @@ ROADS: dict[str, Road] = {
     "autograd of torch.func.grad": Road(2, _then_autograd(2), transforms=True),
     "torch.func.jacrev of grad": Road(2, _jacobian_of_gradient, transforms=True, matrix=True),
     "torch.func.jacrev of jacrev": Road(2, _jacobian_of_jacobian, transforms=True, matrix=True),
+    "torch.func.hessian": Road(2, _hessian_by_func, transforms=True, matrix=True, forward=True),
     "torch.func.vjp of grad, pulled when the transform has ended": Road(2, _pulled_later(2), transforms=True),
     "torch.func.vmap of grad of grad": Road(2, _batched(2), transforms=True),
     "torch.func.grad of grad of grad": Road(3, _by_func(3), transforms=True),
@@ -368,7 +375,8 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
                 orders, reason = _orders(own, targets)
             why = why or reason
             for name, (road, function) in roads.items():
-                if name in faults or road.order not in orders or (road.matrix and not few):
+                left_out = (road.matrix and not few) or (road.forward and reference is None)
+                if name in faults or road.order not in orders or left_out:
                     continue
                 problem = own if function is None else _problem(subject, args, wanted, function)
                 try:
