@@ -322,12 +322,12 @@ class DifferentiatedAgain(torch.autograd.Function):
         return (*found, None)
 
 
-def save_on_ctx(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.x, ctx.w, ctx.factor = inputs
-
-
-def from_ctx(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    return gradient(grad_y, ctx.x, ctx.w, ctx.factor)
+def detached_in_a_transform(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    """Values alone, where a transform runs the backward: right once, and a constant for the next transform."""
+    x, w = ctx.saved_tensors
+    if torch._C._are_functorch_transforms_active():
+        x, w = x.detach(), w.detach()
+    return gradient(grad_y, x, w, ctx.factor)
 
 
 def wrong_at_a_quarter(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:

@@ -85,10 +85,10 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and by autograd of "
         "autograd of the reference it is .*; wrong, too: .*three times.* on copies of its own",
     ),
-    "saves tensors on ctx": (
+    "detaches in a transform": (
         "transforms",
-        lambda: Mix(save=faulty.save_on_ctx, backward=faulty.from_ctx),
-        "torch.func.*when the transform has ended.* by ctx.save_for_backward, never on ctx",
+        lambda: Mix(backward=faulty.detached_in_a_transform),
+        "torch.func.grad of grad: the derivative of order 2 by .* by ctx.save_for_backward, never on ctx",
     ),
     "forgets a gradient wanted alone": (
         "subsets",
