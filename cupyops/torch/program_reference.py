@@ -214,8 +214,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def elementwise_reference(program: Program, promoted: Callable[[Sequence[Tensor]], torch.dtype]) -> Any:
-    """The program as a function of its tensors, its scalars, and whether each result is wanted, which is not asked; None
-    where an expression has no counterpart in PyTorch.
+    """The program as a function of its tensors, its scalars and, of several results, whether each is wanted; one that is not has
+    no elements. None where an expression has no counterpart in PyTorch.
 
     Args:
         promoted: the dtype of the results, of tensors of several.
@@ -234,10 +234,20 @@ def elementwise_reference(program: Program, promoted: Callable[[Sequence[Tensor]
         )
         for name, expression in statements:
             place.values[name] = place.tensor(expression.of(place))
-        found = tuple(place.values[y].expand(tensors[0].shape).to(dtype).clone() for y in program.results)
+        found = tuple(
+            place.values[y].expand(tensors[0].shape).to(dtype).clone()
+            if wanted
+            else tensors[0].new_empty(0, dtype=dtype)
+            for y, wanted in zip(program.results, _wanted(program, count, args), strict=True)
+        )
         return found if len(found) > 1 else found[0]
 
     return reference
+
+
+def _wanted(program: Program | RowProgram, tensors: int, args: Sequence[Any]) -> Sequence[bool]:
+    """Whether each result is, by the arguments behind tensors and scalars."""
+    return args[tensors + len(program.scalars) :] or (True,) * len(program.results)
 
 
 def _named(names: Sequence[str], numbers: Sequence[Any]) -> dict[str, Any]:
@@ -292,8 +302,12 @@ def row_reference(
             value = place.tensor(expression.of(place))
             place.values[name] = value if summed is None else whole(value).reshape(-1, shape[-1]).sum(0)
         found = []
-        for i, (name, kind) in enumerate(zip(program.results, kinds, strict=True)):
+        wants = _wanted(program, len(names), args)
+        for i, (name, kind, wanted) in enumerate(zip(program.results, kinds, wants, strict=True)):
             value = place.values[name]
+            if not wanted:
+                found.append(x.new_empty(0))
+                continue
             if kind == "element":
                 value = value.expand(shape).to(x.dtype)
             elif kind == "row":
