@@ -16,7 +16,7 @@ from ..errors import expected, nearest
 from ..simulator import host
 from . import check_layouts, check_machinery, check_running, check_values
 from .check_registry import LANES, Check, Fault, Skip
-from .check_subject import Subject, first_line
+from .check_subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 from .operator import Operator
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
@@ -189,7 +189,7 @@ def check_op(
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
 ) -> Report:
-    """Holds an operator to everything that makes one done, prints a table, and returns the report.
+    """Holds an operator to everything that makes one done, and prints and returns the report, or raises with it.
 
     ::
 
@@ -234,9 +234,9 @@ def check_op(
             rows += _run(Subject(operator, samples, lane, tolerance=tolerance, dtypes=names), wanted)
     count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
     report = Report(f"{operator.op._schema}: {count}", tuple(rows))
-    print(report)
     if report.failed and raises:
-        raise CheckFailed(report)
+        raise CheckFailed(report)  # its message is the report, which would else be seen twice
+    print(report)
     if skip is not None and not (report.passed or report.failed):
         skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check of these lanes")
     return report
@@ -304,7 +304,9 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
         rows.append(Row(c.name, subject.lane, outcome, words, change, time.perf_counter() - began))
         if outcome == "failed":
             failed.add(c.name)
-            lost = _lost(subject) or (f"not run, since `{c.name}` failed" if c.ground else "")
+            # Without its kernels every check of the lane would say the compiler's words again.
+            ends = c.ground or change == MEND_THE_TEXT
+            lost = _lost(subject) or (f"not run, since `{c.name}` failed" if ends else "")
     return rows
 
 
@@ -315,9 +317,9 @@ def _attempt(subject: Subject, c: Check) -> tuple[str, str, str]:
     except Skip as reason:
         return "skipped", str(reason), ""
     except Fault as fault:
-        return "failed", str(fault), fault.change or c.change
+        return "failed", str(fault), MEND_THE_TEXT if does_not_compile(fault) else fault.change or c.change
     except Exception as error:
-        return "failed", first_line(error), c.change
+        return "failed", first_words(error), MEND_THE_TEXT if does_not_compile(error) else c.change
 
 
 def _lost(subject: Subject) -> str:
@@ -327,5 +329,5 @@ def _lost(subject: Subject) -> str:
     try:
         torch.cuda.synchronize(subject.device)
     except Exception as error:
-        return f"not run, since the GPU is lost to this process: {first_line(error)}"
+        return f"not run, since the GPU is lost to this process: {first_words(error)}"
     return ""

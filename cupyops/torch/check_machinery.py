@@ -10,7 +10,7 @@ from torch import Tensor
 from .check_compare import assert_close
 from .check_inputs import Arguments, fresh, lead_of, moved_on, tensors_in
 from .check_registry import Fault, Skip, check
-from .check_subject import Subject, first_line, quiet
+from .check_subject import Subject, first_words, quiet
 from .check_values import target
 
 __all__ = ["autocast", "compile_dynamic", "compile_static", "export", "fakes", "opcheck", "torch_func", "vmap"]
@@ -34,7 +34,7 @@ def fakes(subject: Subject) -> str:
             try:
                 got = subject.outputs(fake)
             except Exception as error:
-                raise Fault(f"{dtype}, on fake tensors: {first_line(error)}") from error
+                raise Fault(f"{dtype}, on fake tensors: {first_words(error)}") from error
         if list(got) != list(real):
             raise Fault(f"{dtype}: {len(got)} outputs on fake tensors, {len(real)} on real ones")
         for name, y in real.items():
@@ -88,7 +88,7 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
         with quiet():
             got = subject.results(fresh(args), function, wanted=wanted)
     except Exception as error:
-        raise Fault(f"{what}: {first_line(error)}") from error
+        raise Fault(f"{what}: {first_words(error)}") from error
     right = subject.results(fresh(args), wanted=wanted)
     assert_close(what, got, right, than="without torch.compile it is")
 
@@ -216,7 +216,9 @@ def vmap(subject: Subject) -> str:
                 found = torch.func.vmap(run)(*batched)
             except Exception as error:
                 if subject.op.reference is None and not subject.op.elementwise:
-                    raise Skip(f"there is nothing that a rule for vmap could be made of: {first_line(error)}") from None
+                    raise Skip(
+                        f"there is nothing that a rule for vmap could be made of: {first_words(error)}"
+                    ) from None
                 raise
         for k, one in enumerate((args, second)):
             # The rule may run the reference, so it is held to what any right arithmetic gives, not to the kernel's bits.
@@ -252,7 +254,7 @@ def autocast(subject: Subject) -> str:
             under = torch.autocast(kind, dtype=lower)
             got = subject.results(fresh(args), wanted=subject.wanted(args), forward=under)
         except Exception as error:
-            raise Fault(f"{dtype}, under autocast: {first_line(error)}") from error
+            raise Fault(f"{dtype}, under autocast: {first_words(error)}") from error
         words = f"{dtype}, under autocast with the policy {policy!r}"
         inputs = {f"gradient of {a.name}": x for a, x in zip(subject.schema, args, strict=False)}
         for name, x in right.items():
