@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import faulty_ops as faulty
+import numpy as np
 import pytest
 import torch
 from faulty_ops import Mix, assert_found, failing, samples
@@ -189,8 +190,15 @@ def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken()
     op = Mix().operator()
     report = check_op(op, samples(), checks="values", lanes=["simulator"])
     assert report.rows[0].words.endswith("; refused: float16, bfloat16")
-    with pytest.raises(CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"):
-        check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=[torch.float16])
+    for asked in ([torch.float16], "float16", torch.float16, ("float16",), np.float16):
+        with pytest.raises(
+            CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"
+        ):
+            check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=asked)
+    with pytest.raises(
+        ValueError, match="check_op: `dtypes` must be names of .*, got 'flaot16'; did you mean 'float16'?"
+    ):
+        check_op(op, samples(), dtypes="flaot16")
 
 
 @pytest.mark.simulator

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dtypes import dtype_names
 from ..errors import expected, nearest
 from ..simulator import host
 from . import check_layouts, check_machinery, check_running, check_values
@@ -185,7 +186,7 @@ def check_op(
     checks: str | Sequence[str] | None = None,
     raises: bool = True,
     lanes: Sequence[str] | None = None,
-    dtypes: Sequence[torch.dtype] | None = None,
+    dtypes: Any = None,
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
 ) -> Report:
@@ -210,20 +211,20 @@ def check_op(
         checks: names out of :data:`CHECKS`; by default all.
         raises: raise where a check failed; else the report tells.
         lanes: names out of ``reference``, ``simulator``, ``cuda``; by default as the samples' device says.
-        dtypes: what the operator has to take; by default it is checked in every floating dtype that it does not refuse,
-            and the report names those that it does.
+        dtypes: what the operator has to take, one or several, as dtypes or by name; by default it is checked in every
+            floating dtype that it does not refuse, and the report names those that it does.
         tolerance: times what ``values``, ``gradients`` and ``sizes`` allow, for a kernel that approximates on purpose.
         skip: called with the reasons where no check could run, as ``pytest.skip`` wants it.
 
     Raises:
         CheckFailed: a check failed; the message is the report, with what is wrong and what to change.
         TypeError: ``op`` is no operator; ``sample_inputs`` are no tuples.
-        ValueError: a check or a lane of another name; samples that do not fit the schema, or are on several devices.
+        ValueError: a check, a lane or a dtype of another name; samples that do not fit the schema, or are on several devices.
     """
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
     wanted = _chosen(checks)
-    names = None if dtypes is None else [str(d).removeprefix("torch.") for d in dtypes]
+    names = None if dtypes is None else dtype_names("check_op", dtypes)
     rows: list[Row] = []
     for lane in _lanes(samples, lanes):
         if reason := _missing(operator, lane):
