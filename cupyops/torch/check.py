@@ -26,6 +26,7 @@ __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "
 CHECKS: dict[str, Check] = {
     c.name: c
     for c in (
+        check_machinery.returned,
         check_running.sanitizer,
         check_running.guard_bands,
         check_layouts.inputs_kept,

@@ -10,15 +10,43 @@ from torch import Tensor
 from .check_compare import assert_close
 from .check_inputs import Arguments, fresh, lead_of, moved_on, tensors_in
 from .check_registry import Fault, Skip, check
-from .check_subject import Subject, first_words, quiet
+from .check_subject import Subject, first_cause, first_words, quiet
 from .check_values import target
+from .results import WrongResults
 
-__all__ = ["autocast", "compile_dynamic", "compile_static", "export", "fakes", "opcheck", "torch_func", "vmap"]
+__all__ = [
+    *("autocast", "compile_dynamic", "compile_static", "export", "fakes", "opcheck", "returned", "torch_func", "vmap"),
+]
 
 _ON_FAKES = (
     "The body runs on tensors without memory, too: no .item(), .tolist(), data_ptr() or branch on values in it; shapes "
     "and dtypes of what it allocates come from those of its arguments."
 )
+
+
+@check("Count what body and backward return: one tensor for each result of the schema, on every way out.", ground=True)
+def returned(subject: Subject) -> str:
+    """Body and backward return the tensors that their schemas say."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for args in subject.samples:
+        # Fakes have no memory: whatever else is wrong with a kernel, nothing of it runs before the checks that look for it.
+        mode = FakeTensorMode()
+        wanted = subject.wanted(args)
+        given = [mode.from_tensor(x.detach()) if isinstance(x, Tensor) else x for x in fresh(args)]
+        try:
+            with mode, quiet(), torch.enable_grad():
+                leaves = [x if subject.mutated or i not in wanted else x.requires_grad_() for i, x in enumerate(given)]
+                ready = [y for y in subject.call(leaves) if y.requires_grad]
+                if ready:
+                    seeds = [torch.ones_like(y) for y in ready]
+                    torch.autograd.grad(ready, [leaves[i] for i in wanted], seeds, allow_unused=True)
+        except Exception as error:
+            if isinstance(wrong := first_cause(error), WrongResults):
+                raise Fault(str(wrong)) from None
+            # `fakes` says what else does not go on fakes.
+    count = len(subject.samples)
+    return f"{count} sample{'s' if count != 1 else ''} on fake tensors"
 
 
 @check(_ON_FAKES)

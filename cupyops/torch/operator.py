@@ -35,6 +35,7 @@ from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS
 from .gradients import Backward, Gradient, Schema, declared, of_reference, refused
+from .results import held_to_schema
 from .vmap_rules import vmap_by_loop, vmap_of_reference
 from .way_in import (
     call_source,
@@ -145,7 +146,12 @@ class Operator:
             gradient = declared(parsed, [a.name for a in backward.op._schema.arguments], backward.call, wrt)
         else:
             gradient = refused(self.name) if reference is None else of_reference(reference)
-        self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient, recording)
+        self._held = held_to_schema(self.body, parsed)
+        self._apply = (
+            self._refuse
+            if gradient is None
+            else fast_function(self.name, self.body, *gradient, recording, first=self._held)
+        )
         if record is not None:
             self._apply = partial(record, self._apply)
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
@@ -163,6 +169,7 @@ class Operator:
         self.call: Callable[..., Any] = write_call(
             call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
+            first=self._held,
         )
         _DECLARED[self.qualified_name] = self
 
@@ -174,7 +181,8 @@ class Operator:
 
         Raises:
             TypeError: an argument that should be a tensor is none; else what body and reference raise.
-            RuntimeError: it writes to a tensor, and one of its tensors requires grad.
+            RuntimeError: it writes to a tensor, and one of its tensors requires grad; body or backward returned something
+                other than its schema says.
         """
         return self.call(*args, **kwargs)
 
@@ -206,7 +214,7 @@ class Operator:
             return self._registered(args)
         if grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
-        return self.body(*args)
+        return self._held(*args)
 
     def _registered(self, args: tuple[Any, ...]) -> Any:
         if self._withdrawn:
@@ -246,9 +254,9 @@ class Operator:
     def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
-        body = _completed(self.body, schema)
+        body = _completed(self._held, schema)
         library.impl(self.name, body, "CUDA")
-        library.impl(self.name, _completed(_on_cpu(self.body, self.reference), schema), "CPU")
+        library.impl(self.name, _completed(_on_cpu(self._held, self.reference), schema), "CPU")
         torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
             setup_context, backward = gradient
