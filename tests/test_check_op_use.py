@@ -12,7 +12,7 @@ from faulty_ops import Mix, assert_found, failing, samples
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cupyops import CompileError, Kernel, Threads
+from cupyops import CompileError, Kernel, Threads, toolchain
 from cupyops.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, Operator, check, check_op, checks_for
@@ -48,7 +48,8 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     assert {row.words for row in report.rows if row.lane == "simulator"} == {"there is no C++ compiler"}
     assert {row.words for row in report.rows if row.lane == "reference"} == {"the operator has no reference"}
     assert re.search(
-        r"\nsanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n", str(report)
+        r"\nreturned, sanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n",
+        str(report),
     )
 
 
@@ -101,6 +102,25 @@ def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road:
     assert [line for line in lines if line.startswith(">")] == [next(line for line in lines if "factor * v" in line)]
     assert all(re.match(r"[> ] +\d+ \| ", line) for line in lines)
     assert str(caught.value).count("error: ") == 1
+    assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
+
+
+@pytest.mark.simulator
+def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
+    """Exceptions, say: a host has them."""
+    if not toolchain.has_nvrtc():
+        pytest.skip("needs NVRTC")
+    op = Mix(
+        body=faulty.changed(
+            ("if (i < n) {\n        const acc_t v", "if (n < 0) throw 1;\n    if (i < n) {\n        const acc_t v")
+        )
+    ).operator()
+    report = check_op(op, samples(), lanes=["simulator"], checks=["compiles", "threads"], raises=False)
+    assert [row.check for row in report.failed] == ["compiles"]
+    head, place, *lines = report.failed[0].words.splitlines()
+    assert head.startswith("mix<float32> does not compile for sm_")
+    assert re.match(r"mix\.cu:\d+: error: .*exception", place), place
+    assert next(line for line in lines if line.startswith(">")).endswith("if (n < 0) throw 1;")
     assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
 
 

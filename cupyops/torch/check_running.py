@@ -71,7 +71,7 @@ def compiles(subject: Subject) -> str:
     for row in rows:
         where = f"{row.what} for sm_{row.architecture}"
         if row.error:
-            raise Fault(f"{where}: {first_error(row.error)}", MEND_THE_TEXT)
+            raise Fault(first_error(row.error), MEND_THE_TEXT)
         if row.warnings:
             raise Fault(f"{where}: {row.warnings[0]}")
         if row.spills_in_vain:
