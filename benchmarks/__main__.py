@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from cupyops.errors import MissingDependencyError
+from cupyops.installing import pip_install
 
 from . import results_file, warm_up
 from .cases import DTYPES, EXTRA, OPERATORS, SIZES, Choice
@@ -248,7 +249,9 @@ def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
             for path in draw(document, options.plots):
                 print(path)
         except ModuleNotFoundError as error:
-            raise CannotMeasure(f"--plots needs matplotlib ({error}); pip install 'cupyops[examples]'") from None
+            raise CannotMeasure(
+                f"--plots needs matplotlib ({error}); {pip_install('examples', 'matplotlib')}"
+            ) from None
         except OSError as error:
             raise CannotMeasure(f"--plots: cannot write to {options.plots}: {error.strerror}") from None
     if options.into is not None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from . import simulator, toolchain
 from .errors import MissingDependencyError, expected
+from .installing import pip_install
 
 __all__ = [
     "ArrayLibrary",
@@ -238,7 +239,7 @@ def numpy_dtype(name: str) -> Any:
         import ml_dtypes
     except ImportError as error:
         raise MissingDependencyError(
-            "bfloat16 outside PyTorch needs ml_dtypes. Install it with: pip install ml_dtypes"
+            f"bfloat16 outside PyTorch needs ml_dtypes. Install it with: {pip_install('cuda12', 'ml_dtypes')}"
         ) from error
     return numpy.dtype(ml_dtypes.bfloat16)
 

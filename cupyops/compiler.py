@@ -167,6 +167,17 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
     return "\n".join(parts)
 
 
+def first_error(message: str) -> str:
+    """A CompileError's message up to its first error, with the author's lines around that: a compiler's later errors often
+    follow from it."""
+    lines = message.splitlines()
+    ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
+    while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):
+        ends += 1
+    # The simulator's last line says whether it is the text that is at fault.
+    return "\n".join(lines[:ends] + [line for line in lines[ends:][-1:] if line.startswith("NVRTC accepts the text")])
+
+
 def lines_by_file(text: str) -> dict[str, dict[int, str]]:
     """The final text's lines by the file and number that ``#line`` gives them."""
     files: dict[str, dict[int, str]] = {}

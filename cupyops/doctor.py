@@ -20,6 +20,7 @@ from . import __version__, toolchain
 from .cache import default_folder
 from .compiler import OPTIONS, compile_text, supported_architectures, target_for
 from .errors import CompileError, MissingDependencyError
+from .installing import pip_install
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
@@ -59,8 +60,8 @@ def check_packages() -> Iterator[Finding]:
     """Python, this package, and the two that give it NumPy's arrays and NumPy's bfloat16."""
     yield Fact("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
     yield Fact("cupyops", f"{__version__} in {Path(__file__).parent}")
-    yield from required("numpy", "CuPy does not import without it", "pip install 'numpy>=2'")
-    yield from required("ml_dtypes", "there are no bfloat16 arrays outside torch", "pip install 'ml_dtypes>=0.5'")
+    yield from required("numpy", "CuPy does not import without it", pip_install("", "numpy"))
+    yield from required("ml_dtypes", "there are no bfloat16 arrays outside torch", pip_install("cuda12", "ml_dtypes"))
 
 
 def check_torch() -> Iterator[Finding]:
@@ -68,7 +69,7 @@ def check_torch() -> Iterator[Finding]:
     torch = toolchain.torch_build()
     if torch is None:
         yield Fact("torch", "not installed")
-        yield Fault("torch is not installed: autograd_bridge does not import, cupyops does", "pip install 'torch>=2.9'")
+        yield Fault("torch is not installed: autograd_bridge does not import, cupyops does", pip_install("", "torch"))
         return
     version, cuda = torch
     driver = toolchain.driver_cuda()

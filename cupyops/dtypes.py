@@ -1,9 +1,12 @@
 """The one table of element types: Python name, C type, arithmetic type, size, and how a scalar of it is packed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "dtype_name"]
+from .errors import expected, nearest
+
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "dtype_name", "dtype_names"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,32 @@ DTYPES: dict[str, DType] = {
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtype_names(where: str, dtypes: Any) -> tuple[str, ...]:
+    """Names of one dtype or of several, each a name or the dtype itself of PyTorch, NumPy or CuPy.
+
+    >>> dtype_names("scale", "float32")
+    ('float32',)
+
+    Raises:
+        ValueError: one is none of :data:`DTYPES`, or there is none.
+    """
+    one = isinstance(dtypes, (str, type)) or not isinstance(dtypes, Iterable)
+    given = [dtypes] if one else list(dtypes)
+    # PyTorch's dtypes are told by their words, since this package does not import it.
+    names = [d.__name__ if isinstance(d, type) else str(d).removeprefix("torch.") for d in given]
+    unknown = [(d, name) for d, name in zip(given, names, strict=True) if name not in DTYPES]
+    if unknown or not names:
+        got = ", ".join(repr(d) for d, _ in unknown) or "none"
+        word = unknown[0][1] if unknown else ""
+        of_c = next((d.name for d in DTYPES.values() if word in (d.c_type, d.c_type.strip("_"))), "")
+        if isinstance(dtypes, str) and "," in dtypes:
+            hint = "; give several as a tuple"
+        else:
+            hint = f"; did you mean {of_c!r}?" if of_c else nearest(word, DTYPES)
+        raise ValueError(expected(where, "dtypes", f"be names of {', '.join(DTYPES)}", f"{got}{hint}"))
+    return tuple(names)
 
 
 def dtype_name(dtype: Any) -> str | None:

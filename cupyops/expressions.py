@@ -8,8 +8,11 @@ and :mod:`cupyops.row_text`.
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-__all__ = ["Statement", "arithmetic", "inputs_of", "kernel_name", "names_in", "parse", "results_of"]
+from .program_words import NO_REDUCTIONS, OF_ROWS, WRITTEN, no_assignment, other_language
+
+__all__ = ["Statement", "arithmetic", "check_operations", "inputs_of", "kernel_name", "names_in", "parse", "results_of"]
 
 # Functions of CUDA's headers, whose names a kernel cannot have.
 _CUDA_FUNCTIONS = frozenset(
@@ -26,6 +29,7 @@ _CUDA_FUNCTIONS = frozenset(
         "cbrt",
         "ceil",
         "clock",
+        "clock64",
         "copysign",
         "cos",
         "cosh",
@@ -118,6 +122,8 @@ _CUDA_FUNCTIONS = frozenset(
         "tgamma",
         "trunc",
         "umax",
+        "ullmax",
+        "ullmin",
         "umin",
         "y0",
         "y1",
@@ -164,13 +170,23 @@ def parse(program: str, where: str) -> list[Statement]:
         ValueError: something is no assignment, a name is assigned twice, or there is nothing.
     """
     statements: list[Statement] = []
+    if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
+        words = f"`{floored[0].strip()}` is a comment in CUDA C++: write floor(a / b)"
+        raise ValueError(f"{where}: in `{program.strip()}`: {words}")
     for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
         if not piece.strip():
             continue
+        if words := other_language(piece):
+            raise ValueError(f"{where}: in `{piece.strip()}`: {words}")
         match = _ASSIGNMENT.fullmatch(piece)
         if match is None:
-            raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {piece.strip()!r}")
-        if match[2].count("(") != match[2].count(")"):
+            got = f"{piece.strip()!r}{no_assignment(piece)}"
+            raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {got}")
+        if re.search(r"[-+*/%<>=&|^?:,!~]$", match[2]):
+            raise ValueError(
+                f"{where}: `{piece.strip()}` ends within an expression; a statement ends with its line or at a ;"
+            )
+        if not _paired(match[2]):
             raise ValueError(f"{where}: the parentheses of `{piece.strip()}` do not pair")
         if any(s.name == match[1] for s in statements):
             raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
@@ -180,6 +196,15 @@ def parse(program: str, where: str) -> list[Statement]:
     if not statements:
         raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {program!r}")
     return statements
+
+
+def _paired(expression: str) -> bool:
+    depth = 0
+    for character in expression:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def names_in(expression: str) -> list[str]:
@@ -251,6 +276,104 @@ def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, in
         if commas == 0:
             at = end
             yield match.start(), end, match[1], expression[match.end() : end - 1].strip()
+
+
+REDUCTIONS = ("sum", "max", "min", "column_sum")
+# Functions of whole numbers, or that make them, and types.
+_TYPES = frozenset(
+    (
+        "float",
+        "double",
+        "int",
+        "unsigned",
+        "long",
+        "short",
+        "char",
+        "bool",
+        "size_t",
+        "uint",
+        "acc_t",
+        "scalar_t",
+        "sizeof",
+    )
+)
+_WHOLE = frozenset(
+    ("lrint", "llrint", "lround", "llround", "ilogb", "isnan", "isinf", "isfinite", "signbit", "min", "max", "abs")
+)
+
+
+def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
+    """Refuses functions that CUDA C++ does not have, as far as they are known from elsewhere or come close to those it has,
+    and operators that it has for whole numbers alone. Of what else is no CUDA C++ the compiler tells.
+
+    Args:
+        rows: the program is of rows, which can be reduced.
+        whole: names that are whole numbers.
+
+    Raises:
+        ValueError: so it is.
+    """
+    for statement in statements:
+        words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)
+        if words:
+            raise ValueError(f"{where}: in `{statement}`: {words}")
+
+
+def _unknown_function(expression: str, rows: bool) -> str:
+    reduced = {name for _, _, name, _ in calls(expression, (*REDUCTIONS, *OF_ROWS))}
+    for match in re.finditer(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", expression):
+        name = match[1]
+        if name in NO_REDUCTIONS:
+            return f"there is no {name}: a row is reduced by sum, max and min"
+        if name in WRITTEN:
+            return f"CUDA C++ has no {name}: it is {WRITTEN[name]}"
+        if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and name in reduced):
+            if not rows:
+                return f"{name} goes over a row, and an element-wise program has none: declare it by row_reduce"
+            if name in OF_ROWS:
+                return f"there is no {name}: it is {OF_ROWS[name]}"
+            if name in ("sum", "column_sum") and name not in reduced:
+                return f"{name} takes one argument"
+            continue
+        if name in _CUDA_FUNCTIONS or name in _TYPES or name.startswith("_"):
+            continue
+        if name.endswith("f") and name[:-1] in _CUDA_FUNCTIONS:
+            continue
+        known = (*sorted(_CUDA_FUNCTIONS), *WRITTEN, *(REDUCTIONS if rows else ()), *(OF_ROWS if rows else ()))
+        if close := get_close_matches(name.lower(), known, n=1, cutoff=0.8):
+            meant = {**WRITTEN, **OF_ROWS}.get(close[0])
+            return f"CUDA C++ has no {name}; did you mean {close[0]!r}" + (f", which is {meant}?" if meant else "?")
+    return ""
+
+
+def _whole_operator(expression: str, whole: Collection[str]) -> str:
+    """What to write for ``^`` and ``%`` of what are no whole numbers."""
+    for match in re.finditer(r"(\w+|\))\s*([\^%])\s*(\w*)", expression):
+        left, sign, right = match.groups()
+        operands = [left, right] if left != ")" else [_function_before(expression, match.start()), right]
+        if any(re.match(r"[A-Za-z_]", x) and x not in whole and x not in _WHOLE and x not in _TYPES for x in operands):
+            a, b = left if left != ")" else "a", right or "b"
+            if sign == "%":
+                return f"% is of whole numbers in CUDA C++: write fmod({a}, {b})"
+            product = f"{a} * {a}, or " if b == "2" else ""
+            return f"^ is exclusive or in CUDA C++, of whole numbers alone: write {product}pow({a}, {b})"
+    return ""
+
+
+def _function_before(expression: str, end: int) -> str:
+    """The function whose call ends there, the only name in parentheses, or nothing."""
+    depth, at = 0, end
+    while at >= 0:
+        depth += {")": 1, "(": -1}.get(expression[at], 0)
+        if depth == 0:
+            break
+        at -= 1
+    called = re.search(r"([A-Za-z_]\w*)\s*$", expression[:at])
+    inside = expression[at + 1 : end]
+    if called:
+        return called[1]
+    # Comparisons and casts make whole numbers; what else is in parentheses is of its names.
+    return "" if re.search(r"[<>=!&|(]", inside) else next(iter(names_in(inside)), "")
 
 
 def kernel_name(name: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from . import bundle, debug, driver, launches, simulator, toolchain
 from .call import Call, bind, check
 from .compiler import binary_for, target_for
-from .dtypes import DTYPES, FLOATS
+from .dtypes import DTYPES, FLOATS, dtype_names
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
@@ -104,13 +104,14 @@ class Kernel:
     """One ``__global__`` function of a CUDA C++ text.
 
     Args:
-        text: CUDA C++, or the path of a file of it, whose own headers lie beside it. Types named ``scalar_t`` (or any
+        text: CUDA C++, or the :class:`~pathlib.Path` of a file of it, whose own headers lie beside it. Types named ``scalar_t`` (or any
             other undeclared name) are decided by the arrays of each call; ``acc_t`` follows ``scalar_t``: float for the
             16-bit floats, else the same.
         name: the function's name; it is declared ``extern "C" __global__``. It can be left out where the text has one.
         geometry: a policy of :mod:`cupyops.geometry`. Without one each call says how many threads it wants:
             ``kernel[n](x, y, n)``.
-        dtypes: what ``scalar_t`` and the other undeclared types may be; by default the floating ones.
+        dtypes: what ``scalar_t`` and the other undeclared types may be, one or several: names, or dtypes of PyTorch or
+            NumPy; by default the floating ones.
         constants: macros, ``{"TANH": 1}``.
         shared: bytes of dynamic shared memory of a block.
         filename: what messages call the text; by default the file it was loaded from.
@@ -149,7 +150,7 @@ class Kernel:
         name: str | None = None,
         geometry: Geometry | None = None,
         *,
-        dtypes: Sequence[str] = FLOATS,
+        dtypes: Any = FLOATS,
         constants: Mapping[str, int] | None = None,
         shared: int = 0,
         filename: str | None = None,
@@ -164,6 +165,7 @@ class Kernel:
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
             text, beside = read(text)
+        _check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
         geometry = Threads() if geometry is None else geometry
         self.since = since
@@ -174,15 +176,12 @@ class Kernel:
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self._declared_in = declaring_file()
         self.geometry = geometry
-        self.dtypes = tuple(dtypes)
+        self.dtypes = dtype_names(name, dtypes)
         self.constants = {**geometry.constants, **_integers(name, constants or {})}
         self.shared = shared
         self.headers = {**beside, **(headers or {})}
         self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
         self.signature = Signature.parse(text, name)
-        unknown = [d for d in self.dtypes if d not in DTYPES]
-        if unknown or not self.dtypes:
-            raise ValueError(f"{name}: dtypes must be names of {', '.join(DTYPES)}; got {unknown or 'none'}")
         check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
@@ -411,6 +410,24 @@ class Kernel:
     def close_fast_lane(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
         self.launch = self.launch_vouched = self.checked_launch
+
+
+def _check_text(text: object, where: str) -> None:
+    """Refuses what is no text, a path among them: as a text it would only be said to have no kernel.
+
+    Raises:
+        TypeError: it is no str.
+        ValueError: it looks like a path.
+    """
+    if not isinstance(text, str):
+        raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
+    if "\n" in text or "{" in text:
+        return
+    there = os.path.isfile(text)
+    if there or text.endswith((".cu", ".cuh")):
+        absent = "" if there else f"; there is no such file in {os.getcwd()}"
+        got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
+        raise ValueError(expected(where, "text", "be CUDA C++", got))
 
 
 def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:

@@ -166,6 +166,7 @@ class Signature:
                 f"no __global__ function {kernel!r} in the text; it has {', '.join(found) or 'none'}{nearest(kernel, found)}"
             )
         match = found[kernel]
+        _check_kind(kernel, match)
         if not (_EXTERN_C.search(match["specifiers"]) or _inside_extern_c(bare[: match.start()])):
             raise ValueError(f'{kernel}: declare it extern "C" __global__, so that its name is not mangled')
         start = match.end()
@@ -197,6 +198,34 @@ def the_kernel(text: str) -> str:
     if len(names) != 1:
         raise ValueError(f"name the kernel: the text has {', '.join(names) or 'none'}")
     return names[0]
+
+
+def _check_kind(kernel: str, declared: re.Match[str]) -> None:
+    """Refuses what a launch cannot be of, before a compiler words it.
+
+    Raises:
+        ValueError: a template, or a function that returns something.
+    """
+    if template := re.search(r"\btemplate\s*<(.*)>", declared["specifiers"], re.DOTALL):
+        types = re.findall(r"\b(?:typename|class)\s+(\w+)", template[1])
+        instead = (
+            f"scalar_t for {types[0]}, which the arrays of each call decide"
+            if types
+            else "constants={...} for its numbers"
+        )
+        raise ValueError(
+            f'{kernel}: a kernel that is a template is not taken yet: declare it extern "C" __global__ void {kernel}(...), with '
+            f"{instead}"
+        )
+    before_name = declared[0][
+        declared.start("specifiers") - declared.start() : declared.start("name") - declared.start()
+    ]
+    words = re.sub(rf'{_BOUNDED}|\b(?:__global__|static|inline|extern)\b|"C"', " ", before_name).split()
+    if "void" not in words:
+        raise ValueError(
+            f"{kernel}: a kernel must be void, got {' '.join(words) or 'no return type'}: declare it "
+            f'extern "C" __global__ void {kernel}(...), and write what it makes into an array'
+        )
 
 
 def _inside_extern_c(bare: str) -> bool:

@@ -14,10 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from .errors import MissingDependencyError
+from .installing import pip_install
 
 __all__ = ["cuda_headers", "cupy", "nvrtc", "nvrtc_version"]
 
-INSTALL = "pip install 'cupyops[cuda12]'   (or 'cupyops[cuda13]' beside a PyTorch built for CUDA 13)"
+INSTALL = f"{pip_install('cuda12')}   (or, beside a PyTorch built for CUDA 13, {pip_install('cuda13')})"
 
 
 @cache
@@ -81,7 +82,7 @@ def cuda_headers() -> Path:
     raise MissingDependencyError(
         f"float16 and bfloat16 kernels need CUDA {major} headers (cuda_fp16.h), and none were found"
         + (f", only {', '.join(others)}" if others else "")
-        + f". Install them with: pip install 'cupyops[cuda{major}]'"
+        + f". Install them with: {install_line(major)}"
     )
 
 
@@ -190,8 +191,8 @@ def torch_build() -> tuple[str, tuple[int, int] | None] | None:
 def install_line(cuda: int | None = None) -> str:
     """The line that installs what kernels need for a CUDA major: by default CuPy's, else PyTorch's, else 12."""
     torch = torch_build()
-    there = cupy_cuda() or (torch and torch[1]) or (12, 0)
-    return f"pip install 'cupyops[cuda{cuda or (13 if there[0] >= 13 else 12)}]'"
+    major = cuda or (cupy_cuda() or (torch and torch[1]) or (12, 0))[0]
+    return pip_install("cuda13" if major >= 13 else "cuda12")
 
 
 def reinstall_line(cuda: int | None = None) -> str:

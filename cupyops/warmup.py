@@ -1,17 +1,17 @@
 """Compiling ahead of the first call, so that no training step or graph capture waits for NVRTC."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 from . import driver, toolchain
-from .dtypes import DTYPES
-from .errors import expected
+from .dtypes import dtype_names
 from .kernel import Kernel, all_kernels
 
 __all__ = ["warmup"]
 
 
 def warmup(
-    dtypes: Sequence[str] = ("float32", "float16", "bfloat16"),
+    dtypes: Any = ("float32", "float16", "bfloat16"),
     *,
     kernels: Iterable[Kernel] | None = None,
     device: int | None = None,
@@ -22,7 +22,7 @@ def warmup(
     is left out.
 
     Args:
-        dtypes: names; kernels that do not take one of them leave it out.
+        dtypes: one or several, by name or as PyTorch's or NumPy's; kernels that do not take one of them leave it out.
         kernels: all that have been declared, by default.
         device: index of the GPU; CuPy's current one by default.
 
@@ -33,9 +33,7 @@ def warmup(
         ValueError: an unknown dtype.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
     """
-    for name in dtypes:
-        if name not in DTYPES:
-            raise ValueError(expected("warmup", "dtypes", f"name some of {', '.join(DTYPES)}", repr(name)))
+    dtypes = dtype_names("warmup", dtypes)
     if device is None:
         device = int(toolchain.cupy().cuda.Device().id)
     ready = 0

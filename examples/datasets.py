@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cupyops.installing import pip_install
 from examples.console import UserError
 from examples.download import fetch
 
@@ -63,7 +64,7 @@ def load_digits() -> tuple[ImageSet, ImageSet]:
     try:
         from sklearn.datasets import load_digits as bundled
     except ImportError:
-        raise UserError("--dataset digits needs scikit-learn: pip install 'cupyops[examples]'") from None
+        raise UserError(f"--dataset digits needs scikit-learn: {pip_install('examples', 'scikit-learn')}") from None
     digits = bundled()
     small = torch.from_numpy(digits.images).to(torch.float32).unsqueeze(1) / 16  # inked pixels of a 4×4 cell: 0 to 16
     scaled = F.interpolate(small, size=(IMAGE_SIZE, IMAGE_SIZE), mode="bilinear", align_corners=False)

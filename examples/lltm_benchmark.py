@@ -23,6 +23,7 @@ from autograd_bridge import lltm, lltm_cell
 from benchmarks.peers import Unavailable
 from benchmarks.peers.lltm_extension import Cell, cpp_cell, cuda_cell, python_cell
 from cupyops.errors import MissingDependencyError
+from cupyops.installing import pip_install
 from examples.console import UserError, describe_device, report_error
 
 __all__ = ["PUBLISHED", "Timing", "main", "measure", "versions"]
@@ -242,7 +243,7 @@ def plot(timings: list[Timing], path: Path, title: str) -> None:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ModuleNotFoundError as error:
-        raise UserError(f"--plot needs matplotlib ({error}); pip install 'cupyops[examples]'") from None
+        raise UserError(f"--plot needs matplotlib ({error}); {pip_install('examples', 'matplotlib')}") from None
     figure, axes = plt.subplots(figsize=(8, 0.5 * len(timings) + 1.2))
     names = [t.name for t in timings][::-1]
     forward = [statistics.median(t.forward) for t in timings][::-1]

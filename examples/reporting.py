@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from cupyops.installing import pip_install
 from examples.console import describe_device
 from examples.files import whole_file
 
 __all__ = ["EpochRecord", "EventLog", "GpuMonitor", "GpuUse", "describe_run", "plot_curves", "write_metrics"]
 
-INSTALL_HINT = "pip install 'cupyops[examples]'"
 QUEUED_EVENTS = 4096
 
 
@@ -66,7 +66,7 @@ class GpuMonitor:
         try:
             import pynvml
         except ImportError:
-            self.why_not = f"nvidia-ml-py is not installed ({INSTALL_HINT})"
+            self.why_not = f"nvidia-ml-py is not installed ({pip_install('examples', 'nvidia-ml-py')})"
             return
         try:
             pynvml.nvmlInit()
@@ -107,7 +107,7 @@ class EventLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.why_not = f"tensorboard is not installed ({INSTALL_HINT})"
+            self.why_not = f"tensorboard is not installed ({pip_install('examples', 'tensorboard')})"
             return
         # A queue that holds an epoch: the writing thread then works through it while the next epoch trains.
         self._writer = SummaryWriter(str(folder), max_queue=QUEUED_EVENTS)

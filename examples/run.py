@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cupyops.installing import pip_install
 from examples.checkpoint import open_folder, save_checkpoint
 from examples.console import Progress, UserError, check_common
 from examples.datasets import MNIST_MIRRORS
 from examples.endings import Diverged, check_finite
 from examples.reporting import (
-    INSTALL_HINT,
     EpochRecord,
     EventLog,
     GpuMonitor,
@@ -194,4 +194,4 @@ class Run:
         if plot_curves(curves, self.history, title):
             self.echo(f"Curves: {curves}")
         else:
-            self.echo(f"No curves: matplotlib is not installed ({INSTALL_HINT})")
+            self.echo(f"No curves: matplotlib is not installed ({pip_install('examples', 'matplotlib')})")

@@ -263,7 +263,7 @@ def test_numpy_has_every_dtype(name: str) -> None:
 
 def test_bfloat16_without_its_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(MissingDependencyError, match="needs ml_dtypes. Install it with: pip install ml_dtypes$"):
+    with pytest.raises(MissingDependencyError, match="needs ml_dtypes. Install it with: pip install 'ml_dtypes>=0.5'$"):
         numpy_dtype("bfloat16")
     numpy_dtype("float16")
 

@@ -261,7 +261,7 @@ def test_without_matplotlib_the_picture_says_what_installs_it(tmp_path: Path, mo
         return imported(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match="pip install matplotlib"):
+    with pytest.raises(MissingDependencyError, match="pip install 'matplotlib>=3.8'"):
         report().roofline(tmp_path / "a.svg")
 
 

@@ -14,6 +14,16 @@ from cupyops.torch.operator import operator_of
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
+    "returns nothing": (
+        "returned",
+        lambda: Mix(body=lambda x, w, factor: None),
+        r"faulty::mix\d+: the body returned None; it must return 1 tensor \(out\).* Count what body and backward return",
+    ),
+    "returns one gradient of two": (
+        "returned",
+        lambda: Mix(backward_body=lambda grad_y, x, w, factor: grad_y * 2),
+        r"mix\d+_backward: the body returned 1 tensor; it must return 2 tensors \(out0, out1\)",
+    ),
     "a bound off by one": (
         "sanitizer",
         lambda: Mix(

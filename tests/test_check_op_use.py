@@ -5,12 +5,15 @@ import re
 from typing import Any
 
 import faulty_ops as faulty
+import numpy as np
 import pytest
 import torch
 from faulty_ops import Mix, assert_found, failing, samples
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from cupyops import Kernel, Threads
+from cupyops import CompileError, Kernel, Threads, toolchain
+from cupyops.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, Operator, check, check_op, checks_for
 
@@ -45,7 +48,8 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     assert {row.words for row in report.rows if row.lane == "simulator"} == {"there is no C++ compiler"}
     assert {row.words for row in report.rows if row.lane == "reference"} == {"the operator has no reference"}
     assert re.search(
-        r"\nsanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n", str(report)
+        r"\nreturned, sanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n",
+        str(report),
     )
 
 
@@ -57,6 +61,110 @@ def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     check_op(Mix().operator(), samples(), checks="empties", lanes=["reference"], skip=told.append)
     check_op(Mix().operator(), samples(), checks="guard_bands", lanes=["reference"], skip=told.append)
     assert told == ["no check of these lanes"]
+
+
+# A kernel that does not compile
+
+
+def _does_not_compile(mix: Kernel, road: str) -> Any:
+    """A body whose kernel does not compile, and what its author makes of that."""
+
+    def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        try:
+            return faulty.body(x, w, factor, mix)
+        except CompileError as error:
+            if road == "raised from":
+                raise ValueError("mix failed") from error
+            if road == "raised within":
+                raise RuntimeError("mix failed")  # noqa: B904 (as authors do)
+            raise
+
+    return body
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("road", ["as it is", "raised from", "raised within"])
+@pytest.mark.parametrize("checks", [None, ["strides", "sizes", "fakes", "compile_static", "opcheck", "threads"]])
+def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road: str, checks: Any) -> None:
+    op = Mix(
+        body=_does_not_compile(faulty.kernel("mix", ("acc_t(w[i]));\n    }", "acc_t(w[i]))\n    }")), road)
+    ).operator()
+    with pytest.raises(CheckFailed) as caught:
+        check_op(op, samples(), lanes=["simulator"], checks=checks)
+    report = caught.value.report
+    first = "strides" if checks else "sanitizer"
+    assert [row.check for row in report.failed] == [first]
+    assert {row.words for row in report.skipped} == {f"not run, since `{first}` failed"}
+    words = report.failed[0].words
+    head, place, *lines = words[words.index("CompileError") :].splitlines()
+    assert head.startswith("CompileError: mix<float32> does not compile for the simulator, by ")
+    assert re.match(r".*mix\.cu:\d+\)?: (error: )?.*error: expected '?;'?", place), place
+    assert [line for line in lines if line.startswith(">")] == [next(line for line in lines if "factor * v" in line)]
+    assert all(re.match(r"[> ] +\d+ \| ", line) for line in lines)
+    assert str(caught.value).count("error: ") == 1
+    assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
+
+
+@pytest.mark.simulator
+def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
+    """Exceptions, say: a host has them."""
+    if not toolchain.has_nvrtc():
+        pytest.skip("needs NVRTC")
+    op = Mix(
+        body=faulty.changed(
+            ("if (i < n) {\n        const acc_t v", "if (n < 0) throw 1;\n    if (i < n) {\n        const acc_t v")
+        )
+    ).operator()
+    report = check_op(op, samples(), lanes=["simulator"], checks=["compiles", "threads"], raises=False)
+    assert [row.check for row in report.failed] == ["compiles"]
+    head, place, *lines = report.failed[0].words.splitlines()
+    assert head.startswith("mix<float32> does not compile for sm_")
+    assert re.match(r"mix\.cu:\d+: error: .*exception", place), place
+    assert next(line for line in lines if line.startswith(">")).endswith("if (n < 0) throw 1;")
+    assert report.failed[0].change.startswith("Mend the kernel's text at the first error")
+
+
+def test_the_first_error_of_a_long_message_is_kept_with_what_led_to_it() -> None:
+    told = [
+        "mix<float32> does not compile for the simulator, by g++ 12.2:",
+        "mix.cu:7: required from here",
+        ">    7 |     store(y);",
+        "scalar.cuh:3: error: no match",
+        ">    3 | y = x",
+        "     4 | }",
+    ]
+    later = ["mix.cu:9: error: another", ">    9 | }"]
+    accepts = "NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover."
+    assert first_error("\n".join([*told, *later])) == "\n".join(told)
+    assert first_error("\n".join([*told, *later, accepts])) == "\n".join([*told, accepts])
+    assert (
+        first_error("mix does not compile for sm_90\nptxas fatal\nand more")
+        == "mix does not compile for sm_90\nptxas fatal"
+    )
+
+
+def test_what_pytorch_and_the_author_wrap_around_an_error_does_not_hide_it() -> None:
+    def body(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        if isinstance(x, FakeTensor):
+            try:
+                _ = {}["the table of sizes"]
+            except KeyError as error:
+                raise RuntimeError("mix failed") from error
+        return faulty.reference(x, w, factor)
+
+    op = Mix(body=body).operator()
+    report = check_op(op, samples(), checks=["compile_static"], lanes=["reference"], raises=False)
+    assert report.failed[0].words.startswith("float32, compiled by aot_eager: KeyError: 'the table of sizes'")
+
+
+def test_a_failure_is_seen_once(capsys: pytest.CaptureFixture[str]) -> None:
+    op = Mix(reference=lambda x, w, factor: faulty.reference(x, w, factor).double()).operator()
+    with pytest.raises(CheckFailed) as caught:
+        check_op(op, samples(), checks="fakes", lanes=["reference"])
+    assert str(caught.value) == str(caught.value.report)
+    assert capsys.readouterr().out == ""
+    report = check_op(op, samples(), checks="fakes", lanes=["reference"], raises=False)
+    assert capsys.readouterr().out == f"{report}\n"
 
 
 def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +210,15 @@ def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken()
     op = Mix().operator()
     report = check_op(op, samples(), checks="values", lanes=["simulator"])
     assert report.rows[0].words.endswith("; refused: float16, bfloat16")
-    with pytest.raises(CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"):
-        check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=[torch.float16])
+    for asked in ([torch.float16], "float16", torch.float16, ("float16",), np.float16):
+        with pytest.raises(
+            CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"
+        ):
+            check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=asked)
+    with pytest.raises(
+        ValueError, match="check_op: `dtypes` must be names of .*, got 'flaot16'; did you mean 'float16'?"
+    ):
+        check_op(op, samples(), dtypes="flaot16")
 
 
 @pytest.mark.simulator

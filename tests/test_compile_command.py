@@ -28,6 +28,7 @@ from cupyops.compiler import supported_architectures
 from cupyops.dtypes import FLOATS
 from cupyops.errors import MissingDependencyError
 from cupyops.geometry import Threads
+from cupyops.installing import pip_install
 from cupyops.kernel import Kernel
 from cupyops.toolchain import nvrtc
 
@@ -324,12 +325,12 @@ def test_without_nvrtc_the_command_says_what_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent() -> tuple[int, int]:
-        raise MissingDependencyError("CUDA kernels need CuPy. Install it with: pip install 'cupyops[cuda12]'")
+        raise MissingDependencyError(f"CUDA kernels need CuPy. Install it with: {pip_install('cuda12')}")
 
     monkeypatch.setattr("cupyops.compile_command.nvrtc_version", absent)
     with pytest.raises(SystemExit, match="2"):
         main(["compile"])
-    assert capsys.readouterr().err.endswith("Install it with: pip install 'cupyops[cuda12]'\n")
+    assert capsys.readouterr().err.endswith(f"Install it with: {pip_install('cuda12')}\n")
 
 
 @needs_nvrtc

@@ -110,7 +110,8 @@ def test_a_gpu_that_is_too_old_is_told_what_still_knows_it(monkeypatch: pytest.M
     monkeypatch.setattr(compiler, "nvrtc", lambda: Nvrtc(75, 80, 90, 120))
     monkeypatch.setattr(compiler, "nvrtc_version", lambda: (13, 0))
     with pytest.raises(
-        CompileError, match=r"NVRTC 13.0 compiles for sm_75 and newer, and this GPU is sm_70\. .*cupyops\[cuda12\]"
+        CompileError,
+        match=r"NVRTC 13.0 compiles for sm_75 and newer, and this GPU is sm_70\. .*pip install 'cupy-cuda12x>=14' ",
     ):
         target_for(70)
 

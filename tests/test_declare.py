@@ -1,6 +1,8 @@
 """Declaring an operator: a backward by the names of its parameters, no reference, rules, mutation, declaring again."""
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops
 from cupyops import Kernel, Threads
+from cupyops.simulator import simulate
 from cupyops.torch import Operator, operator
 
 TEXT = """
@@ -292,3 +295,108 @@ def test_a_backward_of_other_arguments_has_another_name() -> None:
     by_input, by_result = declared(lambda grad_y, x: grad_y * x.exp()), declared(lambda grad_y, y: grad_y * y)
     assert by_input != by_result
     assert by_input == declared(lambda grad_y, x: x.exp() * grad_y)
+
+
+# What comes back
+
+
+def roads(op: Operator, x: Tensor) -> dict[str, Callable[[], object]]:
+    """Each way on which a body is called, and its backward."""
+
+    def differentiated(function: Callable[..., Any], copy: Callable[..., Tensor] = torch.clone) -> object:
+        found = function(copy(x).requires_grad_())
+        return (found if isinstance(found, Tensor) else found[0]).sum().backward()
+
+    def on_fakes() -> object:
+        mode = FakeTensorMode()
+        with mode:
+            return differentiated(op, mode.from_tensor)
+
+    def compiled() -> Callable[..., Any]:
+        return torch.compile(lambda x: op(x), backend="aot_eager", fullgraph=True)
+
+    def straight() -> object:
+        return differentiated(op.call.__globals__["apply"])
+
+    return {
+        "a call": lambda: differentiated(op),
+        "the way of plain tensors on a GPU": straight,
+        "the registered operator": lambda: differentiated(op.op),
+        "on fakes": on_fakes,
+        "compiled": lambda: differentiated(compiled()),
+        "torch.func": lambda: torch.func.grad(lambda x: op(x).sum())(x),
+    }
+
+
+WRONG_RESULTS: dict[str, tuple[str, Any, str]] = {
+    "nothing": ("Tensor y", lambda x: None, "the body returned None; it must return 1 tensor (y)"),
+    "a number": ("Tensor y", lambda x: 3.0, "the body returned a float; it must return 1 tensor (y)"),
+    "one too many": ("Tensor y", lambda x: (x * 2, x * 3), "the body returned 2 tensors; it must return 1 tensor (y)"),
+    "a tuple of one": (
+        "Tensor y",
+        lambda x: (x * 2,),
+        "the body returned a tuple of (Tensor); it must return 1 tensor (y)",
+    ),
+    "one too few": (
+        "(Tensor y, Tensor z)",
+        lambda x: x * 2,
+        "the body returned 1 tensor; it must return 2 tensors (y, z)",
+    ),
+    "one that is none": (
+        "(Tensor y, Tensor z)",
+        lambda x: [x * 2, None],
+        "the body returned a list of (Tensor, None); it must return 2 tensors (y, z)",
+    ),
+}
+
+
+@pytest.mark.parametrize("road", list(roads(None, None)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("fault", WRONG_RESULTS)
+def test_a_body_that_returns_something_else_is_said_on_every_road(fault: str, road: str) -> None:
+    results, body, words = WRONG_RESULTS[fault]
+    op = Operator(f"declare_test::returns(Tensor x) -> {results}", body, backward=lambda grad_y: grad_y * 2)
+    with simulate(), pytest.raises(Exception) as caught:
+        roads(op, torch.randn(3))[road]()
+    assert f"declare_test::returns: {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize("road", [r for r in roads(None, None) if r != "the registered operator"])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (lambda grad_y: None, "returned None"),
+        (lambda grad_y: (grad_y * 2, grad_y * 2), "returned 2 tensors"),
+        (lambda grad_y, want_x: (grad_y, None), "returned a tuple of (Tensor, None)"),
+    ],
+)
+def test_a_backward_that_returns_something_else_is_said_on_every_road(road: str, backward: Any, words: str) -> None:
+    op = Operator("declare_test::goes_back(Tensor x) -> Tensor y", lambda x: x * 2, backward=backward)
+    with simulate(), pytest.raises(Exception) as caught:
+        roads(op, torch.randn(3))[road]()
+    assert f"declare_test::goes_back: the backward {words}; it must return 1 tensor (grad_x)" in str(caught.value)
+
+
+def test_results_are_looked_at_in_the_first_of_the_calls_that_go_straight_to_the_body() -> None:
+    """Later ones pay nothing for it."""
+    given = [None]
+
+    def body(x: Tensor) -> Any:
+        return given[0] if given else x * 2
+
+    op = Operator("declare_test::straight(Tensor x) -> Tensor y", body)
+    scope = op.call.__globals__
+    x = torch.ones(3)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="declare_test::straight: the body returned None"):
+            scope["body"](x)
+    given.clear()
+    assert scope["body"](x).tolist() == [2.0, 2.0, 2.0]
+    assert scope["body"] is op.body
+
+
+def test_results_that_may_be_none_or_are_no_tensors_are_let_through() -> None:
+    maybe = Operator("declare_test::maybe(Tensor x) -> (Tensor, Tensor?)", lambda x: (x * 2, None))
+    nothing = Operator("declare_test::nothing(Tensor(a!) x) -> ()", lambda x: None)
+    with simulate():
+        assert maybe(torch.ones(2))[1] is None
+        assert nothing(torch.ones(2)) is None

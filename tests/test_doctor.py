@@ -27,6 +27,7 @@ from cupyops import compiler, doctor, toolchain
 from cupyops.cache import Binary
 from cupyops.doctor import Fact, Fault, examine
 from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.installing import pip_install
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ FAULTS = [
         "no CuPy",
         without(NO_CUPY, "cupy", "nvrtc", "nvrtc_version") | {"cupy_distributions": dict},
         "CUDA kernels need CuPy, and it is not installed",
-        "pip install 'cupyops[cuda13]'",  # as torch
+        pip_install("cuda13"),  # as torch
         1,
         "cupy: not installed",
     ),
@@ -101,7 +102,7 @@ FAULTS = [
         "CuPy does not import",
         without(BROKEN_CUPY, "cupy", "nvrtc", "nvrtc_version"),
         "CuPy does not import ( libx.so )",
-        "pip uninstall -y cupy-cuda12x && pip install 'cupyops[cuda13]'",
+        f"pip uninstall -y cupy-cuda12x && {pip_install('cuda13')}",
         1,
         "cupy: cupy-cuda12x 14.2.0, does not import",
     ),
@@ -109,7 +110,7 @@ FAULTS = [
         "two CuPy wheels",
         {"cupy_distributions": lambda: TWO_WHEELS},
         "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: which of them a file is from is chance",
-        "pip uninstall -y cupy-cuda12x cupy-cuda13x && pip install 'cupyops[cuda12]'",
+        f"pip uninstall -y cupy-cuda12x cupy-cuda13x && {pip_install('cuda12')}",
         0,  # while a launch works
         "cupy: 14.2.0 (cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0) in /site-packages/cupy",
     ),
@@ -117,7 +118,7 @@ FAULTS = [
         "two CuPy wheels, the newer one loaded",
         {"cupy_distributions": lambda: TWO_WHEELS, **gpus(cuda=13000)},
         "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: which of them a file is from is chance",
-        "pip uninstall -y cupy-cuda12x cupy-cuda13x && pip install 'cupyops[cuda13]'",
+        f"pip uninstall -y cupy-cuda12x cupy-cuda13x && {pip_install('cuda13')}",
         0,
         "CUDA of torch, cupy: 13.0, 13.0; the majors agree",
     ),
@@ -149,7 +150,7 @@ FAULTS = [
         "no NVRTC",
         without(NO_NVRTC, "nvrtc", "nvrtc_version"),
         "the library of NVRTC does not load",
-        "pip install 'cupyops[cuda12]'",  # as CuPy
+        pip_install("cuda12"),  # as CuPy
         1,
         "launch: not tried without NVRTC",
     ),
@@ -161,7 +162,7 @@ FAULTS = [
             "header_version": lambda _: (13, 0),
         },
         "float16 and bfloat16 kernels need CUDA 12 headers (cuda_fp16.h), and none were found, only /cuda/include (CUDA 13.0)",
-        "pip install 'cupyops[cuda12]'",
+        pip_install("cuda12"),
         0,  # float32 goes on working
         "headers: not found",
     ),
@@ -178,7 +179,7 @@ FAULTS = [
         gpus(driver=12040, cuda=13000, problem="cudaErrorInsufficientDriver")
         | {"cupy_distributions": lambda: {"cupy-cuda13x": "14.2.0"}, "torch_build": lambda: ("2.9", (12, 6))},
         "the driver is too old: it supports CUDA up to 12.4, and CuPy is built for CUDA 13",
-        "update the NVIDIA driver, or pip uninstall -y cupy-cuda13x && pip install 'cupyops[cuda12]'",
+        f"update the NVIDIA driver, or pip uninstall -y cupy-cuda13x && {pip_install('cuda12')}",
         1,
         "GPUs: none",
     ),
@@ -247,7 +248,7 @@ def test_nvrtc_13_that_dropped_a_gpu_is_mended_by_cuda_12(machine: Machine) -> N
     machine.patch.setattr(compiler, "nvrtc_version", lambda: (13, 0))
     machine.has(nvrtc_version=lambda: (13, 0), cupy_distributions=lambda: {"cupy-cuda13x": "14.2.0"})
     machine.has(**gpus(cuda=13000, capabilities=(61,)))
-    assert machine.report()[2][0][1] == "pip uninstall -y cupy-cuda13x && pip install 'cupyops[cuda12]'"
+    assert machine.report()[2][0][1] == f"pip uninstall -y cupy-cuda13x && {pip_install('cuda12')}"
 
 
 def test_hidden_gpus(machine: Machine) -> None:
@@ -291,7 +292,7 @@ def test_kernels_that_do_not_compile(machine: Machine) -> None:
         "gelu_forward<float16, TANH=0> for sm_90 does not compile: files of NVRTC or of CUDA's headers"
     )
     again = "python -m cupyops compile --arch 90 --kernels gelu_forward --dtypes float16"
-    assert mend == f"pip install 'cupyops[cuda12]'; the compiler's words are shown by {again}"
+    assert mend == f"{pip_install('cuda12')}; the compiler's words are shown by {again}"
     assert status == 0  # float32 goes on working
     assert "compile: gelu_forward<float32, TANH=0> for sm_90 in 100 ms" in facts
     machine.compiles(raises(CompileError("x")))
@@ -440,5 +441,5 @@ def test_where_nothing_is_installed_it_says_so_and_does_not_crash(tmp_path: Path
         "nvrtc: not found",
     } <= set(lines)
     assert "FAULT CUDA kernels need CuPy, and CuPy is not installed" in lines
-    assert "  mend: pip install 'cupyops[cuda12]'" in lines
+    assert f"  mend: {pip_install('cuda12')}" in lines
     assert "broke" not in result.stdout

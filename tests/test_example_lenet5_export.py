@@ -56,7 +56,11 @@ def test_the_accuracy_is_that_of_the_file(tmp_path: Path) -> None:
     ("file", "missing", "words"),
     [
         ("absent/lenet5.onnx", "", "--export: there is no folder absent; make it, or name another file"),
-        ("lenet5.onnx", "onnxruntime", "onnxruntime is not installed. Install them with: pip install 'cupyops[onnx]'"),
+        (
+            "lenet5.onnx",
+            "onnxruntime",
+            "onnxruntime is not installed. Install them with: pip install 'onnx>=1.18' 'onnxruntime>=1.22' 'onnxscript>=0.7'",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_said_before_the_training(

@@ -1,8 +1,10 @@
 """Kernel without a GPU: what a declaration and a call are refused for, and what is built when."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -29,9 +31,9 @@ from cupyops.geometry import Geometry
             GridStride("N"),
             {"dtypes": ("float32", "float8")},
             ValueError,
-            r"scale: dtypes .* float16, .*; got \['float8'\]",
+            "scale: `dtypes` .* float16, .*, got 'float8'",
         ),
-        ("scale", GridStride("N"), {"dtypes": ()}, ValueError, "scale: dtypes must be names of .*; got none"),
+        ("scale", GridStride("N"), {"dtypes": ()}, ValueError, "scale: `dtypes` must be names of .*, got none"),
         ("scaled", GridStride("N"), {}, ValueError, "no __global__ function 'scaled' .*; did you mean 'scale'"),
         ("scale", GridStride("n"), {}, ValueError, "scale: `n` counts threads .* no integer parameter"),
         ("scale", Threads("N", "factor"), {}, ValueError, "scale: `factor` counts threads .* no integer parameter"),
@@ -68,6 +70,64 @@ def test_descriptions() -> None:
     assert list(gather.type_choices()) == [{"scalar_t": d, "index_t": d} for d in ("int32", "float32")]
 
 
+FLOAT32_AND_64 = ("float32", "float64")
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("float32", ("float32",)),
+        ("torch.float32", ("float32",)),
+        (torch.float32, ("float32",)),
+        (np.float32, ("float32",)),
+        (np.dtype("float64"), ("float64",)),
+        ((torch.float32, "float64"), FLOAT32_AND_64),
+        ([np.float32, np.dtype("float64")], FLOAT32_AND_64),
+        (iter(FLOAT32_AND_64), FLOAT32_AND_64),
+    ],
+)
+def test_dtypes_are_understood_one_or_several_as_names_or_as_any_librarys(given: Any, names: tuple[str, ...]) -> None:
+    assert Kernel(TEXT, "scale", GridStride("N"), dtypes=given).dtypes == names
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("flaot32", "uint64, bool, got 'flaot32'; did you mean 'float32'?"),
+        ("float", "got 'float'; did you mean 'float32'?"),
+        (("float32", "double"), "got 'double'; did you mean 'float64'?"),
+        ("half", "got 'half'; did you mean 'float16'?"),
+        (torch.complex64, "got torch.complex64"),
+        ("float32,float64", "got 'float32,float64'; give several as a tuple"),
+        (None, "got None"),
+        (3, "got 3"),
+    ],
+)
+def test_dtypes_that_are_none_are_said_whole(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"scale: `dtypes` must be names of float16, .*{re.escape(words)}"):
+        Kernel(TEXT, "scale", GridStride("N"), dtypes=given)
+
+
+def test_a_path_that_is_a_str_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.txt").write_text(TEXT, encoding="utf-8")
+    Path("scale.cu").write_text(TEXT, encoding="utf-8")
+    words = "Kernel: `text` must be CUDA C++, got 'scale.cu', which looks like a path: give Path('scale.cu')"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        Kernel("scale.cu")
+    with pytest.raises(ValueError, match=r"^scale: .* give Path\('there.txt'\)$"):
+        Kernel("there.txt", "scale", GridStride("N"))
+    absent = f"give Path('kernels/scale.cuh'); there is no such file in {tmp_path}"
+    with pytest.raises(ValueError, match=re.escape(absent)):
+        Kernel("kernels/scale.cuh", "scale", GridStride("N"))
+    assert Kernel(Path("scale.cu"), "scale", GridStride("N")).filename == "scale.cu"
+    for given, kind in ((TEXT.encode(), "bytes"), (None, "NoneType")):
+        with pytest.raises(
+            TypeError, match=re.escape(f"scale: `text` must be CUDA C++ as a str, or a Path, got {kind}")
+        ):
+            Kernel(given, "scale", GridStride("N"))  # type: ignore[arg-type]
+
+
 def test_warmup_prepares_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, ...]] = []
     monkeypatch.setattr(
@@ -78,7 +138,7 @@ def test_warmup_prepares_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert made == [("scale", "float16", 1), ("scale", "float64", 1), ("many", 1)]
     assert warmup(("float32",), kernels=[scale()], device=0) == 1
     assert warmup(("bfloat16",), kernels=[scale()], device=0) == 0
-    with pytest.raises(ValueError, match="warmup: `dtypes` must name some of .*, got 'float8'"):
+    with pytest.raises(ValueError, match="warmup: `dtypes` must be names of .*, got 'float8'"):
         warmup(("float8",), kernels=[scale()], device=0)
 
 

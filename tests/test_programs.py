@@ -32,6 +32,135 @@ def test_what_is_no_program_is_refused(program: str, words: str) -> None:
         elementwise(program, name="programs_test::wave")
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = a ** 2", "CUDA C++ has no **: write a * a, or pow(a, 2)"),
+        ("y = a ** -0.5", "CUDA C++ has no **: write pow(a, -0.5)"),
+        ("y = (a + b) ** 2", "CUDA C++ has no **: write a * a, or pow(a, 2)"),
+        ("y = a ^ 2", "^ is exclusive or in CUDA C++, of whole numbers alone: write a * a, or pow(a, 2)"),
+        ("y = (a + b)^2", "^ is exclusive or in CUDA C++, of whole numbers alone: write a * a, or pow(a, 2)"),
+        ("y = exp(a) ^ b", "^ is exclusive or in CUDA C++, of whole numbers alone: write pow(a, b)"),
+        ("y = a % 2", "% is of whole numbers in CUDA C++: write fmod(a, 2)"),
+        ("y = a // 2", "`// 2` is a comment in CUDA C++: write floor(a / b)"),
+        ("y = a > 0 and b > 0", "CUDA C++ writes && for `and`"),
+        ("y = a > 0 or b > 0", "CUDA C++ writes || for `or`"),
+        ("y = not a", "CUDA C++ writes ! for `not`"),
+        ("y = a * True", "CUDA C++ writes true for `True`"),
+        ("y = a > 0 ? a : None", "there is no None; every name is a number"),
+        ("y = a if a > 0 else 0", "CUDA C++ writes c ? x : y for `x if c else y`"),
+        ("y = np.exp(a)", "functions are CUDA's own: write exp(...)"),
+        ("y = torch.sigmoid(a)", "functions are CUDA's own: sigmoid is 1 / (1 + exp(-x))"),
+        ("y = math.pi * a", "functions are CUDA's own"),
+        ("y = a.exp()", "`a` is a number, and has no members: write exp(a)"),
+        ("y = a @ b", "CUDA C++ has no @, and a program multiplies element by element: write *"),
+        ("y = a[0]", "each name is one element, or one value of a row, and has no index"),
+        ("y = a # twice", "a comment begins with //"),
+        ("import math", "nothing is imported; CUDA's functions are there"),
+        ("return a", "nothing is returned; the results are the names that are assigned and not read again"),
+        ("y = lambda * a", "`lambda` is a reserved word, and can be no name"),
+        ("y = sigmoid(a)", "CUDA C++ has no sigmoid: it is 1 / (1 + exp(-x))"),
+        ("y = where(a > 0, a, 0)", "CUDA C++ has no where: it is c ? a : b"),
+        ("y = sgmoid(a)", "CUDA C++ has no sgmoid; did you mean 'sigmoid', which is 1 / (1 + exp(-x))?"),
+        ("y = tanhh(a)", "CUDA C++ has no tanhh; did you mean 'tanh'?"),
+        ("y = sum(a)", "sum goes over a row, and an element-wise program has none: declare it by row_reduce"),
+        ("y = max(a)", "max goes over a row, and an element-wise program has none: declare it by row_reduce"),
+    ],
+)
+def test_what_is_of_another_language_is_said_in_this_one(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        elementwise(program, name="programs_test::square")
+    assert str(caught.value) == f"square: in `{program}`: {words}"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y == a", "got 'y == a'; an assignment has one =, and == compares"),
+        ("y += a", "got 'y += a'; each name is assigned once, so instead of changing `y` give the result another name"),
+        ("float y = a", "got 'float y = a'; types are not written: y = ..."),
+        ("y: float = a", "got 'y: float = a'; types are not written: y = ..."),
+        ("y, z = a", "got 'y, z = a'; a statement assigns one name"),
+    ],
+)
+def test_what_is_no_assignment_is_said_to_be_what_it_is(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        elementwise(program, name="programs_test::square")
+    assert str(caught.value) == f"square: expected assignments such as `y = x * x`, {words}"
+
+
+def test_a_statement_that_does_not_end_or_pair_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"square: `y = a \+` ends within an expression; a statement ends with its line"
+    ):
+        elementwise("y = a +\n b", name="programs_test::square")
+    with pytest.raises(ValueError, match="square: the parentheses of `y = a\\)\\+\\(b` do not pair"):
+        elementwise("y = a)+(b", name="programs_test::square")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = x - mean(x)", "there is no mean: it is sum(x) / N"),
+        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, behind m = sum(x) / N"),
+        ("y = x - amax(x)", "there is no amax: it is max(x)"),
+        ("y = x / norm(x)", "there is no norm: it is sqrt(sum(x * x))"),
+        ("y = x / len(x)", "there is no len: it is N"),
+        ("y = argmax(x)", "there is no argmax: a row is reduced by sum, max and min"),
+        ("y = sum(x, 1)", "sum takes one argument"),
+        ("y = x - x.mean()", "`x` is a number, and has no members: mean is sum(x) / N"),
+        ("y = column_sm(x)", "CUDA C++ has no column_sm; did you mean 'column_sum'?"),
+        ("y = x ^ j", "^ is exclusive or in CUDA C++, of whole numbers alone: write pow(x, j)"),
+    ],
+)
+def test_what_a_row_is_not_reduced_by_is_said_in_what_it_is(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        row_reduce(program, name="programs_test::rows")
+    assert str(caught.value) == f"rows: in `{program}`: {words}"
+
+
+def test_a_backward_is_held_to_the_same_words() -> None:
+    with pytest.raises(
+        ValueError, match=r"square's backward: in `grad_x = grad_y \* x \*\* 2`: CUDA C\+\+ has no \*\*"
+    ):
+        elementwise("y = x * x", "grad_x = grad_y * x ** 2", name="programs_test::square")
+    with pytest.raises(ValueError, match="rows's backward: in `grad_x = mean.grad_y.`: there is no mean: it is sum"):
+        row_reduce("y = x - sum(x)", "grad_x = mean(grad_y)", name="programs_test::rows")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "y = int(a) ^ 2 + (int(a) + 1) % 3 + llrint(a) % 2",
+        "y = (a > 0) ^ (b > 0)",
+        "y = expf(a) + __expf(a) + fmaxf(a, b) + std::exp(a)",
+        "y = max(a, b) + min(a, 0) + abs(a) + fabs(a)",
+        "y = convert<acc_t>(a) + frobnicate(a) + unsigned(a) + 1.e-3f * a  // of both",
+    ],
+)
+def test_what_cuda_has_is_let_through(program: str) -> None:
+    assert elementwise(program).text
+    assert row_reduce("y = j % 2 == 0 ? x : (N ^ 1) * x; z = t % 2 * x", indices=["t"]).text
+
+
+@pytest.mark.simulator
+def test_abs_is_of_floats_as_fabs_is() -> None:
+    x = torch.tensor([-1.75, 0.25, -0.0], dtype=torch.float64)
+    y, z = elementwise("y = abs(x); z = fabs(x)", name="programs_test::absolute")(x)
+    assert y.tolist() == z.tolist() == [1.75, 0.25, 0.0]
+
+
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match="square: there is no option `dtypes`: a program is of all floating dtypes, and a"
+    ):
+        elementwise("y = x * x", name="programs_test::square", dtypes="float32")
+    with pytest.raises(
+        TypeError, match="rows: there is no option `refrence`; did you mean 'reference'\\?; there are reference"
+    ):
+        row_reduce("y = sum(x)", name="programs_test::rows", refrence=torch.sum)
+
+
 def test_names_are_told_from_functions_numbers_and_words() -> None:
     assert names_in("x1 * exp(-a) + 1e-3f * INFINITY * acc_t(2) + (b == true ? x1 : .5)") == ["x1", "a", "b"]
     steps = parse("s = a * b // of both\nt = s + limit; y = t * t; z = c", "example")

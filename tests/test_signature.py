@@ -1,5 +1,7 @@
 """Reading a kernel's parameters from its declaration."""
 
+import re
+
 import pytest
 
 from cupyops.dtypes import DTYPES, FLOATS
@@ -52,7 +54,6 @@ def test_where_a_declaration_may_hide(before: str) -> None:
         'extern "C" void f();\n__global__ void ',
         'extern "C" { void f(); }\n__global__ void ',
         '// extern "C"\n__global__ void ',
-        "template <typename T> __global__ void ",
     ],
 )
 def test_a_kernel_whose_name_is_mangled_is_refused(before: str) -> None:
@@ -99,6 +100,47 @@ def test_a_prototype_alone_will_do() -> None:
 
 def test_no_parameters() -> None:
     assert parameters("") == parameters(" /* none */ ") == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "instead"),
+    [
+        ("template <typename T> __global__ void", "scalar_t for T, which the arrays of each call decide"),
+        ('extern "C" template<int N, class Real> static __global__ void', "scalar_t for Real, which"),
+        ("template <typename T>\n// of T\n__global__ void __launch_bounds__(256)", "scalar_t for T, which"),
+        ("template <int N> __global__ void", "constants={...} for its numbers"),
+    ],
+)
+def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str) -> None:
+    words = (
+        f'k: a kernel that is a template is not taken yet: declare it extern "C" __global__ void k(...), with {instead}'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        Signature.parse(f"{before} k(float* x) {{ }}", "k")
+
+
+@pytest.mark.parametrize(
+    ("before", "got"),
+    [
+        ('extern "C" __global__ int', "int"),
+        ('extern "C" __global__ __launch_bounds__(256) unsigned int', "unsigned int"),
+        ('extern "C" { __global__ float*', "float*"),
+        ("__global__ int", "int"),
+        ('extern "C" __global__', "no return type"),
+    ],
+)
+def test_a_kernel_that_returns_something_is_refused(before: str, got: str) -> None:
+    words = (
+        f'k: a kernel must be void, got {got}: declare it extern "C" __global__ void k(...), and write what it makes into an '
+        "array"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        Signature.parse(f"{before} k(float* x) {{ return 0; }}", "k")
+
+
+@pytest.mark.parametrize("before", ['extern "C" void __global__', 'extern "C" __global__ __launch_bounds__(256) void'])
+def test_void_may_stand_on_either_side(before: str) -> None:
+    assert Signature.parse(f"{before} k(float* x) {{ }}", "k").names == ("x",)
 
 
 def test_a_list_without_an_end_is_refused() -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from .. import toolchain
 from ..errors import MissingDependencyError
+from ..installing import pip_install
 
 __all__ = ["Compiler", "compiler", "cuda_include", "missing"]
 
 THREE_WAYS = (
     "Get one in one of three ways: install g++ by the system's package manager (apt install g++, dnf install gcc-c++), "
-    "or clang++ the same way (apt install clang), or pip install 'cupyops[simulator]', which brings the clang that is "
-    "inside the package ziglang"
+    f"or clang++ the same way (apt install clang), or {pip_install('simulator', 'ziglang')}, which brings the clang that is "
+    "inside that package"
 )
 
 
@@ -111,6 +112,6 @@ def cuda_include() -> Path:
     if not folders:
         raise MissingDependencyError(
             "float16 and bfloat16 are simulated by CUDA's own headers (cuda_fp16.h), and none were found. "
-            "Install them with: pip install 'cupyops[simulator]'"
+            f"Install them with: {pip_install('simulator', 'nvidia-cuda-runtime-cu12')}"
         )
     return folders[0]

@@ -16,7 +16,7 @@ from .bench_report import BenchReport, BenchRow, KernelFacts
 from .check import operator_of, samples_of
 from .check_compare import error_in_eps, least_allowed
 from .check_inputs import Arguments, fresh, tensors_in
-from .check_subject import Subject, first_line
+from .check_subject import Subject, first_words
 from .timing import (
     EventTimer,
     GraphTimer,
@@ -194,7 +194,7 @@ def _measure(
         except Exception as error:
             if name == OURS:
                 raise
-            skipped[f"{name}, {direction}", first_line(error)] = None
+            skipped[f"{name}, {direction}", first_words(error)] = None
             synchronize(device)  # raises again if the GPU is lost to this process
     spreads = interleave(timers, rounds)
     return [_Found(name, spreads[name], nbytes, timer.name, sets) for name, timer in timers.items()]

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dtypes import dtype_names
 from ..errors import expected, nearest
 from ..simulator import host
 from . import check_layouts, check_machinery, check_roads, check_running, check_values
 from .check_registry import LANES, Check, Fault, Skip
-from .check_subject import Subject, first_line
+from .check_subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 from .operator import Operator
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
@@ -25,6 +26,7 @@ __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "
 CHECKS: dict[str, Check] = {
     c.name: c
     for c in (
+        check_machinery.returned,
         check_running.sanitizer,
         check_running.guard_bands,
         check_layouts.inputs_kept,
@@ -189,11 +191,11 @@ def check_op(
     checks: str | Sequence[str] | None = None,
     raises: bool = True,
     lanes: Sequence[str] | None = None,
-    dtypes: Sequence[torch.dtype] | None = None,
+    dtypes: Any = None,
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
 ) -> Report:
-    """Holds an operator to everything that makes one done, prints a table, and returns the report.
+    """Holds an operator to everything that makes one done, and prints and returns the report, or raises with it.
 
     ::
 
@@ -214,20 +216,20 @@ def check_op(
         checks: names out of :data:`CHECKS`; by default all.
         raises: raise where a check failed; else the report tells.
         lanes: names out of ``reference``, ``simulator``, ``cuda``; by default as the samples' device says.
-        dtypes: what the operator has to take; by default it is checked in every floating dtype that it does not refuse,
-            and the report names those that it does.
+        dtypes: what the operator has to take, one or several, as dtypes or by name; by default it is checked in every
+            floating dtype that it does not refuse, and the report names those that it does.
         tolerance: times what ``values``, ``gradients`` and ``sizes`` allow, for a kernel that approximates on purpose.
         skip: called with the reasons where no check could run, as ``pytest.skip`` wants it.
 
     Raises:
         CheckFailed: a check failed; the message is the report, with what is wrong and what to change.
         TypeError: ``op`` is no operator; ``sample_inputs`` are no tuples.
-        ValueError: a check or a lane of another name; samples that do not fit the schema, or are on several devices.
+        ValueError: a check, a lane or a dtype of another name; samples that do not fit the schema, or are on several devices.
     """
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
     wanted = _chosen(checks)
-    names = None if dtypes is None else [str(d).removeprefix("torch.") for d in dtypes]
+    names = None if dtypes is None else dtype_names("check_op", dtypes)
     rows: list[Row] = []
     for lane in _lanes(samples, lanes):
         if reason := _missing(operator, lane):
@@ -238,9 +240,9 @@ def check_op(
             rows += _run(Subject(operator, samples, lane, tolerance=tolerance, dtypes=names), wanted)
     count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
     report = Report(f"{operator.op._schema}: {count}", tuple(rows))
-    print(report)
     if report.failed and raises:
-        raise CheckFailed(report)
+        raise CheckFailed(report)  # its message is the report, which would else be seen twice
+    print(report)
     if skip is not None and not (report.passed or report.failed):
         skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check of these lanes")
     return report
@@ -309,7 +311,9 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
         rows.append(Row(c.name, subject.lane, outcome, words, change, time.perf_counter() - began))
         if outcome == "failed":
             failed.add(c.name)
-            lost = _lost(subject) or (f"not run, since `{c.name}` failed" if c.ground else "")
+            # Without its kernels every check of the lane would say the compiler's words again.
+            ends = c.ground or change == MEND_THE_TEXT
+            lost = _lost(subject) or (f"not run, since `{c.name}` failed" if ends else "")
     return rows
 
 
@@ -320,9 +324,9 @@ def _attempt(subject: Subject, c: Check) -> tuple[str, str, str]:
     except Skip as reason:
         return "skipped", str(reason), ""
     except Fault as fault:
-        return "failed", str(fault), fault.change or c.change
+        return "failed", str(fault), MEND_THE_TEXT if does_not_compile(fault) else fault.change or c.change
     except Exception as error:
-        return "failed", first_line(error), c.change
+        return "failed", first_words(error), MEND_THE_TEXT if does_not_compile(error) else c.change
 
 
 def _lost(subject: Subject) -> str:
@@ -332,5 +336,5 @@ def _lost(subject: Subject) -> str:
     try:
         torch.cuda.synchronize(subject.device)
     except Exception as error:
-        return f"not run, since the GPU is lost to this process: {first_line(error)}"
+        return f"not run, since the GPU is lost to this process: {first_words(error)}"
     return ""

@@ -6,7 +6,7 @@ from torch import Tensor
 from .check_compare import assert_close
 from .check_inputs import Arguments, expanded, fresh, laid_out, lead_of, misaligned_all, tensors_in
 from .check_registry import KERNEL_LANES, Fault, Skip, check
-from .check_subject import Subject, first_line
+from .check_subject import Subject, first_words
 from .check_values import target
 
 __all__ = ["empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]
@@ -24,7 +24,7 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
     try:
         got = subject.results(args, wanted=wanted)
     except Exception as error:
-        raise Fault(f"{what}: {first_line(error)}") from error
+        raise Fault(f"{what}: {first_words(error)}") from error
     assert_close(what, got, subject.results(copies, wanted=wanted), than="of a contiguous copy it is")
 
 
@@ -76,7 +76,7 @@ def gradient_strides(subject: Subject) -> str:
             try:
                 got = subject.results(fresh(args), seeds=seeds)
             except Exception as error:
-                raise Fault(f"{dtype}, {what}: {first_line(error)}") from error
+                raise Fault(f"{dtype}, {what}: {first_words(error)}") from error
             copies = {n: g.clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
             assert_close(
                 f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="with a contiguous one it is"
@@ -99,7 +99,7 @@ def empties(subject: Subject) -> str:
         try:
             got = subject.results(fresh(none))
         except Exception as error:
-            raise Fault(f"{dtype}, no rows: {first_line(error)}") from error
+            raise Fault(f"{dtype}, no rows: {first_words(error)}") from error
         if subject.kernels and subject.op.reference is not None:
             wanted = subject.results(fresh(none), subject.reference, wanted=subject.wanted(none))
             got = {n: got[n] for n in got if n in wanted}

@@ -10,18 +10,44 @@ from torch import Tensor
 from .check_compare import assert_close
 from .check_inputs import Arguments, fresh, lead_of, moved_on, tensors_in
 from .check_registry import Fault, Skip, check
-from .check_subject import Subject, first_line, quiet
+from .check_subject import Subject, first_cause, first_words, quiet
 from .check_values import target
+from .results import WrongResults
 
 __all__ = [
     *("autocast", "compile_dynamic", "compile_static", "defaults", "differentiable"),
-    *("export", "fakes", "opcheck", "torch_func", "vmap"),
+    *("export", "fakes", "opcheck", "returned", "torch_func", "vmap"),
 ]
 
 _ON_FAKES = (
     "The body runs on tensors without memory, too: no .item(), .tolist(), data_ptr() or branch on values in it; shapes "
     "and dtypes of what it allocates come from those of its arguments."
 )
+
+
+@check("Count what body and backward return: one tensor for each result of the schema, on every way out.", ground=True)
+def returned(subject: Subject) -> str:
+    """Body and backward return the tensors that their schemas say."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for args in subject.samples:
+        # Fakes have no memory: whatever else is wrong with a kernel, nothing of it runs before the checks that look for it.
+        mode = FakeTensorMode()
+        wanted = subject.wanted(args)
+        given = [mode.from_tensor(x.detach()) if isinstance(x, Tensor) else x for x in fresh(args)]
+        try:
+            with mode, quiet(), torch.enable_grad():
+                leaves = [x if subject.mutated or i not in wanted else x.requires_grad_() for i, x in enumerate(given)]
+                ready = [y for y in subject.call(leaves) if y.requires_grad]
+                if ready:
+                    seeds = [torch.ones_like(y) for y in ready]
+                    torch.autograd.grad(ready, [leaves[i] for i in wanted], seeds, allow_unused=True)
+        except Exception as error:
+            if isinstance(wrong := first_cause(error), WrongResults):
+                raise Fault(str(wrong)) from None
+            # `fakes` says what else does not go on fakes.
+    count = len(subject.samples)
+    return f"{count} sample{'s' if count != 1 else ''} on fake tensors"
 
 
 @check(_ON_FAKES)
@@ -37,7 +63,7 @@ def fakes(subject: Subject) -> str:
             try:
                 got = subject.outputs(fake)
             except Exception as error:
-                raise Fault(f"{dtype}, on fake tensors: {first_line(error)}") from error
+                raise Fault(f"{dtype}, on fake tensors: {first_words(error)}") from error
         if list(got) != list(real):
             raise Fault(f"{dtype}: {len(got)} outputs on fake tensors, {len(real)} on real ones")
         for name, y in real.items():
@@ -91,7 +117,7 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
         with quiet():
             got = subject.results(fresh(args), function, wanted=wanted)
     except Exception as error:
-        raise Fault(f"{what}: {first_line(error)}") from error
+        raise Fault(f"{what}: {first_words(error)}") from error
     right = subject.results(fresh(args), wanted=wanted)
     assert_close(what, got, right, than="without torch.compile it is")
 
@@ -139,7 +165,7 @@ def defaults(subject: Subject) -> str:
                 with quiet():
                     got = subject.results(fresh(given), function)
             except Exception as error:
-                raise Fault(f"{words}: {first_line(error)}") from error
+                raise Fault(f"{words}: {first_words(error)}") from error
             assert_close(words, got, right, than="of the operator with all arguments it is")
             tried += 1
     if not tried:
@@ -295,7 +321,9 @@ def vmap(subject: Subject) -> str:
                 found = torch.func.vmap(run)(*batched)
             except Exception as error:
                 if subject.op.reference is None and not subject.op.elementwise:
-                    raise Skip(f"there is nothing that a rule for vmap could be made of: {first_line(error)}") from None
+                    raise Skip(
+                        f"there is nothing that a rule for vmap could be made of: {first_words(error)}"
+                    ) from None
                 raise
         for k, one in enumerate((args, second)):
             # The rule may run the reference, so it is held to what any right arithmetic gives, not to the kernel's bits.
@@ -331,7 +359,7 @@ def autocast(subject: Subject) -> str:
             under = torch.autocast(kind, dtype=lower)
             got = subject.results(fresh(args), wanted=subject.wanted(args), forward=under)
         except Exception as error:
-            raise Fault(f"{dtype}, under autocast: {first_line(error)}") from error
+            raise Fault(f"{dtype}, under autocast: {first_words(error)}") from error
         words = f"{dtype}, under autocast with the policy {policy!r}"
         inputs = {f"gradient of {a.name}": x for a, x in zip(subject.schema, args, strict=False)}
         for name, x in right.items():

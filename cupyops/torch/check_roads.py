@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .check_inputs import Arguments, fresh, lead_of
 from .check_registry import Fault, Skip, check
-from .check_subject import Subject, first_line, quiet, refuses_gradient
+from .check_subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = ["ROADS", "Problem", "Road", "derivatives", "transforms"]
 
@@ -343,9 +343,9 @@ def _orders(own: Problem, targets: _Targets) -> tuple[list[int], str]:
             targets.of(order)
         except Exception as error:
             if refuses_gradient(error):
-                return list(range(1, order)), f"no derivative of order {order}: {first_line(error)}"
+                return list(range(1, order)), f"no derivative of order {order}: {first_words(error)}"
             if order not in targets.found:
-                return list(range(1, order)), f"none of order {order} of the reference: {first_line(error)}"
+                return list(range(1, order)), f"none of order {order} of the reference: {first_words(error)}"
     return [1, 2, 3], ""
 
 
@@ -386,7 +386,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
                     faults[name] = f"{name}{by}: the derivative of order {road.order} {fault}"
                 except Exception as error:
                     if reference is None or _goes(road, right):  # else PyTorch has no such road of the reference
-                        faults[name] = f"{name}{by}: {first_line(error)}"
+                        faults[name] = f"{name}{by}: {first_words(error)}"
                 walked += 1
     if faults:
         first, *others = faults

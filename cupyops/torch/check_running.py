@@ -11,12 +11,12 @@ from torch import Tensor
 
 from .. import debug, launches, simulator, toolchain
 from ..compile_command import ARCHITECTURES, NO_SPILLS, compile_job, jobs_for
-from ..compiler import supported_architectures
+from ..compiler import first_error, supported_architectures
 from ..errors import CompileError, LaunchError, MissingDependencyError
 from .check_compare import assert_close, assert_same_bits
 from .check_inputs import Arguments, fresh, lead_of, misaligned_all, moved_on, to_device, with_rows
 from .check_registry import KERNEL_LANES, Fault, Skip, check
-from .check_subject import Subject, first_line
+from .check_subject import MEND_THE_TEXT, Subject, first_words
 
 __all__ = [
     *("compiles", "determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
@@ -40,11 +40,11 @@ def sanitizer(subject: Subject) -> str:
     except LaunchError as error:
         raise Fault(str(error)) from error
     except MissingDependencyError as error:
-        raise Skip(first_line(error)) from None
+        raise Skip(first_words(error)) from None
     except CompileError as error:
         if subject.lane != "cuda" and "NVRTC accepts the text" not in str(error):
             raise
-        raise Skip(f"the simulator does not cover the text: {first_line(error)}") from None
+        raise Skip(f"the simulator does not cover the text: {first_words(error)}") from None
     if not record:
         raise Skip("the operator launches no kernel")
     names = dict.fromkeys(launch.kernel.name for launch in record)
@@ -71,7 +71,7 @@ def compiles(subject: Subject) -> str:
     for row in rows:
         where = f"{row.what} for sm_{row.architecture}"
         if row.error:
-            raise Fault(f"{where}: {row.error}")
+            raise Fault(first_error(row.error), MEND_THE_TEXT)
         if row.warnings:
             raise Fault(f"{where}: {row.warnings[0]}")
         if row.spills_in_vain:
@@ -265,7 +265,7 @@ def graph_replay(subject: Subject) -> str:
         with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
             got = subject.results(static, seeds=seeds)
     except Exception as error:
-        raise Fault(f"{dtype}: the capture failed: {first_line(error)}") from error
+        raise Fault(f"{dtype}: the capture failed: {first_words(error)}") from error
     replays = 0
     for data in _two_data(args):
         with torch.no_grad():

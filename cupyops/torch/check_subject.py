@@ -1,6 +1,7 @@
 """An operator under check: its samples in every dtype, one lane, and its results and gradients on any arguments."""
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -10,13 +11,20 @@ import torch
 from torch import Tensor
 
 from .. import simulator
+from ..compiler import first_error
 from ..dtypes import FLOATS
-from ..errors import LaunchError
+from ..errors import CompileError, LaunchError
 from .check_inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
 from .check_registry import Skip
 from .operator import Operator
 
-__all__ = ["Subject", "Variant", "first_line", "quiet", "refuses_gradient"]
+__all__ = [
+    *("MEND_THE_TEXT", "Subject", "Variant", "does_not_compile", "first_cause", "first_words", "quiet"),
+    "refuses_gradient",
+]
+
+# What to change where a kernel does not compile, whatever the check.
+MEND_THE_TEXT = "Mend the kernel's text at the first error; what a compiler says behind it often follows from it."
 
 # A dtype and arguments in it.
 Variant = tuple[str, Arguments]
@@ -167,10 +175,10 @@ class Subject:
                     self.outputs(to_device(args, torch.device("meta")))
             self.results(fresh(args))
         except _REFUSALS as error:
-            return first_line(error)
+            return "" if does_not_compile(error) else first_words(error)
         except RuntimeError as error:
             if "not implemented for" in str(error):  # PyTorch's own, of a reference
-                return first_line(error)
+                return first_words(error)
         return ""
 
     @property
@@ -213,7 +221,9 @@ class Subject:
             try:
                 self.call(with_rows(args, 3, by_row=by_row))
             except (*_REFUSALS, RuntimeError) as error:
-                refusal = first_line(error)
+                if does_not_compile(error):
+                    raise
+                refusal = first_words(error)
             else:
                 return with_rows(args, count, by_row=by_row)
         raise Skip(f"the first dimension cannot have another size: {refusal}")
@@ -233,7 +243,7 @@ class Subject:
                 ready, [leaves[i] for i in wanted], [torch.zeros_like(y) for y in ready], allow_unused=True
             )
         except RuntimeError as error:
-            return first_line(error) if refuses_gradient(error) else ""
+            return first_words(error) if refuses_gradient(error) else ""
         except Exception:
             pass  # a check will say it
         return ""
@@ -340,9 +350,52 @@ def refuses_gradient(error: BaseException) -> bool:
     return any(words in str(error) for words in ("has no gradient", "once_differentiable"))
 
 
-def first_line(error: BaseException) -> str:
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0] if words else ''}"
+def first_words(error: BaseException) -> str:
+    """What went wrong first, in short: the first line of its words; of a text that does not compile, the first error with the
+    author's lines around it."""
+    cause = first_cause(error)
+    if isinstance(cause, CompileError):
+        return f"{type(cause).__name__}: {first_error(str(cause))}"
+    words = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {words[0] if words else ''}"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error that began it: what this package has put into words, or what the author's code ran into, without what
+    PyTorch and the author have wrapped around it."""
+    met = [error]
+    while (below := met[-1].__cause__ or met[-1].__context__) is not None and below not in met:
+        met.append(below)
+    if compiled := next((e for e in met if isinstance(e, CompileError)), None):
+        return compiled
+    told = [error]
+    for wrapped in met[1:]:
+        # Dynamo raises its own from None, and what it caught is left as the context. What an author's handler caught and
+        # did not raise from is another matter than what then went wrong in it.
+        if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
+            break
+        told.append(wrapped)
+    # An error from within PyTorch says less than what PyTorch makes of it.
+    return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
+
+
+def does_not_compile(error: BaseException) -> bool:
+    """Whether a kernel's text that does not compile is behind an error."""
+    return isinstance(first_cause(error), CompileError)
+
+
+def _is_ours(error: BaseException) -> bool:
+    return not _of_pytorch(error) and _raised_in(error) == "cupyops"
+
+
+def _of_pytorch(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "torch"
+
+
+def _raised_in(error: BaseException) -> str:
+    """The package whose code raised it."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
 
 
 @contextlib.contextmanager

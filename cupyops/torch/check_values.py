@@ -13,7 +13,7 @@ from torch import Tensor
 from .check_compare import assert_close, error_in_eps, least_allowed
 from .check_inputs import Arguments, fresh, lead_of
 from .check_registry import KERNEL_LANES, Fault, Skip, check
-from .check_subject import Subject, first_line, quiet, refuses_gradient
+from .check_subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = [
     *("Target", "gradcheck", "gradgradcheck", "gradients", "special_values", "subsets", "target", "values", "written"),
@@ -259,7 +259,7 @@ def _gradcheck(subject: Subject, of: Any) -> str:
                 of(function, leaves, fast_mode=elements > FEW, nondet_tol=0.0)
         except RuntimeError as error:  # GradcheckError is one; so is what backward raises
             if of is torch.autograd.gradgradcheck and refuses_gradient(error):
-                raise Skip(f"the gradient says that it has none: {first_line(error)}") from None
+                raise Skip(f"the gradient says that it has none: {first_words(error)}") from None
             raise Fault(" ".join(str(error).split())) from error
         counted += elements
     return f"{len(samples)} samples, {counted} elements"
@@ -303,7 +303,7 @@ def subsets(subject: Subject) -> str:
             try:
                 got = subject.results(fresh(args), wanted=some)
             except Exception as error:
-                raise Fault(f"with gradients wanted by {', '.join(names)} alone: {first_line(error)}") from error
+                raise Fault(f"with gradients wanted by {', '.join(names)} alone: {first_words(error)}") from error
             wanted = {n: x for n, x in every.items() if n.removeprefix("gradient of ") in names}
             assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="with all wanted it is")
             tried += 1
@@ -313,7 +313,7 @@ def subsets(subject: Subject) -> str:
             try:
                 got = subject.results(fresh(args), seeds={name: seeds[name]})
             except Exception as error:
-                raise Fault(f"with {name} alone in use: {first_line(error)}") from error
+                raise Fault(f"with {name} alone in use: {first_words(error)}") from error
             for n, x in zeros.items():  # None stands for zeros
                 if n.startswith("gradient") and (n in got or bool(x.any())):
                     assert_close(f"{name} alone in use", got, {n: x}, than="with zeros for the others it is")

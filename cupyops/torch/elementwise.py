@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ..arrays import check_devices, is_dense
 from ..broadcasting import plan, spread
 from ..elementwise_text import Program, alike_kernel, check_names, strided_kernel, text_of
 from ..errors import nearest
-from ..expressions import Statement, inputs_of, parse, results_of
+from ..expressions import Statement, check_operations, inputs_of, parse, results_of
 from .arrays import TorchLibrary
 from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
@@ -68,11 +68,15 @@ def elementwise(
         The operator, of floating tensors; ``op.show()`` prints its text.
 
     Raises:
-        ValueError: the program is not of assignments, or its backward reads what there is not or makes no gradient.
+        ValueError: the program is not of assignments, or of Python's or NumPy's words, or its backward reads what there is
+            not or makes no gradient.
+        TypeError: an option that there is not.
         CompileError: at the first call for a dtype: what the expressions say is no CUDA C++.
     """
     where = (name or "elementwise").rpartition(":")[2]
     statements = parse(program, where)
+    check_options(where, options)
+    check_operations(where, statements, rows=False)
     inputs = tuple(inputs_of(statements, scalars))
     results = named_results(where, statements, results)
     name = name or content_name(results[0], "elementwise", program, backward, scalars, results)
@@ -91,6 +95,7 @@ def elementwise(
             f"{where}_backward", tuple(steps), reads, tuple(scalars), tuple(f"grad_{x}" for x in wrt)
         )
         check_names(where, [s.name for s in steps])
+        check_operations(f"{where}'s backward", steps, rows=False)
         texts.append(text_of(program_back))
         text = named_for_its_arguments(
             f"{name}_backward", schema_of("", reads, scalars, program_back.results, wants=wrt)
@@ -113,6 +118,22 @@ def elementwise(
     )
     made.text = "\n".join(texts)
     return made
+
+
+def check_options(where: str, options: Mapping[str, object]) -> None:
+    """Refuses options that a written operator does not have.
+
+    Raises:
+        TypeError: so it is.
+    """
+    known = ("reference", "autocast", "onnx", "record", "vmap")
+    for name in options:
+        if name == "dtypes":
+            raise TypeError(
+                f"{where}: there is no option `dtypes`: a program is of all floating dtypes, and a call's tensors decide"
+            )
+        if name not in known:
+            raise TypeError(f"{where}: there is no option `{name}`{nearest(name, known)}; there are {', '.join(known)}")
 
 
 def named_results(where: str, statements: Sequence[Statement], named: Sequence[str]) -> tuple[str, ...]:

@@ -165,8 +165,10 @@ def _type_of(schema: Schema, name: str) -> str:
 
 def _without_none(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     def body(*args: Any) -> Any:
-        found = function(*args)
-        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        given = function(*args)
+        found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        if len(found) != count:
+            return given  # which is said to be wrong as any body's results are
         filled = tuple(args[0].new_empty(0) if g is None else g for g in found)
         return filled if count > 1 else filled[0]
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, MissingDependencyError, expected
+from ..installing import pip_install
 from .onnx_check import ExportReport, run_and_compare, traced_inputs
 from .onnx_functions import Functions
 from .operator import Operator, operator_of
@@ -27,7 +28,6 @@ from .operator import Operator, operator_of
 __all__ = ["OPSET", "ExportReport", "export_onnx", "require_onnx"]
 
 OPSET = 20  # the first with Gelu
-INSTALL = "pip install 'cupyops[onnx]'"
 
 
 def export_onnx(
@@ -120,7 +120,7 @@ def require_onnx(*, check: bool = True) -> None:
 def _needs(problem: str) -> str:
     return (
         f"Exporting to ONNX needs onnx and onnxscript, and checking the file onnxruntime; {problem}. "
-        f"Install them with: {INSTALL}"
+        f"Install them with: {pip_install('onnx')}"
     )
 
 

@@ -35,6 +35,7 @@ from .. import simulator
 from ..errors import expected
 from .arrays import PLAIN_TENSORS, alive
 from .gradients import Backward, Context, Gradient, Schema, declared, of_reference, refused, without_autocast
+from .results import held_to_schema
 from .vmap_rules import vmap_by_loop, vmap_of_reference
 from .way_in import (
     call_source,
@@ -157,7 +158,12 @@ class Operator:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not fixed else _detaching(plain, fixed)
-        self._apply = self._refuse if gradient is None else fast_function(self.name, self.body, *gradient, recording)
+        self._held = held_to_schema(self.body, parsed)
+        self._apply = (
+            self._refuse
+            if gradient is None
+            else fast_function(self.name, self.body, *gradient, recording, first=self._held)
+        )
         if record is not None:
             self._apply = partial(record, self._apply)
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
@@ -179,6 +185,7 @@ class Operator:
         self.call: Callable[..., Any] = write_call(
             call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
+            first=self._held,
         )
         _DECLARED[self.qualified_name] = self
 
@@ -190,7 +197,8 @@ class Operator:
 
         Raises:
             TypeError: an argument that should be a tensor is none; else what body and reference raise.
-            RuntimeError: it writes to a tensor, and one of its tensors requires grad.
+            RuntimeError: it writes to a tensor, and one of its tensors requires grad; body or backward returned something
+                other than its schema says.
         """
         return self.call(*args, **kwargs)
 
@@ -228,7 +236,7 @@ class Operator:
             return self._registered(args)
         if grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
-        return self.body(*args)
+        return self._held(*args)
 
     def _with_tangents(self, args: tuple[Any, ...]) -> Any:
         """The results with their tangents, by the reference, whose operations PyTorch knows the derivatives of; None where no
@@ -281,8 +289,8 @@ class Operator:
     def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
-        body = _completed(self.body, schema)
-        on_cpu = _completed(_on_cpu(self.body, self._plain), schema)
+        body = _completed(self._held, schema)
+        on_cpu = _completed(_on_cpu(self._held, self._plain), schema)
         library.impl(self.name, _without_tangents(self.name, body), "CUDA")
         library.impl(self.name, _without_tangents(self.name, on_cpu), "CPU")
         if not self._mutated:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependencyError
+from ..installing import pip_install
 
 __all__ = ["METADATA", "STYLE", "Point", "attainable", "draw_roofline"]
 
@@ -56,7 +57,8 @@ def draw_roofline(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
-            f"a picture needs matplotlib, and it does not import ({error}). Install it with: pip install matplotlib"
+            f"a picture needs matplotlib, and it does not import ({error}). "
+            f"Install it with: {pip_install('examples', 'matplotlib')}"
         ) from error
     sizes = [p.nbytes for p in points]
     ridge = copy_gb_per_s * launch_microseconds * 1e3  # bytes where the two bounds meet

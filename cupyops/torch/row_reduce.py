@@ -11,10 +11,10 @@ from torch import Tensor
 from ..arrays import check_devices
 from ..elementwise_text import check_names
 from ..errors import expected
-from ..expressions import inputs_of, parse
+from ..expressions import check_operations, inputs_of, parse
 from ..row_text import RowProgram, kernel_of, plan_of, text_of
 from .arrays import DTYPE_NAMES, TorchLibrary
-from .elementwise import Written, content_name, named_results, of_backward, schema_of
+from .elementwise import Written, check_options, content_name, named_results, of_backward, schema_of
 from .gradients import Schema, gradient_of, named_for_its_arguments
 from .operator import Operator
 from .program_reference import row_reference
@@ -62,12 +62,16 @@ def row_reduce(
         prints its text.
 
     Raises:
-        ValueError: the program is not of assignments, its backward reads what there is not or makes no gradient, or a
-            reduction stands where none can.
+        ValueError: the program is not of assignments, or of Python's or NumPy's words, its backward reads what there is not or
+            makes no gradient, or a reduction stands where none can.
+        TypeError: an option that there is not.
         CompileError: at the first call for a dtype: what the expressions say is no CUDA C++.
     """
     where = (name or "row_reduce").rpartition(":")[2]
     statements = parse(program, where)
+    check_options(where, options)
+    whole = ("j", "N", *indices)
+    check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
     results = named_results(where, statements, results)
     name = name or content_name(results[0], "rows", program, backward, rows, indices, columns, scalars, results)
@@ -92,6 +96,7 @@ def row_reduce(
     gradient, wrt = None, None
     if backward is not None:
         steps = parse(backward, f"{where}'s backward")
+        check_operations(f"{where}'s backward", steps, rows=True, whole=whole)
         wrt, reads = of_backward(where, steps, inputs, results, scalars)
         kinds |= {f"grad_{y}": kinds[y] for y in results}
         back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt])

@@ -107,8 +107,9 @@ def call_source(
     )
 
 
-def write_call(source: str, parts: Mapping[str, Any]) -> Any:
-    """The function of :func:`call_source`, over body, apply and dispatch."""
+def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] | None = None) -> Any:
+    """The function of :func:`call_source`, over body, apply and dispatch; ``first`` takes the body's place in its first
+    call."""
     scope: dict[str, Any] = {
         "is_autocast_enabled": torch.is_autocast_enabled,
         "is_compiling": is_compiling,
@@ -121,24 +122,45 @@ def write_call(source: str, parts: Mapping[str, Any]) -> Any:
         "Parameter": Parameter,
         **parts,
     }
+    if first is not None:
+
+        def body(*args: Any) -> Any:
+            found = first(*args)
+            scope["body"] = parts["body"]
+            return found
+
+        scope["body"] = body
     name = source.partition("(")[0].removeprefix("def ")
     exec(compile(source, f"<way into {name}>", "exec"), scope)
     return scope[name]
 
 
-def fast_function(name: str, body: Any, setup_context: Any, backward: Any, recording: Any = None) -> Callable[..., Any]:
+def fast_function(
+    name: str, body: Any, setup_context: Any, backward: Any, recording: Any = None, first: Any = None
+) -> Callable[..., Any]:
     """``apply`` of a Function that saves within forward: the form with ``setup_context`` costs about four times as much
-    a call.
+    a call. ``first`` takes the body's place in its first call.
 
     The bound method is the one in C++. Function.apply, in Python, first looks for functorch's wrappers; an operator has
     done so before.
     """
 
+    run = body
+
+    def once(*args: Any) -> Any:
+        nonlocal run
+        found = first(*args)
+        run = body
+        return found
+
+    if first is not None:
+        run = once
+
     def forward(ctx: Any, *args: Any) -> Any:
         ctx.set_materialize_grads(False)
         if recording is not None:
             return recording(ctx, *args)
-        output = body(*args)
+        output = run(*args)
         setup_context(ctx, args, output)
         return output
 

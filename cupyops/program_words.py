@@ -1,0 +1,101 @@
+"""What a program says in another language than CUDA C++, most often Python or NumPy, and how it is written here."""
+
+import keyword
+import re
+
+__all__ = ["NO_REDUCTIONS", "OF_ROWS", "WRITTEN", "no_assignment", "other_language"]
+
+# Functions that CUDA C++ does not have, or has for something else, and what they are.
+WRITTEN = {
+    "sigmoid": "1 / (1 + exp(-x))",
+    "silu": "x / (1 + exp(-x))",
+    "swish": "x / (1 + exp(-x))",
+    "relu": "x < 0 ? 0 : x",
+    "softplus": "log1p(exp(x))",
+    "square": "x * x",
+    "sign": "(x > 0) - (x < 0)",
+    "absolute": "fabs(x)",
+    "ln": "log(x)",
+    "power": "pow(a, b)",
+    "arccos": "acos(x)",
+    "arcsin": "asin(x)",
+    "arctan": "atan(x)",
+    "where": "c ? a : b",
+    "maximum": "fmax(a, b)",
+    "minimum": "fmin(a, b)",
+    "clamp": "fmin(fmax(x, low), high)",
+    "clip": "fmin(fmax(x, low), high)",
+}
+# The same of a whole row, in terms of its reductions.
+OF_ROWS = {
+    "mean": "sum(x) / N",
+    "avg": "sum(x) / N",
+    "average": "sum(x) / N",
+    "amax": "max(x)",
+    "amin": "min(x)",
+    "var": "sum((x - m) * (x - m)) / N, behind m = sum(x) / N",
+    "std": "sqrt(sum((x - m) * (x - m)) / N), behind m = sum(x) / N",
+    "norm": "sqrt(sum(x * x))",
+    "dot": "sum(a * b)",
+    "softmax": "e / sum(e), behind m = max(x); e = exp(x - m)",
+    "logsumexp": "m + log(sum(exp(x - m))), behind m = max(x)",
+    "len": "N",
+}
+# What a row is not reduced by.
+NO_REDUCTIONS = ("all", "any", "argmax", "argmin", "cumsum", "cumprod", "median", "prod", "sort")
+
+_OTHERS = {
+    "and": "CUDA C++ writes && for `and`",
+    "or": "CUDA C++ writes || for `or`",
+    "not": "CUDA C++ writes ! for `not`",
+    "True": "CUDA C++ writes true for `True`",
+    "False": "CUDA C++ writes false for `False`",
+    "None": "there is no None; every name is a number",
+    "return": "nothing is returned; the results are the names that are assigned and not read again",
+    "import": "nothing is imported; CUDA's functions are there",
+}
+
+
+def other_language(piece: str) -> str:
+    """What in a statement is not CUDA C++, with what is; nothing where all may be."""
+    if "#" in piece:
+        return "a comment begins with //"
+    if power := re.search(r"(?:([A-Za-z_]\w*)\s*)?\*\*(?:\s*(-?[\w.]+))?", piece):
+        base, exponent = power[1] or "a", power[2] or "2"
+        product = f"{base} * {base}, or " if exponent in ("2", "2.0", "2.") else ""
+        return f"CUDA C++ has no **: write {product}pow({base}, {exponent})"
+    if "@" in piece:
+        return "CUDA C++ has no @, and a program multiplies element by element: write *"
+    if re.search(r"\bif\b.*\belse\b", piece, re.DOTALL):
+        return "CUDA C++ writes c ? x : y for `x if c else y`"
+    for word in re.findall(r"(?<![\w.])[A-Za-z_]\w*", piece):
+        if word in _OTHERS:
+            return _OTHERS[word]
+        if keyword.iskeyword(word):
+            return f"`{word}` is a reserved word, and can be no name"
+    if member := re.search(r"(?<![\w.])([A-Za-z_]\w*)\s*\.\s*([A-Za-z_]\w*)\s*(\(?)", piece):
+        owner, name, called = member.groups()
+        module = owner in ("np", "numpy", "torch", "math", "cp", "cupy", "jnp", "F")
+        words = "functions are CUDA's own" if module else f"`{owner}` is a number, and has no members"
+        known = {**WRITTEN, **OF_ROWS}
+        if name in known:
+            return f"{words}: {name} is {known[name]}"
+        if name in NO_REDUCTIONS:
+            return f"{words}, and there is no {name}"
+        return f"{words}: write {name}({'...' if module else owner})" if called else words
+    if re.search(r"[\[\]]", piece):
+        return "each name is one element, or one value of a row, and has no index"
+    return ""
+
+
+def no_assignment(piece: str) -> str:
+    """What a statement that is no assignment was most likely meant to be."""
+    if re.match(r"\s*\w+\s*==", piece):
+        return "; an assignment has one =, and == compares"
+    if changed := re.match(r"\s*(\w+)\s*([-+*/%&|^]|<<|>>)=", piece):
+        return f"; each name is assigned once, so instead of changing `{changed[1]}` give the result another name"
+    if typed := re.match(r"\s*(?:(?:const\s+)?[A-Za-z_]\w*\s+(\w+)|(\w+)\s*:[^=]*)\s*=", piece):
+        return f"; types are not written: {typed[1] or typed[2]} = ..."
+    if re.match(r"\s*\w+(\s*,\s*\w+)+\s*=", piece):
+        return "; a statement assigns one name"
+    return ""

@@ -1,0 +1,58 @@
+"""Whether a body returns what its schema says. It is looked at wherever PyTorch takes the results on, and at the first of the
+calls that go straight to the body, which no look at their results may slow down."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .gradients import Schema
+
+__all__ = ["WrongResults", "held_to_schema"]
+
+_MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
+# As gradients.named_for_its_arguments calls the operator of a declared backward.
+_BACKWARD = re.compile(r"_backward_[0-9a-f]{8}$")
+
+
+class WrongResults(RuntimeError):
+    """A body returned something other than the tensors of its schema."""
+
+
+def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
+    """The body, which raises :class:`WrongResults` where it returns something else than the schema's tensors."""
+    kinds = [r.type for r in torch._C.parse_schema(schema.text).returns]
+    if not kinds or not all(kind.isSubtypeOf(_MAYBE_TENSOR) for kind in kinds):
+        return body
+    optional = [isinstance(kind, torch.OptionalType) for kind in kinds]
+    name = f"{schema.namespace}::{schema.name}"
+    who = f"{_BACKWARD.sub('', name)}: the {'backward' if _BACKWARD.search(name) else 'body'}"
+    wanted = f"{len(kinds)} tensor{'s' if len(kinds) > 1 else ''} ({', '.join(schema.results)})"
+
+    def held(*args: Any) -> Any:
+        found = body(*args)
+        given = (found,) if len(kinds) == 1 else found
+        if (
+            not isinstance(given, (tuple, list))
+            or len(given) != len(kinds)
+            or not all(isinstance(y, Tensor) or (y is None and may) for y, may in zip(given, optional, strict=True))
+        ):
+            raise WrongResults(f"{who} returned {_in_words(found)}; it must return {wanted}")
+        return found
+
+    return held
+
+
+def _in_words(found: Any) -> str:
+    if found is None:
+        return "None"
+    if isinstance(found, Tensor):
+        return "1 tensor"
+    if isinstance(found, (tuple, list)):
+        if len(found) > 1 and all(isinstance(y, Tensor) for y in found):
+            return f"{len(found)} tensors"
+        each = ("None" if y is None else "Tensor" if isinstance(y, Tensor) else type(y).__name__ for y in found)
+        return f"a {type(found).__name__} of ({', '.join(each)})"
+    return f"{'an' if type(found).__name__[0] in 'aeiou' else 'a'} {type(found).__name__}"
