@@ -2,8 +2,9 @@
 
 An entry is two files in one folder: ``<key>.cubin`` (what the driver loads) and ``<key>.json`` (the checksum of the
 first, and what the compiler said). Both are written beside their place and moved there, checksum last, so a reader sees
-all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. A folder that cannot be
-written costs a compilation per process, never a failure.
+all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. Threads and processes that
+miss the same entry at once compile it once. A folder that cannot be written costs a compilation per process, never a
+failure.
 """
 
 import contextlib
@@ -12,8 +13,11 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from .sharing import alone, once
 
 __all__ = ["Binary", "DiskCache", "default_folder", "write"]
 
@@ -70,6 +74,16 @@ class DiskCache:
             return Binary(code=code, path=path, **about)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+    def get_or_make(self, key: str, make: Callable[[], Binary]) -> Binary:
+        """The entry, made if there is none, by one thread of one process: others that ask meanwhile wait for it. Raises what
+        `make` raises."""
+
+        def made() -> Binary:
+            with alone(self.folder / f".{key}.lock"):
+                return self.get(key) or self.put(key, make())
+
+        return self.get(key) or once(f"{self.folder}:{key}", made)
 
     def put(self, key: str, binary: Binary) -> Binary:
         """Keeps the entry if the folder lets it. Returns the binary, with its path if it was kept."""

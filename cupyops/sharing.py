@@ -1,12 +1,15 @@
-"""What the threads of a process share: settings for a block of code, locks that a fork leaves whole."""
+"""What the threads of a process share, and processes a folder: settings for a block of code, work that is done once,
+locks that a fork leaves whole."""
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Setting", "held_across_fork"]
+__all__ = ["Setting", "alone", "held_across_fork", "once"]
 
 T = TypeVar("T")
 Lock = TypeVar("Lock", bound=Any)
@@ -66,3 +69,81 @@ class Setting(Generic[T]):
     def _look(self) -> None:
         self.active = tuple(value for (value,) in self._entries)
         self.now = self.active[-1] if self.active else self._default
+
+
+_running: dict[Hashable, Future[Any]] = {}
+_locked: set[int] = set()
+
+
+def once(key: Hashable, make: Callable[[], T]) -> T:
+    """What `make` returns, called by one thread of this process at a time for a key: who asks meanwhile waits, and gets
+    the same result or the same error.
+
+    Nothing is kept. A thread may ask just after another is done, so `make` first looks for what that one has left.
+    """
+    mine: Future[T] = Future()
+    try:
+        while (theirs := _running.setdefault(key, mine)) is not mine:
+            with suppress(CancelledError):  # Ctrl-C has met the thread that was at it, and this one is next
+                return theirs.result()
+        mine.set_result(make())
+    except Exception as error:
+        mine.set_exception(error)
+        raise
+    finally:
+        if _running.get(key) is mine:
+            del _running[key]
+        mine.cancel()  # does nothing to one that has ended
+    return mine.result()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """A block of code that one process at a time runs for a path, which is a file for as long.
+
+    The system gives the lock of a process that dies to the next. Where the file cannot be made or locked, and where the
+    system has no such locks, as Windows, the block runs all the same: no more is lost than the work that is done twice.
+    """
+    handle = _lock_file(path)
+    try:
+        yield
+    finally:
+        if handle in _locked:
+            with suppress(OSError):
+                path.unlink()
+            _locked.discard(handle)
+            os.close(handle)
+
+
+def _lock_file(path: Path) -> int:
+    """The file, open and locked; -1 where that cannot be."""
+    try:
+        import fcntl
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                # Who had it before has deleted it, perhaps: to hold what has no name keeps nobody away.
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(handle), path.stat()):
+                        _locked.add(handle)
+                        return handle
+            finally:
+                if handle not in _locked:
+                    os.close(handle)
+    except (ImportError, OSError):
+        return -1
+
+
+def _begin_in_child() -> None:
+    """What other threads were at goes on in the parent alone. Their locks are the parent's, too, and would outlive it here."""
+    _running.clear()
+    for handle in _locked:
+        os.close(handle)
+    _locked.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

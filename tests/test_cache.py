@@ -217,12 +217,19 @@ def test_readers_see_all_of_an_entry_or_none(cache: DiskCache) -> None:
 COLD_START = """
 import sys, time
 from pathlib import Path
+from cupyops import compiler
 from cupyops.compiler import binary_for, supported_architectures
 from cupyops.source import assemble
 import kernels_cu
 text = assemble(kernels_cu.source("gelu"), "gelu.cu", {"scalar_t": "float32"}, {"TANH": 0})
 supported_architectures()  # loads NVRTC, so that the compilations coincide
 folder = Path(sys.argv[1])
+compile_text = compiler.compile_text
+def logged(*args):
+    with (folder / "compiled").open("a") as file:
+        print(sys.argv[2], file=file)
+    return compile_text(*args)
+compiler.compile_text = logged
 (folder / f"ready.{sys.argv[2]}").touch()
 while not (folder / "go").exists():
     time.sleep(0.001)
@@ -259,6 +266,7 @@ def test_eight_processes_start_cold_on_one_folder(tmp_path: Path) -> None:
             p.kill()
     assert [p.returncode for p in processes] == [0] * 8
     (one,) = said  # all the same
+    assert len((tmp_path / "compiled").read_text().split()) == 1
     path, code = one.split()
     names = files(folder)
     assert [Path(n).suffix for n in names] == [".cubin", ".json"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..cache import default_folder
 from ..errors import CompileError, MissingDependencyError
+from ..sharing import alone, once
 from . import host
 from .host import Compiler
 
@@ -172,7 +173,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-# The cache: one folder an entry, moved into place whole.
+# The cache: one folder an entry, moved into place whole, and made once by all threads and processes that miss it.
 
 
 def _hash(content: object) -> str:
@@ -182,8 +183,19 @@ def _hash(content: object) -> str:
 def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     root = _root()
     final = root / key
-    if _whole(final, product):
-        return final / product
+
+    def one() -> None:
+        with alone(root / f".{key}.lock"):
+            if not _whole(final, product):
+                _make(root, key, product, make)
+
+    if not _whole(final, product):
+        once(str(final), one)
+    return final / product
+
+
+def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]) -> None:
+    final = root / key
     temporary = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
     try:
         make(temporary, final)
@@ -194,11 +206,10 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
         try:
             temporary.rename(final)
         except OSError:
-            if not _whole(final, product):  # another process may have been first
+            if not _whole(final, product):  # another process may have been first, where nothing can be locked
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return final / product
 
 
 def _whole(folder: Path, product: str) -> bool:
@@ -216,15 +227,21 @@ def _root() -> Path:
         with tempfile.TemporaryFile(dir=root):
             return root
     except OSError:
-        return _own_folder()
+        return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
 
 
 @cache
-def _own_folder() -> Path:
-    """A folder for this process alone, where the cache cannot be written."""
+def _own_folder(process: int) -> Path:
+    """A folder for this process alone, where the cache cannot be written. One that it forks off needs another, and leaves
+    this one to it."""
     folder = tempfile.mkdtemp(prefix="cupyops-simulator-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove_own, folder, process)
     return Path(folder)
+
+
+def _remove_own(folder: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
