@@ -15,7 +15,7 @@ from ..compiler import lines_by_file
 from ..dtypes import DTYPES
 from ..errors import CompileError, LaunchError
 from ..geometry import Grid, Target
-from ..sharing import once
+from ..sharing import held_across_fork, once
 from . import build
 from .abi import PROGRESS, Fault, Launch, Module
 from .explain import explain
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Simulated", "prepare"]
 
-_RUNNING = threading.RLock()  # the runtime runs one launch at a time
+# The runtime runs one launch at a time. A fork waits for its end: in the child the machine's threads would be half way,
+# and the signal handlers those of a thread that is not there.
+_RUNNING = held_across_fork(threading.RLock())
 _PATIENCE = 5.0  # seconds between two words on a long launch
 
 
