@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from .sharing import alone, once
@@ -42,18 +43,36 @@ class Binary:
     path: Path | None = None
 
 
+# A folder below a file, so whoever tries to keep something there is told that it cannot be.
+_NOWHERE = Path(os.devnull) / "cupyops"
+
+
 def default_folder() -> Path:
-    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches."""
+    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches; always absolute.
+
+    A relative one is taken from the directory in which the process is when it is first asked for: a process that goes
+    elsewhere keeps its cache.
+    """
     if chosen := os.environ.get("CUPYOPS_CACHE_DIR"):
-        return Path(os.path.expanduser(chosen))
+        chosen = os.path.expanduser(chosen)
+        return _NOWHERE if chosen.startswith("~") else _absolute(chosen)  # the home of nobody
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "cupyops" / "cache"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # others are to be ignored, by the standard of the variable
+        return Path(given) / "cupyops"
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupyops"
-    except RuntimeError:
-        # A user without a home, as containers have: nothing can be kept, and a folder below a file says so to whoever
-        # tries.
-        return Path(os.devnull) / "cupyops"
+        return _absolute(str(Path.home() / ".cache" / "cupyops"))
+    except RuntimeError:  # a user without a home, as containers have
+        return _NOWHERE
+
+
+@cache
+def _absolute(folder: str) -> Path:
+    try:
+        return Path(os.path.abspath(folder))
+    except OSError:  # the directory has been deleted
+        return _NOWHERE
 
 
 class DiskCache:

@@ -169,6 +169,47 @@ def test_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_folder() == Path("/home/somebody/chosen")
 
 
+def test_a_relative_folder_is_taken_from_where_it_is_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"relative-{tmp_path.name}")
+    monkeypatch.chdir(tmp_path)
+    assert default_folder() == tmp_path / f"relative-{tmp_path.name}"
+    monkeypatch.chdir("elsewhere")
+    assert default_folder() == tmp_path / f"relative-{tmp_path.name}", "it moves with the process"
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"./another-{tmp_path.name}/..//x")
+    assert default_folder() == tmp_path / "elsewhere" / "x"
+
+
+def test_an_empty_folder_is_none_and_a_relative_one_of_the_desktop_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard of ``XDG_CACHE_HOME`` has relative paths ignored."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", "")
+    for given in ("", "caches", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        assert default_folder() == Path("/home/somebody/.cache/cupyops")
+
+
+def test_a_home_that_nobody_has_is_no_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", "~nobody-of-this-name/cache")
+    cache = DiskCache(default_folder())
+    assert cache.put("key", BINARY) == BINARY
+    assert not Path("~nobody-of-this-name").exists()
+
+
+def test_a_relative_folder_of_a_directory_that_is_gone_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"gone-{tmp_path.name}")
+    cache = DiskCache(default_folder())
+    assert cache.put("key", BINARY) == BINARY
+
+
 def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> NoReturn:
         raise RuntimeError("Could not determine home directory.")

@@ -167,6 +167,28 @@ def test_only_some_blocks() -> None:
         pass
 
 
+def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler runs in another directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"relative-{tmp_path.name}")
+    x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+    with cupyops.simulate():
+        twice("// relative\n" + TEXT)(x, y, 3)
+    assert (y == 2).all()
+    assert list(tmp_path.glob("relative-*/simulator/*/kernel.so"))
+
+
+def test_another_cache_folder_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one runtime, wherever the kernel lies that asks for it."""
+    for folder in (None, tmp_path, None):
+        with monkeypatch.context() as patch, cupyops.simulate():
+            if folder:
+                patch.setenv("CUPYOPS_CACHE_DIR", str(folder))
+            x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+            twice(TEXT.replace("if (i", "__syncthreads();\n    if (i"))(x, y, 3)
+            assert (y == 2).all()
+
+
 # More elements than 32 bits count: memory that is only touched where the last blocks are
 
 

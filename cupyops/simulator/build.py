@@ -288,9 +288,13 @@ def runtime_path() -> Path:
     return _runtime_of(host.compiler(), _root())
 
 
-@cache
+_loaded: dict[str, Any] = {}
+
+
 def _load_runtime(path: Path) -> Any:
-    return ctypes.CDLL(str(path))
+    # Kernels are given the one that was loaded first under its name, also those of another cache folder.
+    name = path.parent.name
+    return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
 
 
 def runtime() -> Any:
