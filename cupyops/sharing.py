@@ -1,7 +1,10 @@
 """What the threads of a process share, and processes a folder: settings for a block of code, work that is done once,
 locks that a fork leaves whole."""
 
+import atexit
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -9,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Setting", "alone", "held_across_fork", "once"]
+__all__ = ["Setting", "alone", "held_across_fork", "once", "own_folder"]
 
 T = TypeVar("T")
 Lock = TypeVar("Lock", bound=Any)
@@ -135,6 +138,22 @@ def _lock_file(path: Path) -> int:
                     os.close(handle)
     except (ImportError, OSError):
         return -1
+
+
+def own_folder(prefix: str) -> Path:
+    """A folder for what this process cannot keep elsewhere, removed when it ends, and not by one that it has forked off.
+
+    Raises:
+        OSError: there is nowhere to make one.
+    """
+    folder = tempfile.mkdtemp(prefix=prefix)
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin_in_child() -> None:

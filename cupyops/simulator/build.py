@@ -1,6 +1,5 @@
 """From a final text to a library that is loaded into this process, through a cache keyed on content."""
 
-import atexit
 import ctypes
 import hashlib
 import json
@@ -17,7 +16,7 @@ from typing import Any
 
 from ..cache import default_folder
 from ..errors import CompileError, MissingDependencyError
-from ..sharing import alone, once
+from ..sharing import alone, once, own_folder
 from . import host
 from .host import Compiler
 
@@ -232,16 +231,8 @@ def _root() -> Path:
 
 @cache
 def _own_folder(process: int) -> Path:
-    """A folder for this process alone, where the cache cannot be written. One that it forks off needs another, and leaves
-    this one to it."""
-    folder = tempfile.mkdtemp(prefix="cupyops-simulator-")
-    atexit.register(_remove_own, folder, process)
-    return Path(folder)
-
-
-def _remove_own(folder: str, process: int) -> None:
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A folder for this process alone, where the cache cannot be written; one that it forks off needs another."""
+    return own_folder("cupyops-simulator-")
 
 
 @cache
