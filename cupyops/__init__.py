@@ -4,6 +4,7 @@ This package works on CuPy's arrays and on whatever exports DLPack; it never imp
 are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA context, no folder, no compilation.
 """
 
+from . import interrupts  # noqa: F401 - before all that takes time
 from .add2 import add2
 from .bundle import load_bundle
 from .debug import debug_mode, set_debug

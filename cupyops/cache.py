@@ -2,8 +2,9 @@
 
 An entry is two files in one folder: ``<key>.cubin`` (what the driver loads) and ``<key>.json`` (the checksum of the
 first, and what the compiler said). Both are written beside their place and moved there, checksum last, so a reader sees
-all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. A folder that cannot be
-written costs a compilation per process, never a failure.
+all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. Threads and processes that
+miss the same entry at once compile it once. A folder that cannot be written costs a compilation per process, never a
+failure.
 """
 
 import contextlib
@@ -12,8 +13,12 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+
+from .sharing import alone, once
 
 __all__ = ["Binary", "DiskCache", "default_folder", "write"]
 
@@ -38,18 +43,36 @@ class Binary:
     path: Path | None = None
 
 
+# A folder below a file, so whoever tries to keep something there is told that it cannot be.
+_NOWHERE = Path(os.devnull) / "cupyops"
+
+
 def default_folder() -> Path:
-    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches."""
+    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches; always absolute.
+
+    A relative one is taken from the directory in which the process is when it is first asked for: a process that goes
+    elsewhere keeps its cache.
+    """
     if chosen := os.environ.get("CUPYOPS_CACHE_DIR"):
-        return Path(os.path.expanduser(chosen))
+        chosen = os.path.expanduser(chosen)
+        return _NOWHERE if chosen.startswith("~") else _absolute(chosen)  # the home of nobody
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "cupyops" / "cache"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # others are to be ignored, by the standard of the variable
+        return Path(given) / "cupyops"
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupyops"
-    except RuntimeError:
-        # A user without a home, as containers have: nothing can be kept, and a folder below a file says so to whoever
-        # tries.
-        return Path(os.devnull) / "cupyops"
+        return _absolute(str(Path.home() / ".cache" / "cupyops"))
+    except RuntimeError:  # a user without a home, as containers have
+        return _NOWHERE
+
+
+@cache
+def _absolute(folder: str) -> Path:
+    try:
+        return Path(os.path.abspath(folder))
+    except OSError:  # the directory has been deleted
+        return _NOWHERE
 
 
 class DiskCache:
@@ -70,6 +93,16 @@ class DiskCache:
             return Binary(code=code, path=path, **about)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+    def get_or_make(self, key: str, make: Callable[[], Binary]) -> Binary:
+        """The entry, made if there is none, by one thread of one process: others that ask meanwhile wait for it. Raises what
+        `make` raises."""
+
+        def made() -> Binary:
+            with alone(self.folder / f".{key}.lock"):
+                return self.get(key) or self.put(key, make())
+
+        return self.get(key) or once(f"{self.folder}:{key}", made)
 
     def put(self, key: str, binary: Binary) -> Binary:
         """Keeps the entry if the folder lets it. Returns the binary, with its path if it was kept."""

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
@@ -145,9 +146,24 @@ def each(function: Callable[[Job], Result], jobs: Sequence[Job], processes: int)
         return
     pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), _leave_interrupts_to_the_parent)
     try:
-        yield from pool.map(function, jobs)
+        with _interrupts_withheld():  # what starts now inherits it: a process that is still importing would tell, too
+            results = pool.map(function, jobs)
+        yield from results
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_withheld() -> Iterator[None]:
+    """A block of code behind which Ctrl-C comes to this thread; at once on Windows."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _leave_interrupts_to_the_parent() -> None:

@@ -67,8 +67,7 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
     """
     options = (*OPTIONS, *options)
     key = _key(text, target, options)
-    disk = DiskCache(default_folder())
-    return disk.get(key) or disk.put(key, compile_text(text, what, target, options))
+    return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:

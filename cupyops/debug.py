@@ -14,6 +14,7 @@ from . import driver, toolchain
 from .arrays import Info
 from .dtypes import DTYPES
 from .errors import LaunchError
+from .sharing import Setting
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
@@ -24,33 +25,37 @@ __all__ = ["debug_mode", "enabled", "set_debug"]
 _BAND = 4096  # bytes before and behind each output
 _PATTERN = 0xA5
 
-_enabled = os.environ.get("CUPYOPS_DEBUG", "") not in ("", "0")
+_setting = Setting(os.environ.get("CUPYOPS_DEBUG", "") not in ("", "0"))
 
 
 def enabled() -> bool:
     """Whether launches are debugged: ``CUPYOPS_DEBUG=1`` in the environment, or :func:`set_debug`."""
-    return _enabled
+    return _setting.now
 
 
 def set_debug(on: bool) -> None:
-    """Turns debug mode on or off for all kernels of this process."""
-    global _enabled
-    from .kernel import all_kernels
-
-    _enabled = bool(on)
-    for kernel in all_kernels():
-        kernel.close_fast_lane()
+    """Turns debug mode on or off for all kernels of this process; within :func:`debug_mode`, until its block ends."""
+    _setting.set(bool(on))
+    _close_fast_lanes()
 
 
 @contextmanager
 def debug_mode(on: bool = True) -> Iterator[None]:
-    """Debug mode for a block of code: ``with cupyops.debug_mode(): ...``."""
-    before = _enabled
-    set_debug(on)
+    """Debug mode for a block of code, in all threads: ``with cupyops.debug_mode(): ...``. Of blocks that run at once, the
+    newest says whether."""
     try:
-        yield
+        with _setting.during(bool(on)):
+            _close_fast_lanes()
+            yield
     finally:
-        set_debug(before)
+        _close_fast_lanes()
+
+
+def _close_fast_lanes() -> None:
+    from .kernel import all_kernels
+
+    for kernel in all_kernels():
+        kernel.close_fast_lane()
 
 
 def launch(

@@ -24,6 +24,7 @@ from .installing import pip_install
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
+MEND = ". Mend it with: "  # what follows in an error whose mend does not depend on what is installed
 COMPILING, LAUNCHING = "compiling", "launching"
 
 
@@ -94,7 +95,8 @@ def check_cupy() -> Iterator[Finding]:
         cupy = toolchain.cupy()
     except MissingDependencyError as error:
         yield Fact("cupy", f"{named}, does not import" if named else "not installed")
-        yield Fault(problem_of(error), toolchain.reinstall_line() if found else toolchain.install_line(), COMPILING)
+        mend = str(error).partition(MEND)[2] or (toolchain.reinstall_line() if found else toolchain.install_line())
+        yield Fault(problem_of(error), mend, COMPILING)
     else:
         folder = Path(cupy.__file__ or "").parent
         yield Fact("cupy", f"{cupy.__version__} ({named or 'from no known distribution'}) in {folder}")
@@ -278,7 +280,7 @@ def required(distribution: str, without: str, mend: str) -> Iterator[Finding]:
 
 def problem_of(error: MissingDependencyError) -> str:
     """What the error tells without the line it ends with: which line fits depends on what is installed already."""
-    return re.split(r"\. Install (?:it|them) with: ", str(error), maxsplit=1)[0]
+    return re.split(r"\. (?:Install|Mend) (?:it|them) with: ", str(error), maxsplit=1)[0]
 
 
 def no_gpu() -> Fault:

@@ -26,13 +26,14 @@ from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
 from .origin import declaring_file, located
+from .sharing import held_across_fork, once
 from .signature import Signature, check_declaration, only, the_kernel
 from .source import assemble, read
 
 __all__ = ["Kernel", "Variant", "all_kernels"]
 
 _KERNELS: "weakref.WeakSet[Kernel]" = weakref.WeakSet()
-_BUILDING = threading.RLock()
+_OPENING = held_across_fork(threading.RLock())  # a fast lane
 
 
 class Variant:
@@ -254,8 +255,10 @@ class Kernel:
         key = (device, *types.values())
         found = self._variants.get(key)
         if found is None:
-            with _BUILDING:
-                found = self._variants.get(key) or self._variants.setdefault(key, self._build(types, device))
+            found = once(
+                (self, *key),
+                lambda: self._variants.get(key) or self._variants.setdefault(key, self._build(types, device)),
+            )
         return found
 
     def _build(self, types: Mapping[str, str], device: int) -> Variant:
@@ -395,7 +398,7 @@ class Kernel:
             return
         given = [[call.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)]
         keys = [(call.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
-        with _BUILDING:
+        with _OPENING:
             if self.launch == self.checked_launch:
                 self.launch, self.launch_vouched, self._fast_variants = write_fast_lane(
                     self.signature,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .geometry import Grid
+from .sharing import Setting
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -29,17 +30,17 @@ class Launch:
     grid: Grid
 
 
-_records: list[list[Launch]] = []
+_records: Setting[list[Launch]] = Setting([])
 
 
 def recording() -> bool:
     """Whether some block of code wants its launches listed."""
-    return bool(_records)
+    return bool(_records.active)
 
 
 def note(launch: Launch) -> None:
     """Adds a launch to every list that is being written."""
-    for record in _records:
+    for record in _records.active:
         record.append(launch)
 
 
@@ -50,11 +51,7 @@ def recorded() -> Iterator[list[Launch]]:
     from .kernel import all_kernels
 
     record: list[Launch] = []
-    _records.append(record)
-    for kernel in all_kernels():
-        kernel.close_fast_lane()  # only the checked lane notes its launches
-    try:
+    with _records.during(record):
+        for kernel in all_kernels():
+            kernel.close_fast_lane()  # only the checked lane notes its launches
         yield record
-    finally:
-        # By identity: two empty lists are equal.
-        _records[:] = [r for r in _records if r is not record]

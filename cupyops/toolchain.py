@@ -7,7 +7,8 @@ import importlib.util
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 
 from .errors import MissingDependencyError
 from .installing import pip_install
+from .sharing import own_folder
 
 __all__ = ["cuda_headers", "cupy", "nvrtc", "nvrtc_version"]
 
@@ -26,15 +28,52 @@ def cupy() -> ModuleType:
     """The module cupy.
 
     Raises:
-        MissingDependencyError: CuPy is not installed, or does not import.
+        MissingDependencyError: CuPy is not installed, or does not import; ``CUPY_CACHE_DIR`` names what can be no folder.
     """
     try:
-        import cupy as module
+        there = "cupy" in sys.modules or importlib.util.find_spec("cupy") is None
+        with nullcontext() if there else _folder_for_cupy():
+            import cupy as module
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
         problem = "CuPy is not installed" if missing else f"CuPy does not import ({error})"
         raise MissingDependencyError(f"CUDA kernels need CuPy, and {problem}. Install it with: {INSTALL}") from error
     return module
+
+
+@contextmanager
+def _folder_for_cupy() -> Iterator[None]:
+    """While CuPy is imported: a folder for its own kernels, which it makes then. A home that cannot be written would stop it,
+    and a second import does not go behind one that has failed."""
+    chosen = os.environ.get("CUPY_CACHE_DIR")
+    folder = os.path.expanduser("~/.cupy/kernel_cache") if chosen is None else chosen
+    try:
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+        usable = chosen is not None or os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        if chosen is not None:
+            raise _no_folder_for_cupy(repr(chosen), error) from error
+        usable = False
+    if usable:
+        yield
+        return
+    try:
+        own = own_folder("cupyops-cupy-")
+    except OSError as error:
+        raise _no_folder_for_cupy(f"nothing, and {folder} is none", error) from error
+    os.environ["CUPY_CACHE_DIR"] = str(own)  # CuPy looks once; a process that this one starts has a folder of its own
+    try:
+        yield
+    finally:
+        os.environ.pop("CUPY_CACHE_DIR", None)
+
+
+def _no_folder_for_cupy(got: str, error: OSError) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"CUDA kernels need CuPy, and CuPy does not import: CUPY_CACHE_DIR must name a folder that can be made and written, "
+        f"got {got} ({error.strerror}). Mend it with: export CUPY_CACHE_DIR=FOLDER, or unset CUPY_CACHE_DIR"
+    )
 
 
 @cache

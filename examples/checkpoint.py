@@ -1,5 +1,6 @@
 """A training run on disk: written whole every time, checked before it is used."""
 
+import io
 import pickle
 import shutil
 import zipfile
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from examples.console import UserError
-from examples.files import whole_file
+from examples.files import write_whole
 
 __all__ = ["CHECKPOINT", "Checkpoint", "load_checkpoint", "open_folder", "save_checkpoint", "set_aside"]
 
@@ -26,7 +27,7 @@ Checkpoint = dict[str, Any]
 def save_checkpoint(
     folder: Path, example: str, *, model: nn.Module, settings: Mapping[str, object], **state: object
 ) -> None:
-    """Write ``folder/checkpoint.pt``, or leave the one that is there untouched.
+    """Write ``folder/checkpoint.pt``, or leave the one that is there untouched and raise `Unwritable`.
 
     It holds the name of the `example`, CPU copies of the model's tensors, `settings`, and `state` under its own names.
     """
@@ -37,8 +38,9 @@ def save_checkpoint(
         "settings": dict(settings),
         **state,
     }
-    with whole_file(folder / CHECKPOINT) as temporary:
-        torch.save(contents, temporary)
+    whole = io.BytesIO()  # onto a full disk, torch.save would fail with words of its own
+    torch.save(contents, whole)
+    write_whole(folder / CHECKPOINT, whole.getbuffer())
 
 
 def load_checkpoint(folder: Path, example: str, settings: Mapping[str, object]) -> Checkpoint:

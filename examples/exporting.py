@@ -11,6 +11,7 @@ from cupyops.torch import export_onnx
 from cupyops.torch.onnx import require_onnx
 from examples.console import UserError
 from examples.datasets import ImageSet
+from examples.files import naming
 
 __all__ = ["accuracy_of_file", "check_export", "export_classifier"]
 
@@ -35,9 +36,10 @@ def export_classifier(
     example = torch.zeros(1, 1, *test.images.shape[1:])
     example[0, 0] = test.images[0] / 255
     try:
-        report = export_onnx(
-            model, example, path, input_names=["images"], output_names=["logits"], dynamic_shapes=({0: "batch"},)
-        )
+        with naming(path):
+            report = export_onnx(
+                model, example, path, input_names=["images"], output_names=["logits"], dynamic_shapes=({0: "batch"},)
+            )
     except ExportError as error:
         raise UserError(f"--export: {error}") from error
     found = accuracy_of_file(path, test, batch_size)

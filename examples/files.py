@@ -1,11 +1,31 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, and errors that name them."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["whole_file"]
+__all__ = ["Unwritable", "naming", "whole_file", "write_whole"]
+
+
+class Unwritable(OSError):
+    """A file cannot be written. The message names it, and says why."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} cannot be written: {self.strerror}"
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Have what the system says of a write in the block, which names no file, name this one: `Unwritable`."""
+    try:
+        yield
+    except Unwritable:
+        raise
+    except OSError as error:
+        if error.errno is None:
+            raise  # not the system's
+        raise Unwritable(error.errno, error.strerror, str(target)) from error
 
 
 @contextmanager
@@ -20,4 +40,11 @@ def whole_file(target: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, target)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(target: Path, contents: bytes | memoryview) -> None:
+    """Write a file, or leave the one that is there untouched and raise `Unwritable`."""
+    with naming(target), whole_file(target) as temporary:
+        temporary.write_bytes(contents)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autograd_bridge import Linear, linear
 from cupyops.errors import ExportError, MissingDependencyError
 from examples.console import UserError, add_common_options, check_common, describe_device, pick_device, report_error
+from examples.files import naming
 
 __all__ = ["WEIGHT", "evaluate", "gradients_are_right", "main", "train"]
 
@@ -68,16 +69,17 @@ def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[
     from cupyops.torch.onnx import export_onnx
 
     point = torch.tensor([POINT], dtype=torch.float64)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    export_onnx(
-        model,
-        (point,),
-        path,
-        input_names=["x"],
-        output_names=["y"],
-        dynamic_shapes=({0: "batch"},),
-        custom_domain=custom_domain,
-    )
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        export_onnx(
+            model,
+            (point,),
+            path,
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_shapes=({0: "batch"},),
+            custom_domain=custom_domain,
+        )
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

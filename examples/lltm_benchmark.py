@@ -9,6 +9,7 @@ inputs; medians are shown with the tenth and ninetieth percentile::
 """
 
 import argparse
+import io
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ from benchmarks.peers.lltm_extension import Cell, cpp_cell, cuda_cell, python_ce
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from examples.console import UserError, describe_device, report_error
+from examples.files import Unwritable, write_whole
 
 __all__ = ["PUBLISHED", "Timing", "main", "measure", "versions"]
 
@@ -235,7 +237,8 @@ def plot(timings: list[Timing], path: Path, title: str) -> None:
     """Bars of the medians.
 
     Raises:
-        UserError: matplotlib is missing, or the file cannot be written.
+        UserError: matplotlib is missing, or does not know the kind of file.
+        Unwritable: the file cannot be written; one that is there stays.
     """
     try:
         import matplotlib
@@ -254,12 +257,14 @@ def plot(timings: list[Timing], path: Path, title: str) -> None:
     axes.set_title(title)
     axes.legend()
     figure.tight_layout()
+    drawn = io.BytesIO()
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
+        figure.savefig(drawn, format=path.suffix[1:] or "png")
+    except ValueError as error:
         raise UserError(f"--plot: cannot write {path}: {error}") from None
     finally:
         plt.close(figure)
+    write_whole(path, drawn.getbuffer())
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -307,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.plot is not None:
             plot(timings, options.plot, title)
             print(f"drawn to {options.plot}")
-    except (UserError, MissingDependencyError) as error:
+    except (UserError, MissingDependencyError, Unwritable) as error:
         return report_error(parser.prog, error)
     except KeyboardInterrupt:
         print("Interrupted.")

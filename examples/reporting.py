@@ -1,7 +1,9 @@
 """What a run leaves to look at: TensorBoard events, metrics.json, a PNG with curves, and the GPU's utilisation."""
 
+import io
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,7 +16,7 @@ from torch import nn
 
 from cupyops.installing import pip_install
 from examples.console import describe_device
-from examples.files import whole_file
+from examples.files import naming, write_whole
 
 __all__ = ["EpochRecord", "EventLog", "GpuMonitor", "GpuUse", "describe_run", "plot_curves", "write_metrics"]
 
@@ -97,10 +99,14 @@ class GpuMonitor:
 
 
 class EventLog:
-    """TensorBoard events, closed on every way out. Without a folder or without TensorBoard it writes nothing."""
+    """TensorBoard events, closed on every way out. Without a folder or without TensorBoard it writes nothing.
+
+    A folder that cannot be written raises `Unwritable`, from the constructor, from a later call, or at the end.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.why_not = "" if folder is not None else "no folder was given"
+        self._folder = folder or Path()
         self._writer: Any = None
         if folder is None:
             return
@@ -110,7 +116,8 @@ class EventLog:
             self.why_not = f"tensorboard is not installed ({pip_install('examples', 'tensorboard')})"
             return
         # A queue that holds an epoch: the writing thread then works through it while the next epoch trains.
-        self._writer = SummaryWriter(str(folder), max_queue=QUEUED_EVENTS)
+        with naming(folder):
+            self._writer = SummaryWriter(str(folder), max_queue=QUEUED_EVENTS)
 
     def write(self, record: EpochRecord, losses: Sequence[float]) -> None:
         """Add an epoch: ``Loss/Train`` per batch, numbered through from 0; the rest per epoch, numbered from 1."""
@@ -127,17 +134,31 @@ class EventLog:
     def add_series(self, name: str, values: Sequence[float], first: int) -> None:
         """Add `values` under one name, at steps numbered from `first`."""
         if self._writer is not None:
-            for step, value in enumerate(values, first):
-                self._writer.add_scalar(name, value, step)
+            with naming(self._folder):
+                for step, value in enumerate(values, first):
+                    self._writer.add_scalar(name, value, step)
 
     def __enter__(self) -> "EventLog":
+        self._hook, threading.excepthook = threading.excepthook, self._thread_ended
         return self
+
+    def _thread_ended(self, how: Any) -> None:
+        """The writing thread gives its error to whoever writes next, and need not print it, too."""
+        if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard.")):
+            self._hook(how)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            if self._writer is not None:
+                with naming(self._folder):
+                    self._writer.close()
+        except OSError:
+            if error is None:  # else that is what ends the run
+                raise
+        finally:
+            threading.excepthook = self._hook
 
 
 def describe_run(config: Any, device: torch.device, model: nn.Module) -> dict[str, Any]:
@@ -155,8 +176,7 @@ def describe_run(config: Any, device: torch.device, model: nn.Module) -> dict[st
 
 def write_metrics(path: Path, metrics: dict[str, Any]) -> None:
     """Write `metrics` as JSON, whole or not at all."""
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(metrics, indent=2) + "\n").encode())
 
 
 def plot_curves(path: Path, history: Sequence[EpochRecord], title: str) -> bool:
@@ -177,6 +197,7 @@ def plot_curves(path: Path, history: Sequence[EpochRecord], title: str) -> bool:
     for axes in (loss_axes, accuracy_axes):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=True, alpha=0.3)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    write_whole(path, drawn.getbuffer())
     return True

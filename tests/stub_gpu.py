@@ -14,6 +14,7 @@ from cupyops.arrays import Info
 from cupyops.fast_lane import TensorLane
 from cupyops.geometry import Geometry, Grid, Target
 from cupyops.kernel import Variant
+from cupyops.sharing import Setting
 
 TARGET = Target(itemsize=4, multiprocessors=132)
 
@@ -109,7 +110,7 @@ class Driver:
             made = Variant(kernel.describe(types), raw, packing, *shape)
             return variants.setdefault((kernel, device, *types.values()), made)
 
-        monkeypatch.setattr(debug, "_enabled", False)  # as CUPYOPS_DEBUG=1 may have it
+        monkeypatch.setattr(debug, "_setting", Setting(False))  # as CUPYOPS_DEBUG=1 may have it
         monkeypatch.setattr(Kernel, "variant", variant)
         monkeypatch.setattr(driver, "submit", self.submit)
         monkeypatch.setattr(driver, "launch_kernel", lambda: self.launch_kernel)

@@ -169,6 +169,47 @@ def test_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_folder() == Path("/home/somebody/chosen")
 
 
+def test_a_relative_folder_is_taken_from_where_it_is_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"relative-{tmp_path.name}")
+    monkeypatch.chdir(tmp_path)
+    assert default_folder() == tmp_path / f"relative-{tmp_path.name}"
+    monkeypatch.chdir("elsewhere")
+    assert default_folder() == tmp_path / f"relative-{tmp_path.name}", "it moves with the process"
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"./another-{tmp_path.name}/..//x")
+    assert default_folder() == tmp_path / "elsewhere" / "x"
+
+
+def test_an_empty_folder_is_none_and_a_relative_one_of_the_desktop_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard of ``XDG_CACHE_HOME`` has relative paths ignored."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", "")
+    for given in ("", "caches", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        assert default_folder() == Path("/home/somebody/.cache/cupyops")
+
+
+def test_a_home_that_nobody_has_is_no_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", "~nobody-of-this-name/cache")
+    cache = DiskCache(default_folder())
+    assert cache.put("key", BINARY) == BINARY
+    assert not Path("~nobody-of-this-name").exists()
+
+
+def test_a_relative_folder_of_a_directory_that_is_gone_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"gone-{tmp_path.name}")
+    cache = DiskCache(default_folder())
+    assert cache.put("key", BINARY) == BINARY
+
+
 def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> NoReturn:
         raise RuntimeError("Could not determine home directory.")
@@ -217,12 +258,19 @@ def test_readers_see_all_of_an_entry_or_none(cache: DiskCache) -> None:
 COLD_START = """
 import sys, time
 from pathlib import Path
+from cupyops import compiler
 from cupyops.compiler import binary_for, supported_architectures
 from cupyops.source import assemble
 import kernels_cu
 text = assemble(kernels_cu.source("gelu"), "gelu.cu", {"scalar_t": "float32"}, {"TANH": 0})
 supported_architectures()  # loads NVRTC, so that the compilations coincide
 folder = Path(sys.argv[1])
+compile_text = compiler.compile_text
+def logged(*args):
+    with (folder / "compiled").open("a") as file:
+        print(sys.argv[2], file=file)
+    return compile_text(*args)
+compiler.compile_text = logged
 (folder / f"ready.{sys.argv[2]}").touch()
 while not (folder / "go").exists():
     time.sleep(0.001)
@@ -259,6 +307,7 @@ def test_eight_processes_start_cold_on_one_folder(tmp_path: Path) -> None:
             p.kill()
     assert [p.returncode for p in processes] == [0] * 8
     (one,) = said  # all the same
+    assert len((tmp_path / "compiled").read_text().split()) == 1
     path, code = one.split()
     names = files(folder)
     assert [Path(n).suffix for n in names] == [".cubin", ".json"]

@@ -12,7 +12,7 @@ from example_support import numbers, quiet, saved
 from lenet5_support import TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe
 from torch import Tensor
 
-from examples import checkpoint, lenet5, reporting, run
+from examples import lenet5, reporting, run
 from examples.console import UserError
 from examples.lenet5 import main, train
 from examples.training import LoaderTrainer, epoch_order
@@ -80,11 +80,12 @@ def test_interrupted_save_keeps_the_former_checkpoint(tmp_path: Path, monkeypatc
     train(config(tmp_path, epochs=1), quiet)
     before = (tmp_path / "checkpoint.pt").read_bytes()
 
-    def half(contents: object, path: Path) -> None:
-        path.write_bytes(before[:1000])
+    def half(path: Path, contents: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(contents[:1000])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.torch, "save", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(KeyboardInterrupt):
         train(config(tmp_path, epochs=2, resume=True), quiet)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before

@@ -24,6 +24,7 @@ from autograd_bridge import add2, gelu
 from cupyops import CompileError, Kernel, Threads, simulator
 from cupyops.add2 import ALIKE, SCALAR, strided
 from cupyops.gelu import BACKWARD, FORWARD
+from cupyops.sharing import Setting
 from cupyops.simulator import build
 from cupyops.simulator.host import Compiler
 from cupyops.simulator.lines import line_table
@@ -49,7 +50,7 @@ def twice(text: str = TEXT, **options: object) -> Kernel:
 
 
 def test_it_is_off_until_asked_for_and_off_again_behind_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "_mode", simulator._Mode(False, False, True))
+    monkeypatch.setattr(simulator, "_setting", Setting(simulator._Mode(False, False, True)))
     x, y = torch.ones(3), torch.zeros(3)
     with pytest.raises(ValueError, match=r"twice: `x` must be on a CUDA device, got float32\[3\] on cpu"):
         twice()(x, y, 3)
@@ -69,7 +70,7 @@ def test_it_is_off_until_asked_for_and_off_again_behind_the_block(monkeypatch: p
     ("value", "told"), [("", "False False"), ("0", "False False"), ("1", "True False"), ("sanitize", "True True")]
 )
 def test_the_environment_turns_it_on(value: str, told: str) -> None:
-    script = "from cupyops import simulator; print(simulator._mode.on, simulator._mode.sanitize)"
+    script = "from cupyops import simulator; mode = simulator._setting.now; print(mode.on, mode.sanitize)"
     environment = {**os.environ, "CUPYOPS_SIMULATE": value}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
@@ -164,6 +165,28 @@ def test_only_some_blocks() -> None:
         cupyops.simulate(blocks=slice(0, 9, 2)),
     ):
         pass
+
+
+def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler runs in another directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"relative-{tmp_path.name}")
+    x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+    with cupyops.simulate():
+        twice("// relative\n" + TEXT)(x, y, 3)
+    assert (y == 2).all()
+    assert list(tmp_path.glob("relative-*/simulator/*/kernel.so"))
+
+
+def test_another_cache_folder_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one runtime, wherever the kernel lies that asks for it."""
+    for folder in (None, tmp_path, None):
+        with monkeypatch.context() as patch, cupyops.simulate():
+            if folder:
+                patch.setenv("CUPYOPS_CACHE_DIR", str(folder))
+            x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+            twice(TEXT.replace("if (i", "__syncthreads();\n    if (i"))(x, y, 3)
+            assert (y == 2).all()
 
 
 # More elements than 32 bits count: memory that is only touched where the last blocks are

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops
 from cupyops import Elementwise, Kernel, LaunchError, Threads, Tuned, TuningError, driver, tuning
+from cupyops.sharing import Setting
 
 
 @pytest.fixture
@@ -233,9 +234,9 @@ def test_nothing_is_timed_while_a_graph_is_captured(gpu: Gpu) -> None:
 
 def test_nothing_is_timed_in_debug_mode(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     axpys = tuned()
-    monkeypatch.setattr(cupyops.debug, "_enabled", True)
+    monkeypatch.setattr(cupyops.debug, "_setting", Setting(True))
     assert axpys.choice(*arguments()) is axpys.kernels[0]
-    monkeypatch.setattr(cupyops.debug, "_enabled", False)
+    monkeypatch.setattr(cupyops.debug, "_setting", Setting(False))
     assert axpys.choice(*arguments()) is axpys.kernels[1]
 
 

@@ -18,6 +18,7 @@ from cupyops.arrays import Info
 from cupyops.fast_lane import TensorLane
 from cupyops.geometry import Target
 from cupyops.kernel import Variant
+from cupyops.sharing import Setting
 
 TEXT = """
 extern "C" __global__ void axpy(
@@ -165,7 +166,7 @@ class Gpu:
 def timed_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
-    monkeypatch.setattr(cupyops.debug, "_enabled", False)
+    monkeypatch.setattr(cupyops.debug, "_setting", Setting(False))
     monkeypatch.setattr(tuning, "_own", {})
     monkeypatch.setattr(tuning, "_loaded", {})
     found = Gpu(monkeypatch)

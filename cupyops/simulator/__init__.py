@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import launches
 from ..errors import expected
+from ..sharing import Setting
 
 if TYPE_CHECKING:
     from ..arrays import ArrayLibrary
@@ -41,13 +42,13 @@ class _Mode:
 RESIDENT_BLOCKS = 4
 
 _word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
-_mode = _Mode(_word not in ("", "0"), _word == "sanitize", True)
+_setting = Setting(_Mode(_word not in ("", "0"), _word == "sanitize", True))
 
 
 def enabled() -> bool:
     """Whether CPU tensors and NumPy arrays run kernels: ``CUPYOPS_SIMULATE=1`` in the environment, or
     :func:`simulate`."""
-    return _mode.on
+    return _setting.now.on
 
 
 @contextmanager
@@ -56,7 +57,8 @@ def simulate(
 ) -> Iterator[None]:
     """A block of code in which CPU tensors and NumPy arrays run the kernels themselves, on the CPU.
 
-    It holds for all threads of the process, since gradients are computed in threads of PyTorch's own.
+    It holds for all threads of the process, since gradients are computed in threads of PyTorch's own. Of blocks that run at
+    once, the newest says what holds.
 
     Args:
         on: False turns it off for the block.
@@ -78,35 +80,33 @@ def simulate(
     ...     gelu(numpy.float32([-1, 0, 1])).round(4).tolist()
     [-0.15870000422000885, 0.0, 0.8413000106811523]
     """
-    global _mode
     if blocks is not None and blocks.step not in (None, 1):
         raise ValueError(expected("simulate", "blocks", "be a slice without a step", blocks))
     if on:
         from . import host
 
         host.compiler()  # says what is missing here, not at some launch
-    before = _mode
-    _mode = _Mode(on, sanitize, optimize, blocks)
-    try:
+    with _setting.during(_Mode(on, sanitize, optimize, blocks)):
         yield
-    finally:
-        _mode = before
 
 
 def launch(kernel: "Kernel", call: "Call", sizes: Sequence[int]) -> None:
     """Runs a kernel whose arguments have been checked, on a grid for these sizes."""
     from .simulated import prepare
 
-    simulated = prepare(kernel, call.types, checked=_mode.sanitize, optimize=_mode.optimize)
+    mode = _setting.now
+    simulated = prepare(kernel, call.types, checked=mode.sanitize, optimize=mode.optimize)
     grid = kernel.grid(simulated, sizes)
     if 0 not in grid:
         launches.note(launches.Launch(kernel, call.types, -1, grid))
-        simulated.run(call.values, call.infos, grid, _mode.blocks or slice(None))
+        simulated.run(call.values, call.infos, grid, mode.blocks or slice(None))
 
 
 def numpy_library(kind: type) -> "ArrayLibrary | None":
     """What knows arrays of this type while kernels are simulated, if they are NumPy's."""
-    if not _mode.on or not any(base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__):
+    if not _setting.now.on or not any(
+        base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__
+    ):
         return None
     from .numpy_arrays import NumpyLibrary
 
@@ -115,7 +115,7 @@ def numpy_library(kind: type) -> "ArrayLibrary | None":
 
 def host_array(x: Any) -> Any:
     """The array as NumPy's, where kernels are simulated and it lies in host memory; else None."""
-    if not _mode.on:
+    if not _setting.now.on:
         return None
     import numpy
 

@@ -1,6 +1,5 @@
 """From a final text to a library that is loaded into this process, through a cache keyed on content."""
 
-import atexit
 import ctypes
 import hashlib
 import json
@@ -17,6 +16,7 @@ from typing import Any
 
 from ..cache import default_folder
 from ..errors import CompileError, MissingDependencyError
+from ..sharing import alone, once, own_folder
 from . import host
 from .host import Compiler
 
@@ -172,7 +172,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-# The cache: one folder an entry, moved into place whole.
+# The cache: one folder an entry, moved into place whole, and made once by all threads and processes that miss it.
 
 
 def _hash(content: object) -> str:
@@ -182,8 +182,19 @@ def _hash(content: object) -> str:
 def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     root = _root()
     final = root / key
-    if _whole(final, product):
-        return final / product
+
+    def one() -> None:
+        with alone(root / f".{key}.lock"):
+            if not _whole(final, product):
+                _make(root, key, product, make)
+
+    if not _whole(final, product):
+        once(str(final), one)
+    return final / product
+
+
+def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]) -> None:
+    final = root / key
     temporary = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
     try:
         make(temporary, final)
@@ -194,11 +205,10 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
         try:
             temporary.rename(final)
         except OSError:
-            if not _whole(final, product):  # another process may have been first
+            if not _whole(final, product):  # another process may have been first, where nothing can be locked
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return final / product
 
 
 def _whole(folder: Path, product: str) -> bool:
@@ -216,15 +226,13 @@ def _root() -> Path:
         with tempfile.TemporaryFile(dir=root):
             return root
     except OSError:
-        return _own_folder()
+        return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
 
 
 @cache
-def _own_folder() -> Path:
-    """A folder for this process alone, where the cache cannot be written."""
-    folder = tempfile.mkdtemp(prefix="cupyops-simulator-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def _own_folder(process: int) -> Path:
+    """A folder for this process alone, where the cache cannot be written; one that it forks off needs another."""
+    return own_folder("cupyops-simulator-")
 
 
 @cache
@@ -271,9 +279,13 @@ def runtime_path() -> Path:
     return _runtime_of(host.compiler(), _root())
 
 
-@cache
+_loaded: dict[str, Any] = {}
+
+
 def _load_runtime(path: Path) -> Any:
-    return ctypes.CDLL(str(path))
+    # Kernels are given the one that was loaded first under its name, also those of another cache folder.
+    name = path.parent.name
+    return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
 
 
 def runtime() -> Any:

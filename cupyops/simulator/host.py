@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from .. import toolchain
 from ..errors import MissingDependencyError
 from ..installing import pip_install
+from ..sharing import once
 
 __all__ = ["Compiler", "compiler", "cuda_include", "missing"]
 
@@ -72,7 +73,7 @@ def compiler() -> Compiler:
         )
     tried = candidates()
     for command in tried:
-        if found := _ask(command):
+        if found := once(command, partial(_ask, command)):
             return found
     problem = f"{', '.join(' '.join(c) for c in tried)} does not run" if tried else "there is none"
     raise MissingDependencyError(

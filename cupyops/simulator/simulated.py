@@ -15,6 +15,7 @@ from ..compiler import lines_by_file
 from ..dtypes import DTYPES
 from ..errors import CompileError, LaunchError
 from ..geometry import Grid, Target
+from ..sharing import held_across_fork, once
 from . import build
 from .abi import PROGRESS, Fault, Launch, Module
 from .explain import explain
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Simulated", "prepare"]
 
-# What geometries ask of a GPU: few enough that a kernel with a stride over the grid strides.
-_RUNNING = threading.RLock()  # the runtime runs one launch at a time
+# The runtime runs one launch at a time. A fork waits for its end: in the child the machine's threads would be half way,
+# and the signal handlers those of a thread that is not there.
+_RUNNING = held_across_fork(threading.RLock())
 _PATIENCE = 5.0  # seconds between two words on a long launch
 
 
@@ -182,9 +184,12 @@ def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimi
     """The kernel for a choice of types, compiled on first use and kept with it."""
     kept = kernel.__dict__.setdefault("_simulated", {})
     key = (checked, optimize, *types.values())
-    if key not in kept:
-        kept[key] = Simulated(kernel, types, checked=checked, optimize=optimize)
-    found: Simulated = kept[key]
+    found: Simulated | None = kept.get(key)
+    if found is None:
+        found = once(
+            (kernel, *key),
+            lambda: kept.get(key) or kept.setdefault(key, Simulated(kernel, types, checked=checked, optimize=optimize)),
+        )
     return found
 
 
