@@ -205,7 +205,9 @@ class Kernel:
 
         Raises:
             TypeError: an argument is missing, unknown, or of another type than declared.
-            ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range.
+            ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range; a
+                tensor with the negative bit; an output that is read-only.
+            RuntimeError: an output requires grad while gradients are recorded.
             LaunchError: the driver refused the launch.
         """
         if kwargs or len(args) != len(self.signature.parameters):
@@ -342,6 +344,7 @@ class Kernel:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
+            call.count_written(self.signature)  # first, since what fails halfway has written, too
             try:
                 simulator.launch(self, call, sizes)
             except CompileError as error:
@@ -354,6 +357,7 @@ class Kernel:
         if 0 in grid:
             return
         launches.note(launches.Launch(self, call.types, lead.device, grid))
+        call.count_written(self.signature)
         with call.library.device(lead.device):
             stream = call.library.stream(lead.device)
             if debug.enabled():
