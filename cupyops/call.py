@@ -72,8 +72,11 @@ def bind(kernel: "Kernel", args: Sequence[Any], kwargs: Mapping[str, Any]) -> di
     return {name: values[name] for name in names}
 
 
-def check(kernel: "Kernel", values: dict[str, Any]) -> Call:
+def check(kernel: "Kernel", values: dict[str, Any], *, vouched: bool = False) -> Call:
     """Whether bound arguments fit the declaration; those on fake arrays as far as one can tell without values.
+
+    Args:
+        vouched: the caller answers for what is written to, and may give any array for an output that the text leaves alone.
 
     Raises:
         TypeError: an argument is of another type than declared.
@@ -83,7 +86,7 @@ def check(kernel: "Kernel", values: dict[str, Any]) -> Call:
     """
     library, infos = _infos(kernel, values)
     types = _types(kernel, infos)
-    lead = _check_arrays(kernel, infos, types)
+    lead = _check_arrays(kernel, infos, types, vouched)
     if not lead.fake:
         _check_scalars(kernel, values, infos, types)
     return Call(values, library, infos, types, lead)
@@ -125,7 +128,7 @@ def _types(kernel: "Kernel", infos: Mapping[str, Info]) -> dict[str, str]:
     return types
 
 
-def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[str, str]) -> Info:
+def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool) -> Info:
     first, lead = next(iter(infos.items()))
     for p in kernel.signature.parameters:
         if p.name not in infos:
@@ -139,7 +142,7 @@ def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[st
         if info.fake != lead.fake:
             got = "one without memory (fake)" if info.fake else "one with memory"
             raise ValueError(expected(kernel.name, p.name, f"be an array of the kind of `{first}`", got))
-        _check_access(kernel, p, info)
+        _check_access(kernel, p, info, vouched)
     shaped = [(p, infos[p.name]) for p in kernel.signature.parameters if p.name in infos and p.shape is not None]
     # Compared, not hashed: under torch.compile sizes may be symbols.
     one_layout = kernel.geometry.any_layout and all(
@@ -156,14 +159,14 @@ def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[st
     return lead
 
 
-def _check_access(kernel: "Kernel", p: Parameter, info: Info) -> None:
+def _check_access(kernel: "Kernel", p: Parameter, info: Info, vouched: bool) -> None:
     """Whether memory is what the array says it is, and may be written to."""
     if info.negated:
         wanted = "not have the negative bit, since a kernel sees the memory"
         instead = f"{p.name}.resolve_neg()" if p.const else f"a tensor of its own, as torch.empty_like({p.name})"
         got = "one that has it (as x.conj().imag), whose memory holds the negated values"
         raise ValueError(f"{expected(kernel.name, p.name, wanted, got)}. Pass {instead}")
-    if p.const:
+    if p.const or vouched:
         return
     if info.read_only:
         raise ValueError(expected(kernel.name, p.name, "be writable", "a read-only array"))

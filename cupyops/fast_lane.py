@@ -214,6 +214,7 @@ def write_fast_lane(
     constants: Mapping[str, int],
     lane: TensorLane,
     checked: Callable[..., None],
+    checked_vouched: Callable[..., None] | None = None,
     *,
     cooperative: bool = False,
 ) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
@@ -229,7 +230,7 @@ def write_fast_lane(
             "stream": lane.stream,
             "grad_enabled": lane.grad_enabled,
             "written": lane.written,
-            "checked": checked,
+            "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
             # What a wrong argument raises on the way: the checked lane says it better.

@@ -196,7 +196,7 @@ class Kernel:
         self.launch: Callable[..., None] = self.checked_launch
         # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
         # look again.
-        self.launch_vouched: Callable[..., None] = self.checked_launch
+        self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._fast_variants: dict[tuple[Any, ...], Variant] = {}
         _KERNELS.add(self)
 
@@ -323,7 +323,13 @@ class Kernel:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
             )
-        self.run(check(self, bind(self, args, kwargs)))
+        call = check(self, bind(self, args, kwargs))
+        self.run(call, written=True)
+
+    def checked_vouched(self, *args: Any) -> None:
+        """The checked lane of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
+        them, or arrays that the text leaves alone."""
+        self.run(check(self, bind(self, args, {}), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         call = check(self, bind(self, args, kwargs))
@@ -334,17 +340,19 @@ class Kernel:
             if min(counts) < 0:
                 raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
             counts = tuple(map(operator.index, counts))
-        self.run(call, (*counts, 1, 1)[:3])
+        self.run(call, (*counts, 1, 1)[:3], written=True)
 
-    def run(self, call: Call, threads: Sequence[int] = ()) -> None:
-        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call."""
+    def run(self, call: Call, threads: Sequence[int] = (), *, written: bool = False) -> None:
+        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call; the arrays'
+        library is told what is written into, if so wanted."""
         lead = call.lead
         self.met.setdefault(tuple(call.types.values()), call.types)
         if lead.fake:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
-            call.count_written(self.signature)  # first, since what fails halfway has written, too
+            if written:
+                call.count_written(self.signature)  # first, since what fails halfway has written, too
             try:
                 simulator.launch(self, call, sizes)
             except CompileError as error:
@@ -357,7 +365,8 @@ class Kernel:
         if 0 in grid:
             return
         launches.note(launches.Launch(self, call.types, lead.device, grid))
-        call.count_written(self.signature)
+        if written:
+            call.count_written(self.signature)
         with call.library.device(lead.device):
             stream = call.library.stream(lead.device)
             if debug.enabled():
@@ -408,13 +417,14 @@ class Kernel:
                     self.constants,
                     tensors,
                     self.checked_launch,
+                    self.checked_vouched,
                     cooperative=self.cooperative,
                 )
             self._fast_variants.update(dict.fromkeys(keys, variant))
 
     def close_fast_lane(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
-        self.launch = self.launch_vouched = self.checked_launch
+        self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 
 def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:

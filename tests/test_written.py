@@ -50,7 +50,7 @@ class Lanes:
                 TorchLibrary().written,
             )
             self.launch, self.vouched, variants = write_fast_lane(
-                TWICE.signature, TWICE.geometry, TWICE.constants, lane, TWICE.checked_launch
+                *(TWICE.signature, TWICE.geometry, TWICE.constants, lane, TWICE.checked_launch, TWICE.checked_vouched)
             )
         packing = TWICE.signature.packing({"scalar_t": "float32"}, {})[0]
         new = lambda: (ctypes.create_string_buffer(64), 0)  # noqa: E731
@@ -181,6 +181,20 @@ def test_a_vouched_launch_neither_looks_nor_counts() -> None:
     y = torch.zeros(3)
     lanes.vouched(torch.ones(3), y, None, 3)
     assert (len(lanes.launched), y._version) == (1, 0)
+
+
+@pytest.mark.simulator
+def test_a_vouched_launch_takes_any_array_for_an_output_that_its_text_leaves_alone() -> None:
+    """As the body of layer_norm does: the cheapest array is one that is there."""
+    text = 'extern "C" __global__ void k(const float* x, float* y, float* unused, int n) { y[0] = x[0]; }'
+    kernel, x, y = Kernel(text, "k", Threads("n")), torch.ones(1, requires_grad=True), torch.zeros(1)
+    read_only = np.ones(1, "float32")
+    read_only.flags.writeable = False
+    launch = kernel.launch_vouched
+    with cupyops.simulate():
+        launch(x, y, x, 1)
+        launch(read_only, np.zeros(1, "float32"), read_only, 1)
+    assert (x._version, y._version, y.item()) == (0, 0, 1.0)
 
 
 @pytest.mark.simulator
