@@ -27,7 +27,7 @@ from .fast_lane import deciding, write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
 from .origin import declaring_file, located
 from .signature import Signature, check_declaration, only, the_kernel
-from .source import assemble, read
+from .source import assemble, included, read
 
 __all__ = ["Kernel", "Variant", "all_kernels"]
 
@@ -183,7 +183,8 @@ class Kernel:
         unknown = [d for d in self.dtypes if d not in DTYPES]
         if unknown or not self.dtypes:
             raise ValueError(f"{name}: dtypes must be names of {', '.join(DTYPES)}; got {unknown or 'none'}")
-        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants)
+        spliced = included(text, self.headers)
+        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants, spliced)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
