@@ -12,6 +12,7 @@ right, and hands everything else back to the checked lane.
 
 import operator
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
-from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
+from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .origin import declaring_file, located
 from .signature import Signature, check_declaration, only, the_kernel
 from .source import assemble, included, read
@@ -33,6 +34,7 @@ __all__ = ["Kernel", "Variant", "all_kernels"]
 
 _KERNELS: "weakref.WeakSet[Kernel]" = weakref.WeakSet()
 _BUILDING = threading.RLock()
+_OLDEST = 30  # the compute capability before which none had CUDA as it is now
 
 
 class Variant:
@@ -109,7 +111,7 @@ class Kernel:
             16-bit floats, else the same.
         name: the function's name; it is declared ``extern "C" __global__``. It can be left out where the text has one.
         geometry: a policy of :mod:`cupyops.geometry`. Without one each call says how many threads it wants:
-            ``kernel[n](x, y, n)``.
+            ``kernel[n](x, y, n)``; a number is that with blocks of so many threads.
         dtypes: what ``scalar_t`` and the other undeclared types may be; by default the floating ones.
         constants: macros, ``{"TANH": 1}``.
         shared: bytes of dynamic shared memory of a block.
@@ -125,8 +127,9 @@ class Kernel:
             make; by default each of ``dtypes`` for all of them.
 
     Raises:
-        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's.
-        TypeError: a parameter is of a kind that no Python value stands for.
+        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's; a number
+            that is none of its kind, or a constant whose name is none.
+        TypeError: a parameter is of a kind that no Python value stands for; an argument here is of another kind.
         OSError: the file cannot be read.
 
     Example:
@@ -147,7 +150,7 @@ class Kernel:
         self,
         text: str | os.PathLike[str],
         name: str | None = None,
-        geometry: Geometry | None = None,
+        geometry: Geometry | int | None = None,
         *,
         dtypes: Sequence[str] = FLOATS,
         constants: Mapping[str, int] | None = None,
@@ -165,18 +168,17 @@ class Kernel:
             filename = filename or os.path.basename(text)
             text, beside = read(text)
         self.name = name = the_kernel(text) if name is None else name
-        geometry = Threads() if geometry is None else geometry
-        self.since = since
+        self.geometry = geometry = _policy(name, geometry)
+        self.since = since = _capability(name, since, exactly)
         self.exactly = exactly
         self.cooperative = cooperative
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self._declared_in = declaring_file()
-        self.geometry = geometry
         self.dtypes = tuple(dtypes)
-        self.constants = {**geometry.constants, **_integers(name, constants or {})}
-        self.shared = shared
+        self.constants = {**geometry.constants, **_integers(name, constants or {}, geometry.constants)}
+        self.shared = at_least(name, "shared", shared, 0)
         self.headers = {**beside, **(headers or {})}
         self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
         self.signature = Signature.parse(text, name)
@@ -428,11 +430,32 @@ class Kernel:
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 
-def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:
+def _integers(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:
+    found = {}
     for name, value in constants.items():
-        if not driver.is_integer(value):
-            raise TypeError(expected(kernel, f"constants[{name!r}]", "be an integer", repr(value)))
-    return {name: int(value) for name, value in constants.items()}
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
+        found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
+        if of_geometry.get(name, number) != number:
+            wanted = f"be what the launch policy says, {of_geometry[name]}"
+            raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
+    return found
+
+
+def _policy(kernel: str, geometry: Any) -> Geometry:
+    if isinstance(geometry, Geometry):
+        return geometry
+    if geometry is not None and not driver.is_integer(geometry):
+        wanted = "be a launch policy such as Threads('n'), or threads of a block"
+        raise TypeError(expected(kernel, "geometry", wanted, repr(geometry)))
+    return Threads() if geometry is None else Threads(block=at_least(kernel, "geometry", geometry))
+
+
+def _capability(kernel: str, since: Any, exactly: bool) -> int:
+    number = at_least(kernel, "since", since, 0)
+    if not (number == 0 or _OLDEST <= number < 1000) or (exactly and not number):
+        raise ValueError(expected(kernel, "since", "be a compute capability, such as 90", number))
+    return number
 
 
 def all_kernels() -> list[Kernel]:
