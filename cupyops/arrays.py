@@ -46,6 +46,9 @@ class Info:
         device: its index; -1 where there is but one.
         pointer: address of the first element; 0 for a fake.
         fake: an array without memory, whose launches do nothing.
+        negated: its memory holds the negated values (PyTorch's negative bit).
+        read_only: it must not be written to.
+        recorded: autograd records what is written to it, and cannot see what a kernel writes.
     """
 
     dtype: str
@@ -56,6 +59,9 @@ class Info:
     device: int
     pointer: int
     fake: bool = False
+    negated: bool = False
+    read_only: bool = False
+    recorded: bool = False
 
     def __str__(self) -> str:
         where = f"{self.place}:{self.device}" if self.place == "cuda" else self.place
@@ -84,6 +90,7 @@ class ArrayLibrary(Protocol):
     def device_index(self, x: Array, /) -> int: ...  # of the GPU
     def address(self, x: Array, /) -> int: ...  # of the first element
     def info(self, x: Array, /) -> Info: ...
+    def written(self, arrays: Sequence[Array], /) -> None: ...  # a launch writes into these
     def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
     def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
     def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
@@ -161,6 +168,9 @@ class CupyLibrary:
 
     def info(self, x: Array) -> Info:
         return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cuda", x.device.id, x.data.ptr)
+
+    def written(self, arrays: Sequence[Array]) -> None:
+        pass
 
     def stream(self, device: int) -> int:
         return int(toolchain.cupy().cuda.get_current_stream().ptr)

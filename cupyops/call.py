@@ -11,7 +11,7 @@ from . import driver
 from .arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from .dtypes import DTYPES
 from .errors import expected, nearest
-from .signature import Parameter
+from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ class Call(NamedTuple):
     infos: dict[str, Info]
     types: dict[str, str]
     lead: Info
+
+    def count_written(self, signature: Signature) -> None:
+        """Tells the arrays' library which of them the launch writes into."""
+        outputs = [self.values[p.name] for p in signature.parameters if not p.const and p.name in self.infos]
+        self.library.written(outputs)
 
     @property
     def addresses(self) -> list[Any]:
@@ -67,16 +72,21 @@ def bind(kernel: "Kernel", args: Sequence[Any], kwargs: Mapping[str, Any]) -> di
     return {name: values[name] for name in names}
 
 
-def check(kernel: "Kernel", values: dict[str, Any]) -> Call:
+def check(kernel: "Kernel", values: dict[str, Any], *, vouched: bool = False) -> Call:
     """Whether bound arguments fit the declaration; those on fake arrays as far as one can tell without values.
+
+    Args:
+        vouched: the caller answers for what is written to, and may give any array for an output that the text leaves alone.
 
     Raises:
         TypeError: an argument is of another type than declared.
-        ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range.
+        ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range; an array
+            whose memory holds the negated values; an output that is read-only.
+        RuntimeError: an output that requires grad, while gradients are recorded.
     """
     library, infos = _infos(kernel, values)
     types = _types(kernel, infos)
-    lead = _check_arrays(kernel, infos, types)
+    lead = _check_arrays(kernel, infos, types, vouched)
     if not lead.fake:
         _check_scalars(kernel, values, infos, types)
     return Call(values, library, infos, types, lead)
@@ -118,7 +128,7 @@ def _types(kernel: "Kernel", infos: Mapping[str, Info]) -> dict[str, str]:
     return types
 
 
-def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[str, str]) -> Info:
+def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool) -> Info:
     first, lead = next(iter(infos.items()))
     for p in kernel.signature.parameters:
         if p.name not in infos:
@@ -132,6 +142,7 @@ def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[st
         if info.fake != lead.fake:
             got = "one without memory (fake)" if info.fake else "one with memory"
             raise ValueError(expected(kernel.name, p.name, f"be an array of the kind of `{first}`", got))
+        _check_access(kernel, p, info, vouched)
     shaped = [(p, infos[p.name]) for p in kernel.signature.parameters if p.name in infos and p.shape is not None]
     # Compared, not hashed: under torch.compile sizes may be symbols.
     one_layout = kernel.geometry.any_layout and all(
@@ -146,6 +157,25 @@ def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[st
                 f"`{p.name}` without a shape and give its strides to the text"
             )
     return lead
+
+
+def _check_access(kernel: "Kernel", p: Parameter, info: Info, vouched: bool) -> None:
+    """Whether memory is what the array says it is, and may be written to."""
+    if info.negated:
+        wanted = "not have the negative bit, since a kernel sees the memory"
+        instead = f"{p.name}.resolve_neg()" if p.const else f"a tensor of its own, as torch.empty_like({p.name})"
+        got = "one that has it (as x.conj().imag), whose memory holds the negated values"
+        raise ValueError(f"{expected(kernel.name, p.name, wanted, got)}. Pass {instead}")
+    if p.const or vouched:
+        return
+    if info.read_only:
+        raise ValueError(expected(kernel.name, p.name, "be writable", "a read-only array"))
+    if info.recorded:
+        wanted = "not require grad while gradients are recorded, since autograd does not see what a kernel writes"
+        raise RuntimeError(
+            f"{expected(kernel.name, p.name, wanted, 'one that does')}. Launch under torch.no_grad(), or pass "
+            f"{p.name}.detach()"
+        )
 
 
 def _check_scalars(

@@ -22,26 +22,31 @@ __all__ = ["TensorLane", "deciding", "write_fast_lane"]
 # Names that the written function uses itself.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
-    + ("errors", "checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap")
+    + ("errors", "checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
+    + ("written",)
 )
 
 
 @dataclass(frozen=True)
 class TensorLane:
     """What an array library offers for the fast lane. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
-    ``numel`` and ``dtype``.
+    ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
 
     Attributes:
         plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked lane.
         current_device: index of this thread's GPU.
         stream: handle of a GPU's current stream.
         devices: how many GPUs there are: with one, none needs to be made current.
+        grad_enabled: whether gradients are recorded.
+        written: told which arrays a launch has written into.
     """
 
     plain: frozenset[type]
     current_device: Callable[[], int]
     stream: Callable[[int], int]
     devices: Callable[[], int]
+    grad_enabled: Callable[[], bool] = lambda: False
+    written: Callable[[Sequence[Any]], None] = lambda arrays: None
 
 
 def fast_lane_source(
@@ -58,7 +63,7 @@ def fast_lane_source(
         signature, geometry, constants: the kernel's.
         one_device: there is one GPU, so it is the current one.
         vouched: the caller has looked at shapes and layouts, and allocated the outputs to fit: dtypes and devices of the
-            inputs are looked at, no more.
+            inputs are looked at, no more. What it allocates, nobody has saved, so that no versions are counted.
 
     >>> from cupyops.geometry import Threads
     >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
@@ -73,6 +78,7 @@ def fast_lane_source(
                 or current_device() != device
                 or not x.is_contiguous()
                 or x.numel() != n
+                or x.is_neg()
             ):
                 return checked(x, n)
             unit = variant.unit
@@ -107,6 +113,10 @@ def fast_lane_source(
     shaped = [(p, x) for p, x in _named(checked, names) if x in shapes]
     of_arrays += [(p, x, f"not {x}.is_contiguous()") for p, x in shaped]
     of_arrays += [(p, x, f"{x}.numel() != {_product(shapes[x], names, constants)}") for p, x in shaped]
+    outputs = [] if vouched else [(p, x) for p, x in _named(arrays, names) if not p.const]
+    if not vouched:
+        of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
+        of_arrays += [(p, x, f"({x}.requires_grad and grad_enabled())") for p, x in outputs]
     conditions += [f"({x} is not None and {c})" if p.nullable else c for p, x, c in of_arrays]
     # The product of two negative sizes may be right; of a single size it is not.
     products = [[t for t in shape if t in names] for shape in shapes.values()]
@@ -136,6 +146,7 @@ def fast_lane_source(
         re.sub(r"\w+", lambda word: names[word[0]] if word[0] in geometry.sizes else word[0], b)
         for b in geometry.blocks
     ]
+    always = [x for p, x in outputs if not p.nullable]
     planned = [f"not g{axis}" for axis, b in zip("xyz", blocks, strict=True) if b != "1"]
     return "\n".join(
         [
@@ -166,6 +177,8 @@ def fast_lane_source(
             "    except Exception:",
             f"        return checked({arguments})",
             "    variant.buffers.append(buffer)",
+            *(["    written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
+            *(f"    if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
         ]
     )
 
@@ -201,6 +214,7 @@ def write_fast_lane(
     constants: Mapping[str, int],
     lane: TensorLane,
     checked: Callable[..., None],
+    checked_vouched: Callable[..., None] | None = None,
     *,
     cooperative: bool = False,
 ) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
@@ -214,7 +228,9 @@ def write_fast_lane(
             "plain": lane.plain,
             "current_device": lane.current_device,
             "stream": lane.stream,
-            "checked": checked,
+            "grad_enabled": lane.grad_enabled,
+            "written": lane.written,
+            "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
             # What a wrong argument raises on the way: the checked lane says it better.

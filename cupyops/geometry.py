@@ -4,9 +4,12 @@ A policy gives the block once, and per compiled kernel a planner: a function fro
 grid of zero blocks means that there is nothing to do, and nothing is launched.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from .errors import expected
 
 __all__ = ["Elementwise", "Geometry", "GridStride", "Rows", "Threads"]
 
@@ -16,6 +19,24 @@ MAX_GRID_YZ = 65535
 MAX_BLOCK = 1024
 MAX_BLOCK_Z = 64
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU with clusters runs; some run 16
+
+
+def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> int:
+    """The integer, NumPy's as Python's.
+
+    Raises:
+        TypeError: it is none, or a bool.
+        ValueError: it is less.
+    """
+    try:
+        if type(value).__name__ in ("bool", "bool_"):
+            raise TypeError
+        number = operator.index(value)
+    except Exception:  # whatever a stranger's __index__ raises
+        raise TypeError(expected(where, argument, "be an integer", repr(value))) from None
+    if least is not None and number < least:
+        raise ValueError(expected(where, argument, f"be at least {least}", number))
+    return number
 
 
 @dataclass(frozen=True)
@@ -83,6 +104,12 @@ class InX(Geometry):
     """Policies in x alone, with one block size: BLOCK_THREADS in the text."""
 
     block: int
+    counts: ClassVar[tuple[str, ...]] = ("block",)  # fields that are integers of at least 1
+
+    def __post_init__(self) -> None:
+        for name in self.counts:
+            # Frozen, so that policies can be compared and hashed.
+            object.__setattr__(self, name, at_least(type(self).__name__, name, getattr(self, name)))
 
     @property
     def threads(self) -> Grid:
@@ -101,12 +128,16 @@ class Elementwise(InX):
         n: the size parameter that counts elements.
         block: threads of a block, BLOCK_THREADS in the text.
         vectors: groups a thread, VECTORS in the text.
+
+    Raises:
+        TypeError, ValueError: block or vectors is no integer of at least 1.
     """
 
     n: str = "n"
     block: int = 128
     vectors: int = 1
     any_layout: ClassVar[bool] = True
+    counts = ("block", "vectors")
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -136,16 +167,19 @@ class Rows(InX):
         blocks_per_row: CLUSTER in the text, which gives it to ``__cluster_dims__``.
 
     Raises:
-        ValueError: several rows a block and several blocks a row.
+        TypeError: one of the numbers is no integer.
+        ValueError: one is less than 1; several rows a block and several blocks a row.
     """
 
     rows: str = "M"
     block: int = 256
     each: int = 1
     blocks_per_row: int = 1
+    counts = ("block", "each", "blocks_per_row")
 
     def __post_init__(self) -> None:
-        if min(self.each, self.blocks_per_row) < 1 or (self.each > 1 and self.blocks_per_row > 1):
+        super().__post_init__()
+        if self.each > 1 and self.blocks_per_row > 1:
             raise ValueError(
                 f"Rows: several rows a block, or several blocks a row; got each={self.each}, "
                 f"blocks_per_row={self.blocks_per_row}"
@@ -180,11 +214,15 @@ class GridStride(InX):
         n: the size parameter that counts elements.
         block: threads of a block, BLOCK_THREADS in the text.
         blocks_per_multiprocessor: 2048 threads a multiprocessor by default.
+
+    Raises:
+        TypeError, ValueError: one of the numbers is no integer of at least 1.
     """
 
     n: str = "n"
     block: int = 256
     blocks_per_multiprocessor: int = 8
+    counts = ("block", "blocks_per_multiprocessor")
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -208,24 +246,29 @@ class Threads(Geometry):
 
     Args:
         x, y, z: size parameters; y and z may be absent, or all three.
-        block: threads of a block in x, y, z.
+        block: threads of a block in x, y, z; 1 in those that are left out, so that 128 is (128, 1, 1).
 
     Raises:
-        ValueError: z without y, y without x, or a block of other than three positive numbers.
+        TypeError: block is no integer and no tuple of them.
+        ValueError: z without y, y without x, or a block of other than one to three positive numbers.
     """
 
     x: str | None = None
     y: str | None = None
     z: str | None = None
-    block: tuple[int, int, int] = (256, 1, 1)
+    block: int | tuple[int, ...] = (256, 1, 1)
 
     def __post_init__(self) -> None:
         if self.z is not None and self.y is None:
             raise ValueError(f"Threads: z={self.z!r} needs a y before it")
         if self.y is not None and self.x is None:
             raise ValueError(f"Threads: y={self.y!r} needs an x before it")
-        if len(self.block) != 3 or min(self.block) < 1:
-            raise ValueError(f"Threads: block must be threads in x, y, z, such as (32, 8, 1); got {self.block}")
+        block = tuple(self.block) if isinstance(self.block, tuple | list) else (self.block,)
+        numbers = tuple(at_least("Threads", "block", n) for n in block)
+        if not 1 <= len(numbers) <= 3:
+            raise ValueError(expected("Threads", "block", "be threads in x, y, z, such as (32, 8, 1)", self.block))
+        # Frozen, so that policies can be compared and hashed.
+        object.__setattr__(self, "block", (*numbers, 1, 1)[:3])
 
     @property
     def per_call(self) -> bool:
@@ -237,7 +280,8 @@ class Threads(Geometry):
 
     @property
     def threads(self) -> Grid:
-        return self.block
+        x, y, z = self.block  # type: ignore[misc]  # three, whatever was given
+        return x, y, z
 
     @property
     def constants(self) -> dict[str, int]:
@@ -247,7 +291,8 @@ class Threads(Geometry):
     def blocks(self) -> tuple[str, str, str]:
         sizes = ("x", "y", "z") if self.per_call else (self.x, self.y, self.z)
         x, y, z = (
-            "1" if size is None else f"-(-{size} // {threads})" for size, threads in zip(sizes, self.block, strict=True)
+            "1" if size is None else f"-(-{size} // {threads})"
+            for size, threads in zip(sizes, self.threads, strict=True)
         )
         return x, y, z
 

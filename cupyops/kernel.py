@@ -12,6 +12,7 @@ right, and hands everything else back to the checked lane.
 
 import operator
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,16 +25,17 @@ from .compiler import binary_for, target_for
 from .dtypes import DTYPES, FLOATS, dtype_names
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
-from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads
+from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .origin import declaring_file, located
 from .sharing import held_across_fork, once
 from .signature import Signature, check_declaration, only, the_kernel
-from .source import assemble, read
+from .source import assemble, included, read
 
 __all__ = ["Kernel", "Variant", "all_kernels"]
 
 _KERNELS: "weakref.WeakSet[Kernel]" = weakref.WeakSet()
 _OPENING = held_across_fork(threading.RLock())  # a fast lane
+_OLDEST = 30  # the compute capability before which none had CUDA as it is now
 
 
 class Variant:
@@ -110,7 +112,7 @@ class Kernel:
             16-bit floats, else the same.
         name: the function's name; it is declared ``extern "C" __global__``. It can be left out where the text has one.
         geometry: a policy of :mod:`cupyops.geometry`. Without one each call says how many threads it wants:
-            ``kernel[n](x, y, n)``.
+            ``kernel[n](x, y, n)``; a number is that with blocks of so many threads.
         dtypes: what ``scalar_t`` and the other undeclared types may be, one or several: names, or dtypes of PyTorch or
             NumPy; by default the floating ones.
         constants: macros, ``{"TANH": 1}``.
@@ -127,8 +129,9 @@ class Kernel:
             make; by default each of ``dtypes`` for all of them.
 
     Raises:
-        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's.
-        TypeError: a parameter is of a kind that no Python value stands for.
+        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's; a number
+            that is none of its kind, or a constant whose name is none.
+        TypeError: a parameter is of a kind that no Python value stands for; an argument here is of another kind.
         OSError: the file cannot be read.
 
     Example:
@@ -149,7 +152,7 @@ class Kernel:
         self,
         text: str | os.PathLike[str],
         name: str | None = None,
-        geometry: Geometry | None = None,
+        geometry: Geometry | int | None = None,
         *,
         dtypes: Any = FLOATS,
         constants: Mapping[str, int] | None = None,
@@ -168,22 +171,22 @@ class Kernel:
             text, beside = read(text)
         _check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
-        geometry = Threads() if geometry is None else geometry
-        self.since = since
+        self.geometry = geometry = _policy(name, geometry)
+        self.since = since = _capability(name, since, exactly)
         self.exactly = exactly
         self.cooperative = cooperative
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self._declared_in = declaring_file()
-        self.geometry = geometry
         self.dtypes = dtype_names(name, dtypes)
-        self.constants = {**geometry.constants, **_integers(name, constants or {})}
-        self.shared = shared
+        self.constants = {**geometry.constants, **_integers(name, constants or {}, geometry.constants)}
+        self.shared = at_least(name, "shared", shared, 0)
         self.headers = {**beside, **(headers or {})}
         self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
         self.signature = Signature.parse(text, name)
-        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants)
+        spliced = included(text, self.headers)
+        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants, spliced)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
@@ -196,7 +199,7 @@ class Kernel:
         self.launch: Callable[..., None] = self.checked_launch
         # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
         # look again.
-        self.launch_vouched: Callable[..., None] = self.checked_launch
+        self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._fast_variants: dict[tuple[Any, ...], Variant] = {}
         _KERNELS.add(self)
 
@@ -205,7 +208,9 @@ class Kernel:
 
         Raises:
             TypeError: an argument is missing, unknown, or of another type than declared.
-            ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range.
+            ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range; a
+                tensor with the negative bit; an output that is read-only.
+            RuntimeError: an output requires grad while gradients are recorded.
             LaunchError: the driver refused the launch.
         """
         if kwargs or len(args) != len(self.signature.parameters):
@@ -323,7 +328,13 @@ class Kernel:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
             )
-        self.run(check(self, bind(self, args, kwargs)))
+        call = check(self, bind(self, args, kwargs))
+        self.run(call, written=True)
+
+    def checked_vouched(self, *args: Any) -> None:
+        """The checked lane of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
+        them, or arrays that the text leaves alone."""
+        self.run(check(self, bind(self, args, {}), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         call = check(self, bind(self, args, kwargs))
@@ -334,16 +345,19 @@ class Kernel:
             if min(counts) < 0:
                 raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
             counts = tuple(map(operator.index, counts))
-        self.run(call, (*counts, 1, 1)[:3])
+        self.run(call, (*counts, 1, 1)[:3], written=True)
 
-    def run(self, call: Call, threads: Sequence[int] = ()) -> None:
-        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call."""
+    def run(self, call: Call, threads: Sequence[int] = (), *, written: bool = False) -> None:
+        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call; the arrays'
+        library is told what is written into, if so wanted."""
         lead = call.lead
         self.met.setdefault(tuple(call.types.values()), call.types)
         if lead.fake:
             return
         sizes = threads or [call.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and simulator.enabled():
+            if written:
+                call.count_written(self.signature)  # first, since what fails halfway has written, too
             try:
                 simulator.launch(self, call, sizes)
             except CompileError as error:
@@ -356,6 +370,8 @@ class Kernel:
         if 0 in grid:
             return
         launches.note(launches.Launch(self, call.types, lead.device, grid))
+        if written:
+            call.count_written(self.signature)
         with call.library.device(lead.device):
             stream = call.library.stream(lead.device)
             if debug.enabled():
@@ -406,13 +422,14 @@ class Kernel:
                     self.constants,
                     tensors,
                     self.checked_launch,
+                    self.checked_vouched,
                     cooperative=self.cooperative,
                 )
             self._fast_variants.update(dict.fromkeys(keys, variant))
 
     def close_fast_lane(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
-        self.launch = self.launch_vouched = self.checked_launch
+        self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 
 def _check_text(text: object, where: str) -> None:
@@ -433,11 +450,32 @@ def _check_text(text: object, where: str) -> None:
         raise ValueError(expected(where, "text", "be CUDA C++", got))
 
 
-def _integers(kernel: str, constants: Mapping[str, int]) -> dict[str, int]:
+def _integers(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:
+    found = {}
     for name, value in constants.items():
-        if not driver.is_integer(value):
-            raise TypeError(expected(kernel, f"constants[{name!r}]", "be an integer", repr(value)))
-    return {name: int(value) for name, value in constants.items()}
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
+        found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
+        if of_geometry.get(name, number) != number:
+            wanted = f"be what the launch policy says, {of_geometry[name]}"
+            raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
+    return found
+
+
+def _policy(kernel: str, geometry: Any) -> Geometry:
+    if isinstance(geometry, Geometry):
+        return geometry
+    if geometry is not None and not driver.is_integer(geometry):
+        wanted = "be a launch policy such as Threads('n'), or threads of a block"
+        raise TypeError(expected(kernel, "geometry", wanted, repr(geometry)))
+    return Threads() if geometry is None else Threads(block=at_least(kernel, "geometry", geometry))
+
+
+def _capability(kernel: str, since: Any, exactly: bool) -> int:
+    number = at_least(kernel, "since", since, 0)
+    if not (number == 0 or _OLDEST <= number < 1000) or (exactly and not number):
+        raise ValueError(expected(kernel, "since", "be a compute capability, such as 90", number))
+    return number
 
 
 def all_kernels() -> list[Kernel]:

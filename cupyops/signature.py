@@ -1,7 +1,7 @@
 """A kernel's parameters, read from its declaration in the text, and what a call must give for each.
 
 The declaration is the contract: names, order, ``const``, pointer types, scalar widths and, in the comment behind a
-    parameter, its shape::
+parameter, its shape::
 
     extern "C" __global__ void scale(
         const scalar_t* __restrict__ x,  // (M, N)
@@ -10,17 +10,20 @@ The declaration is the contract: names, order, ``const``, pointer types, scalar 
 
 ``// (M, N)`` says that the array is contiguous and holds M·N elements; a pointer with no such comment is a view whose
 layout and bounds are the caller's business. The comment stands directly behind the parameter, before the comma or
-behind it. Pointers to what is not ``const`` are outputs. ``// (N) or null`` lets a call give None, which is a null pointer
-in the text.
+behind it; one that may mean two parameters, or none, is refused. Pointers to what is not ``const`` are outputs.
+``// (N) or null`` lets a call give None, which is a null pointer in the text.
 """
 
 import keyword
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
+from .cuda_text import Code, Function, scan
 from .dtypes import DTYPES, INTEGERS
 from .errors import nearest
 
@@ -41,26 +44,20 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
 }
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
-# What may stand between the start of a declaration and `__global__`, or behind that before the name.
-_BOUNDS = r"__(?:launch_bounds|maxnreg|cluster_dims|block_size)__"
-_BOUNDED = rf"{_BOUNDS}\s*\((?:[^()]|\([^()]*\))*\)"
-_SPECIFIER = rf'(?:extern\s*"C"|\b(?:static|inline|void)\b|template\s*<[^;{{}}]*?>|{_BOUNDED})\s*'
-_GLOBAL = re.compile(
-    rf"(?P<specifiers>(?:{_SPECIFIER})*)\b__global__\b(?:{_BOUNDED}|[^;{{}}()])*?\b(?P<name>(?!{_BOUNDS}\s*\()\w+)\s*\("
-)
-_BODY = re.compile(r"[^)]*\)\s*\{")
-_EXTERN_C = re.compile(r'extern\s*"C"')
-_COMMENT = r"//[^\n]*|/\*.*?\*/"
-# A number is its own kind, since C++ puts quotes between digits: 1'000'000.
-_NOT_CODE = re.compile(
-    rf"{_COMMENT}|\"(?:\\.|[^\"\\\n])*\"|(?P<number>\b\d(?:'?[\w.])*)|'(?:\\.|[^'\\\n])+'"
-    rf"|^[ \t]*\#(?:\\.|{_COMMENT}|[^\n\\])*",
-    re.DOTALL | re.MULTILINE,
-)
+_SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
+_BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+_DTYPE_NAMES = tuple(DTYPES)
+# A macro with parameters is none that a type's name calls.
+_MACRO = re.compile(r"(\w+)(?![\w(])")
+# The words of a typedef end where another begins, so that each is read once.
+_ALIAS = re.compile(r"\busing\s+(?P<using>\w+)\s*=|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);")
+_LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
-_SHAPE = re.compile(r"(?://|/\*)\s*\(([^)\n]*)\)(?P<nullable>\s+or\s+null\b)?")
+# Behind what begins a comment, also one for documentation: ///< (n).
+_SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
+_SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -155,37 +152,17 @@ class Signature:
                 ``extern "C"``.
             TypeError: a parameter is of a kind that no Python value stands for.
         """
-        bare = code_only(text)
-        found: dict[str, re.Match[str]] = {}
-        for match in _GLOBAL.finditer(bare):
-            # A definition tells more than a prototype, which often leaves the comments out.
-            if match["name"] not in found or _BODY.match(bare, match.end()):
-                found[match["name"]] = match
-        if kernel not in found:
-            raise ValueError(
-                f"no __global__ function {kernel!r} in the text; it has {', '.join(found) or 'none'}{nearest(kernel, found)}"
-            )
-        match = found[kernel]
-        _check_kind(kernel, match)
-        if not (_EXTERN_C.search(match["specifiers"]) or _inside_extern_c(bare[: match.start()])):
-            raise ValueError(f'{kernel}: declare it extern "C" __global__, so that its name is not mangled')
-        start = match.end()
-        end = bare.find(")", start)
-        if end < 0:
-            raise ValueError(f"{kernel}: its list of parameters has no end")
-        if directive := re.search(r"^[ \t]*#.*", text[start:end], re.MULTILINE):
-            raise TypeError(
-                f"{kernel}: `{directive[0].strip()}` stands among its parameters, which must be the same in every compilation"
-            )
-        parameters, at = [], start
-        for piece in bare[start:end].split(","):
-            stop = at + len(piece)
-            if piece.strip():
-                parameters.append(
-                    _parameter(kernel, piece, _comment_behind(text, bare, at + len(piece.rstrip()), stop))
+        code = scan(text)
+        first, *others = _declarations(code, kernel)
+        parameters = _parameters(kernel, text, code, first)
+        for other in others:
+            if _parameters(kernel, text, code, other) != parameters:
+                lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
+                raise ValueError(
+                    f"{kernel}: the text defines it more than once and not alike (lines {lines}), and which one is compiled only "
+                    f"a compiler can tell; declare it once, or under a name for each"
                 )
-            at = stop + 1
-        return cls(kernel, tuple(parameters))
+        return cls(kernel, parameters)
 
 
 def the_kernel(text: str) -> str:
@@ -194,19 +171,22 @@ def the_kernel(text: str) -> str:
     Raises:
         ValueError: it has none or several.
     """
-    names = list(dict.fromkeys(match["name"] for match in _GLOBAL.finditer(code_only(text))))
+    names = list(dict.fromkeys(f.name for f in scan(text).functions))
     if len(names) != 1:
         raise ValueError(f"name the kernel: the text has {', '.join(names) or 'none'}")
     return names[0]
 
 
-def _check_kind(kernel: str, declared: re.Match[str]) -> None:
+def _check_kind(kernel: str, head: str) -> None:
     """Refuses what a launch cannot be of, before a compiler words it.
+
+    Args:
+        head: the declaration up to its parameters.
 
     Raises:
         ValueError: a template, or a function that returns something.
     """
-    if template := re.search(r"\btemplate\s*<(.*)>", declared["specifiers"], re.DOTALL):
+    if template := re.search(r"\btemplate\s*<(.*)>", head, re.DOTALL):
         types = re.findall(r"\b(?:typename|class)\s+(\w+)", template[1])
         instead = (
             f"scalar_t for {types[0]}, which the arrays of each call decide"
@@ -217,50 +197,19 @@ def _check_kind(kernel: str, declared: re.Match[str]) -> None:
             f'{kernel}: a kernel that is a template is not taken yet: declare it extern "C" __global__ void {kernel}(...), with '
             f"{instead}"
         )
-    before_name = declared[0][
-        declared.start("specifiers") - declared.start() : declared.start("name") - declared.start()
-    ]
-    words = re.sub(rf'{_BOUNDED}|\b(?:__global__|static|inline|extern)\b|"C"', " ", before_name).split()
-    if "void" not in words:
+    words = re.findall(r"\w+\**", _BOUNDED.sub(" ", head))[:-1]  # without the name
+    kind = [word for word in words if word not in _SPECIFIERS]
+    if "void" not in kind:
         raise ValueError(
-            f"{kernel}: a kernel must be void, got {' '.join(words) or 'no return type'}: declare it "
+            f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
             f'extern "C" __global__ void {kernel}(...), and write what it makes into an array'
         )
 
 
-def _inside_extern_c(bare: str) -> bool:
-    """Whether a block ``extern "C" { ... }`` is open at the end of this code."""
-    opened: list[bool] = []
-    for match in re.finditer(r'(extern\s*"C"\s*)?\{|\}', bare):
-        if match[0] != "}":
-            opened.append(match[1] is not None)
-        elif opened:
-            opened.pop()
-    return any(opened)
-
-
-def _comment_behind(text: str, bare: str, end: int, stop: int) -> str:
-    """The comment of a parameter that ends at ``end``: before the comma or parenthesis at ``stop``, or behind it on a
-    line without other code."""
-    if before := text[end:stop].strip():
-        return before
-    line_end = text.find("\n", stop)
-    behind = slice(stop + 1, line_end if line_end >= 0 else None)
-    # Behind the last parameter, the body may begin.
-    others = bare[behind].strip(" \t\r" if bare[stop] == "," else " \t\r{;")
-    return "" if others else text[behind].lstrip("{; \t")
-
-
 def code_only(text: str) -> str:
-    """The text with comments, preprocessor directives and what stands in quotes as blanks: every other character keeps
-    its place."""
-
-    def blank(match: re.Match[str]) -> str:
-        if match[0] == '"C"' or match["number"]:
-            return match[0]
-        return re.sub(r"[^\n]", " ", match[0])
-
-    return _NOT_CODE.sub(blank, text)
+    """The text with comments, preprocessor directives, what stands in quotes and what ``#if 0`` takes away as blanks: every
+    other character keeps its place."""
+    return scan(text).bare
 
 
 def only(text: str, kernel: str) -> str:
@@ -269,34 +218,143 @@ def only(text: str, kernel: str) -> str:
     A text may hold kernels of different types; a compilation chooses types for one of them and takes no longer than
     that one needs.
     """
-    bare = code_only(text)
+    code = scan(text)
     kept, at = [], 0
-    found = list(_GLOBAL.finditer(bare))
-    wanted = [m.start() for m in found if m["name"] == kernel]
-    for match in found:
-        if match["name"] == kernel or match.start() < at:
+    wanted = [f.start for f in code.functions if f.name == kernel]
+    for function in code.functions:
+        if function.name == kernel or function.start < at:
             continue
-        end = _end_of_function(bare, match.end())
-        if any(match.start() < start < end for start in wanted):
-            continue  # braces that pair only after preprocessing: rather too much text than too little
-        kept += [text[at : match.start()], "\n" * text.count("\n", match.start(), end)]
+        start, end = function.start, code.end_of_function(function.parameters)
+        # Braces or conditions that pair only after preprocessing: rather too much text than too little.
+        if bisect_left(wanted, end) > bisect_left(wanted, start) or not _whole(code, start, end):
+            continue
+        kept += [text[at:start], "\n" * text.count("\n", start, end)]
         at = end
     return "".join(kept) + text[at:]
 
 
-def _end_of_function(bare: str, start: int) -> int:
-    """Behind the closing brace of the body, or the semicolon of a mere declaration."""
+def _whole(code: Code, start: int, end: int) -> bool:
+    """Whether every condition that is opened there is closed there, and no other."""
     depth = 0
-    for match in re.finditer(r"[{};]", bare[start:]):
-        if match[0] == ";" and depth == 0:
-            return start + match.end()
-        depth += {"{": 1, "}": -1, ";": 0}[match[0]]
-        if match[0] == "}" and depth == 0:
-            return start + match.end()
-    return len(bare)
+    for directive in code.directives_between(start, end):
+        depth += directive.name in ("if", "ifdef", "ifndef")
+        if depth == 0 and directive.name in ("else", "elif", "elifdef", "elifndef", "endif"):
+            return False
+        depth -= directive.name == "endif"
+    return depth == 0
 
 
-def _parameter(kernel: str, declaration: str, comment: str) -> Parameter:
+def _declarations(code: Code, kernel: str) -> list[Function]:
+    """The definitions of a kernel, else the first prototype.
+
+    Raises:
+        ValueError: there is none, it is a template or not void, or it is not ``extern "C"``.
+    """
+    found = [f for f in code.functions if f.name == kernel]
+    if not found:
+        names = list(dict.fromkeys(f.name for f in code.functions))
+        raise ValueError(
+            f"no __global__ function {kernel!r} in the text; it has {', '.join(names) or 'none'}{nearest(kernel, names)}"
+        )
+    plain = [f for f in found if not f.template]
+    decided = (plain or found)[0]
+    _check_kind(kernel, code.bare[decided.start : decided.parameters])
+    linked = [f for f in plain if f.linkage]
+    if not linked:
+        raise ValueError(f'{kernel}: declare it extern "C" __global__, so that its name is not mangled')
+    # A definition tells more than a prototype, which often leaves the comments out, and may leave its linkage to it.
+    return [f for f in linked if f.defined] or [f for f in plain if f.defined] or linked[:1]
+
+
+def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple[Parameter, ...]:
+    start, end = function.parameters, function.end
+    if end < 0:
+        raise ValueError(f"{kernel}: its list of parameters has no end")
+    if directives := code.directives_between(start, end):
+        line = text[directives[0].start : directives[0].end].strip()
+        raise TypeError(f"{kernel}: `{line}` stands among its parameters, which must be the same in every compilation")
+    pieces, at = [], start
+    for piece in code.bare[start:end].split(","):
+        if piece.strip():
+            first = at + len(piece) - len(piece.lstrip())
+            pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
+        at += len(piece) + 1
+    bare = [_parameter(kernel, piece.declaration) for piece in pieces]
+    shapes = _shape_comments(kernel, text, code, start, end, pieces, [p.pointer for p in bare])
+    return tuple(
+        _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
+    )
+
+
+class _Piece(NamedTuple):
+    """One parameter in the text: where its code begins and ends, and the comma or parenthesis behind it."""
+
+    declaration: str
+    first: int
+    last: int
+    comma: int
+
+
+def _shape_comments(
+    kernel: str, text: str, code: Code, start: int, end: int, pieces: Sequence[_Piece], pointers: Sequence[bool]
+) -> list[str]:
+    """For each parameter the comment that begins with a parenthesis, or nothing.
+
+    Raises:
+        ValueError: one stands where it may mean two parameters, or none.
+    """
+    found = [""] * len(pieces)
+    behind_the_list = _behind_the_list(text, code, end)
+
+    def give(i: int, comment: str) -> None:
+        if found[i] and pointers[i] and found[i] != comment:
+            raise ValueError(
+                f"{kernel}: two comments, `{comment}` and `{found[i]}`, tell the shape of one parameter; keep one"
+            )
+        found[i] = comment
+
+    # The last first, since what a parameter has behind it says whether a comment before it can be its own.
+    i = len(pieces) - 1
+    for place, stop in reversed(code.comments_between(start, end) if pieces else []):
+        comment = text[place:stop].strip()
+        if not _SHAPE_BEGINS.match(comment):
+            continue
+        while i >= 0 and place < pieces[i].first and (i == 0 or place < pieces[i - 1].comma):
+            i -= 1
+        if i >= 0 and pieces[i].first <= place < pieces[i].comma:
+            give(i, comment)
+            continue
+        # Behind the comma of one parameter and before the code of the next.
+        before = i if i >= 0 and place > pieces[i].comma else i - 1
+        after = before + 1
+        clear = before >= 0 and "\n" not in text[pieces[before].comma : place]
+        if clear and after < len(pieces) and "\n" not in text[place : pieces[after].first]:
+            own = found[after] or (behind_the_list if after == len(pieces) - 1 else "")
+            clear = pointers[before] and bool(own or not pointers[after])
+        if not clear:
+            raise ValueError(
+                f"{kernel}: the comment `{comment}` does not say whose shape it is; put it directly behind its parameter, "
+                f"before the comma or at the end of the line (a comment that is no shape begins with another character than "
+                f"a parenthesis)"
+            )
+        give(before, comment)
+    if pieces and not found[-1]:
+        found[-1] = behind_the_list
+    return found
+
+
+def _behind_the_list(text: str, code: Code, end: int) -> str:
+    """The comment of the last parameter that stands behind the parenthesis on its line: before the body, or behind the brace
+    that opens it, where there is no other code."""
+    line_end = text.find("\n", end)
+    line_end = len(text) if line_end < 0 else line_end
+    rest = code.bare[end + 1 : line_end]
+    until = line_end if not rest.strip(" \t\r{;") else end + 1 + len(rest) - len(rest.lstrip())
+    comments = (text[start:stop].strip() for start, stop in code.comments_between(end, until))
+    return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
+
+
+def _parameter(kernel: str, declaration: str) -> Parameter:
     words = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", " ", declaration)
     words = " ".join(words.replace("*", " * ").split())
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
@@ -325,8 +383,6 @@ def _parameter(kernel: str, declaration: str, comment: str) -> Parameter:
         known,
         pointer=pointer,
         const=not pointer or "const" in pointee.split(),
-        shape=_shape(kernel, name, comment) if pointer else None,
-        nullable=bool(pointer and (found := _SHAPE.match(comment)) and found["nullable"]),
     )
 
 
@@ -341,21 +397,25 @@ def _integer(base: str) -> str:
     return "signed char" if kind == "char" else kind
 
 
-def _shape(kernel: str, name: str, comment: str) -> tuple[str, ...] | None:
+def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:
     found = _SHAPE.match(comment)
-    if found is None:
-        return None
-    terms = tuple(t.strip() for t in found[1].split(",") if t.strip())
-    if not all(re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", t) for t in terms):
+    terms = tuple(t.strip() for t in found["terms"].split(",") if t.strip()) if found else ()
+    if found is None or not all(re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", t) for t in terms):
+        told = f"({found['terms']})" if found else f"in `{comment}`"
         raise ValueError(
-            f"{kernel}: the shape ({found[1]}) of `{name}` must be names and numbers with commas between them, as in (M, N); "
+            f"{kernel}: the shape {told} of `{parameter.name}` must be names and numbers with commas between them, as in (M, N); "
             f"a comment that is no shape begins with another character than a parenthesis"
         )
-    return terms
+    return replace(parameter, shape=terms, nullable=found["nullable"] is not None)
 
 
 def check_declaration(
-    signature: Signature, text: str, sizes: Sequence[str], dtypes: Sequence[str], constants: Mapping[str, int]
+    signature: Signature,
+    text: str,
+    sizes: Sequence[str],
+    dtypes: Sequence[str],
+    constants: Mapping[str, int],
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """Refuses, before any call, a declaration that no call could fit.
 
@@ -365,24 +425,22 @@ def check_declaration(
         sizes: the parameters that the geometry counts by.
         dtypes: what the caller's arrays may be.
         constants: macro name to integer.
+        headers: those that the text includes, by name.
 
     Raises:
-        TypeError: a parameter's type that is not decided by an array, or is decided by a macro as well, or cannot be
-            passed by value.
+        TypeError: a parameter's type that is not decided by an array, or is decided by the text or a header as well, or cannot
+            be passed by value.
         ValueError: a size that is no integer parameter.
     """
     kernel, bindings = signature.kernel, signature.bindings
-    for name in bindings:
-        if re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\b", text, re.MULTILINE):
-            raise TypeError(
-                f"{kernel}: the text defines {name!r} as a macro; the arrays of a call decide what it is, so leave it undefined"
-            )
+    _check_types(signature, text, headers or {})
     numbers = [p for p in signature.parameters if not p.pointer]
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
         raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
+    named = {a.name for a in arrays}
     for p in signature.parameters:
         if p.map_of is not None:
-            if p.map_of not in {a.name for a in arrays}:
+            if p.map_of not in named:
                 raise TypeError(f"{kernel}: `{p.name}` is the map of an array `{p.map_of}`, and there is none")
             continue
         if p.type == "TensorMap":
@@ -416,3 +474,41 @@ def check_declaration(
             raise ValueError(
                 f"{kernel}: `{size}` counts threads or elements, but is no integer parameter{nearest(size, integers)}"
             )
+
+
+def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) -> None:
+    """Refuses a type of the declaration to which the text, or a header of it, gives a meaning of its own: the arrays would be
+    read as another type than they are."""
+    kernel = signature.kernel
+    scope = _declarations(scan(text), kernel)[0].scope
+    types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES)]
+    for where, source in (("the text", text), *((f"the header {name}", header) for name, header in headers.items())):
+        macros, aliases = _defined(source)
+        for name in dict.fromkeys(types):
+            if name in macros:
+                what = f"defines {name!r} as a macro"
+            elif any(of == scope[: len(of)] for of in aliases.get(name, ())):
+                what = f"declares {name!r} by typedef or using"
+            else:
+                continue
+            raise TypeError(
+                f"{kernel}: {where} {what}; the arrays of a call decide what it is, so leave it undefined, or declare the "
+                f"parameters with the C type itself"
+            )
+
+
+@lru_cache(64)
+def _defined(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[str, ...]]]]:
+    """Names that a text defines as macros, and those that it declares as types outside functions and classes, each with the
+    namespaces around."""
+    code = scan(text)
+    macros = (_MACRO.match(d.rest) for d in code.directives if d.name == "define")
+    aliases: dict[str, list[tuple[str, ...]]] = {}
+    for match in _ALIAS.finditer(code.bare):
+        scope = code.scope(match.start())
+        if scope is None:
+            continue
+        names = [match["using"]] if match["using"] else _LAST_WORD.findall(match["typedef"])
+        for name in names:
+            aliases.setdefault(name, []).append(scope)
+    return frozenset(m[1] for m in macros if m), aliases

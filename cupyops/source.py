@@ -7,21 +7,17 @@ architecture). ``#line`` directives make compiler messages and profilers speak o
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import kernels_cu
 
+from .cuda_text import Code, Directive, scan
 from .dtypes import DTYPES
 
 __all__ = ["assemble"]
 
-# Comments and strings are matched, too, so that an include within one is left alone.
-_INCLUDE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*#[ \t]*include[ \t]*"(?P<name>[^"]+)"[^\n]*$',
-    re.MULTILINE | re.DOTALL,
-)
-_PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
+_INCLUDED = re.compile(r'"([^"]+)"')
 
 # How Python passes a few integers by value: `Int64s<3> size` takes a tuple of three.
 _INT64S = """\
@@ -62,6 +58,19 @@ def assemble(
     return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set())
 
 
+def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that a text includes, and those that they include, as far as they are known."""
+    known = {**kernels_cu.headers(), **headers}
+    found: dict[str, str] = {}
+    texts = [text]
+    while texts:
+        for name, _ in _includes(scan(texts.pop())):
+            if name in known and name not in found:
+                found[name] = known[name]
+                texts.append(known[name])
+    return found
+
+
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
     """The text of a file, and the headers beside it that it includes.
 
@@ -78,22 +87,35 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
 
 
+def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
+    for directive in code.directives:
+        if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
+            yield found[1], directive
+
+
 def _splice(text: str, filename: str, known: Mapping[str, str], seen: set[str]) -> str:
     """The text with each included header in place of its first inclusion; later inclusions become nothing."""
-
-    def header(match: re.Match[str]) -> str:
-        name = match["name"]
-        if name is None:
-            return match[0]
+    seen.add(filename)
+    code = scan(text)
+    pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
+    instead = {d.start: name for name, d in _includes(code)}
+    for directive in code.directives:
+        once = directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
+        if not once and directive.start not in instead:
+            continue
+        pieces.append(text[at : directive.start])
+        line += text.count("\n", at, directive.end)
+        at = directive.end
+        if once:
+            pieces.append("\n" * text.count("\n", directive.start, directive.end))
+            continue
+        name = instead[directive.start]
         if name not in known:
             raise ValueError(
                 f'{filename}: #include "{name}": no such shared header; there are {", ".join(sorted(known))}. '
                 f"System headers are included in angle brackets."
             )
-        next_line = text.count("\n", 0, match.end()) + 2
-        inner = "" if name in seen else _splice(known[name], name, known, seen)
-        return f'{inner}\n#line {next_line} "{filename}"'
-
-    seen.add(filename)
-    body = _PRAGMA_ONCE.sub("", _INCLUDE.sub(header, text))
-    return f'#line 1 "{filename}"\n{body}'
+        if name not in seen:
+            pieces.append(_splice(known[name], name, known, seen))
+        pieces.append(f'\n#line {line + 1} "{filename}"')
+    return "".join(pieces) + text[at:]

@@ -111,7 +111,12 @@ class Tuned:
 
     def choice(self, *args: Any, **kwargs: Any) -> Kernel:
         """The kernel that this call launches; raises as the call."""
-        call = check(self._first, bind(self._first, args, kwargs))
+        return self._chosen(check(self._first, bind(self._first, args, kwargs)))
+
+    def _vouched_choice(self, *args: Any) -> Kernel:
+        return self._chosen(check(self._first, bind(self._first, args, {}), vouched=True))
+
+    def _chosen(self, call: Call) -> Kernel:
         if call.lead.fake or call.lead.place != "cuda":
             return self._first
         sizes = {name: operator.index(call.values[name]) for name in self.sizes}
@@ -198,7 +203,8 @@ class Tuned:
                 f"    kernel.{lane}(*a)",
             ]
         )
-        scope: dict[str, Any] = {"chosen": self._by_tensors, "choice": self.choice}
+        choice = self._vouched_choice if lane == "launch_vouched" else self.choice
+        scope: dict[str, Any] = {"chosen": self._by_tensors, "choice": choice}
         exec(compile(text, f"<choice of {self.name}>", "exec"), scope)
         launch: Callable[..., None] = scope["launch"]
         return launch

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops import Kernel, Threads
 from cupyops.torch import Operator, check_op
+from cupyops.torch.way_in import dispatch_modes, transforms_active
 
 TEXT = r"""
 // y = x + factor·x·w, so grad_x = grad_y·(1 + factor·w) and grad_w = grad_y·factor·x
@@ -280,6 +281,14 @@ def from_intermediates(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 
 
 def launched_in_backward(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    return backward_body(grad_y.resolve_neg(), *ctx.saved_tensors, ctx.factor)
+
+
+def launched_as_it_comes(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
+    """By itself where nothing traces or differentiates it, on what may be a view with the negative bit."""
+    watched = torch.compiler.is_compiling() or transforms_active() or dispatch_modes()
+    if watched or torch.is_grad_enabled():
+        return gradient(grad_y, *ctx.saved_tensors, ctx.factor)
     return backward_body(grad_y, *ctx.saved_tensors, ctx.factor)
 
 

@@ -47,6 +47,7 @@ class Stub:
         pointer = 0x7F00_0000_0000 + id(self) % 2**32
         self.info = Info(dtype, shape, strides, int(np.prod(shape)), "cuda", device, pointer, fake)
         self.dtype = dtype
+        self.requires_grad = False
 
     def get_device(self) -> int:
         return self.info.device
@@ -60,6 +61,9 @@ class Stub:
     def numel(self) -> int:
         return self.info.size
 
+    def is_neg(self) -> bool:
+        return self.info.negated
+
 
 class StubLibrary:
     """Has a fast lane where a test gives it one."""
@@ -72,6 +76,9 @@ class StubLibrary:
 
     def info(self, x: Stub) -> Info:
         return x.info
+
+    def written(self, arrays: Sequence[Stub]) -> None:
+        pass
 
     def stream(self, device: int) -> int:
         assert device == self.current, "the stream of a device that is not current"

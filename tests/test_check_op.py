@@ -100,6 +100,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(backward=faulty.detached_in_a_transform),
         "torch.func.grad of grad: the derivative of order 2 by .* by ctx.save_for_backward, never on ctx",
     ),
+    "takes the memory of every gradient for its values": (
+        "gradient_strides",
+        lambda: Mix(backward=faulty.launched_as_it_comes),
+        r"gradients with the negative bit: ValueError: mix_backward: `grad_y` must not have the negative bit.*resolve_neg\(\)",
+    ),
     "forgets a gradient wanted alone": (
         "subsets",
         lambda: Mix(backward=faulty.all_or_nothing),

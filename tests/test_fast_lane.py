@@ -39,6 +39,7 @@ class Array:
         self, *shape: int, dtype: str = "float32", device: int = 0, contiguous: bool = True, pointer: int = 4096
     ) -> None:
         self.shape, self.dtype, self.device, self.contiguous, self.pointer = shape, dtype, device, contiguous, pointer
+        self.negated = self.requires_grad = False
 
     def get_device(self) -> int:
         return self.device
@@ -48,6 +49,9 @@ class Array:
 
     def is_contiguous(self) -> bool:
         return self.contiguous
+
+    def is_neg(self) -> bool:
+        return self.negated
 
     def numel(self) -> int:
         count = 1
@@ -237,7 +241,7 @@ def test_of_a_vouched_call_outputs_and_shapes_are_not_looked_at_but_inputs_are(
     def looked_at(_: Any) -> Any:
         raise AssertionError("looked at")
 
-    for method in ("is_contiguous", "numel"):
+    for method in ("is_contiguous", "numel", "is_neg"):
         monkeypatch.setattr(Array, method, looked_at)
     output = type("Output", (Array,), {"get_device": looked_at, "dtype": property(looked_at, lambda *_: None)})
     many.vouched(*right(y=output(pointer=2**47)))
@@ -284,7 +288,19 @@ def test_the_current_gpu_is_asked_for_only_where_there_are_several(devices: int,
 
 REFUSED_SIZES = ["in", "lambda", "None", "not", "min", "unit"]
 OWN_NAMES = ["gx", "gy", "gz", "device", "variant", "variants", "buffer", "plain", "checked", "errors", "stream"]
-OWN_NAMES += ["current_device", "launch_kernel", "launch", "type", "IndexError", "Exception", "in_", "shape_0", "x_0"]
+OWN_NAMES += [
+    "grad_enabled",
+    "written",
+    "current_device",
+    "launch_kernel",
+    "launch",
+    "type",
+    "IndexError",
+    "Exception",
+    "in_",
+    "shape_0",
+    "x_0",
+]
 
 
 @pytest.mark.parametrize("name", REFUSED_SIZES + OWN_NAMES)

@@ -1,6 +1,10 @@
 """How many blocks each policy plans: enough for every element, none for no element, never more than the hardware
 has."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 
 from cupyops import Elementwise, GridStride, Rows, Threads
@@ -86,10 +90,52 @@ def test_threads_beyond_the_limit_are_refused(y: int, z: int, grid: str) -> None
         blocks(Threads("x", "y", "z", block=(32, 8, 1)), 1, y, z)
 
 
-@pytest.mark.parametrize("block", [(256,), (32, 8), (32, 8, 1, 1), (32, 0, 1)])
-def test_a_block_has_three_dimensions(block: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"Threads: block must be threads in x, y, z, such as \(32, 8, 1\); got"):
-        Threads("n", block=block)  # type: ignore[arg-type]
+@pytest.mark.parametrize("block", [(), (32, 8, 1, 1)])
+def test_a_block_has_three_dimensions_at_most(block: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"Threads: `block` must be threads in x, y, z, such as \(32, 8, 1\), got"):
+        Threads("n", block=block)
+
+
+@pytest.mark.parametrize(
+    ("block", "threads"),
+    [
+        (128, (128, 1, 1)),
+        ((128,), (128, 1, 1)),
+        ((32, 8), (32, 8, 1)),
+        (np.int64(64), (64, 1, 1)),
+        ([8, 4, 2], (8, 4, 2)),
+    ],
+)
+def test_what_a_block_leaves_out_is_one(block: Any, threads: tuple[int, ...]) -> None:
+    policy = Threads("n", block=block)
+    assert policy == Threads("n", block=threads)
+    assert (policy.block, policy.threads, hash(policy)) == (threads, threads, hash(Threads("n", block=threads)))
+    assert all(type(n) is int for n in policy.threads)
+    assert blocks(policy, 1000) == (-(-1000 // threads[0]), 1, 1)
+
+
+NUMBERS: list[tuple[Callable[[Any], Geometry], str]] = [
+    (lambda n: Threads("n", block=n), "Threads: `block`"),
+    (lambda n: Threads("n", block=(32, n)), "Threads: `block`"),
+    (lambda n: Rows("M", n), "Rows: `block`"),
+    (lambda n: Rows("M", each=n), "Rows: `each`"),
+    (lambda n: Rows("M", blocks_per_row=n), "Rows: `blocks_per_row`"),
+    (lambda n: GridStride("n", n), "GridStride: `block`"),
+    (lambda n: GridStride("n", blocks_per_multiprocessor=n), "GridStride: `blocks_per_multiprocessor`"),
+    (lambda n: Elementwise("n", n), "Elementwise: `block`"),
+    (lambda n: Elementwise("n", vectors=n), "Elementwise: `vectors`"),
+]
+
+
+@pytest.mark.parametrize(("policy", "words"), NUMBERS)
+def test_numbers_of_a_policy_are_integers_of_at_least_one(policy: Callable[[Any], Geometry], words: str) -> None:
+    for value in (0, -1, np.int32(0)):
+        with pytest.raises(ValueError, match=f"^{words} must be at least 1, got {int(value)}$"):
+            policy(value)
+    for value in (1.0, True, np.True_, "128", None, np.float32(2)):
+        with pytest.raises(TypeError, match=f"^{words} must be an integer, got .+$"):
+            policy(value)
+    assert policy(np.int64(2)) == policy(2)
 
 
 def test_z_without_y_is_refused() -> None:

@@ -44,6 +44,66 @@ from cupyops.geometry import Geometry
             TypeError,
             r"constants\['HALF'\]` must be an integer, got 0.5",
         ),
+        *(
+            (
+                "scale",
+                GridStride("N"),
+                {"constants": {name: 1}},
+                ValueError,
+                "scale: `constants` must have names of macros",
+            )
+            for name in ("A B", "A\\n#define N", "A\n", "1A", "", "Ä", 5, None)
+        ),
+        (
+            "scale",
+            GridStride("N"),
+            {"constants": {"A": True}},
+            TypeError,
+            r"scale: `constants\['A'\]` must be an int.* True",
+        ),
+        (
+            "scale",
+            GridStride("N"),
+            {"constants": {"A": np.True_}},
+            TypeError,
+            r"scale: `constants\['A'\]` must be an int",
+        ),
+        (
+            "scale",
+            GridStride("N"),
+            {"constants": {"A": 1.0}},
+            TypeError,
+            r"scale: `constants\['A'\]` must be an int.* 1.0",
+        ),
+        (
+            "scale",
+            GridStride("N"),
+            {"constants": {"BLOCK_THREADS": 128}},
+            ValueError,
+            r"scale: `constants\['BLOCK_THREADS'\]` must be what the launch policy says, 256, got 128",
+        ),
+        ("scale", GridStride("N"), {"shared": -1}, ValueError, "scale: `shared` must be at least 0, got -1"),
+        ("scale", GridStride("N"), {"shared": 1.5}, TypeError, "scale: `shared` must be an integer, got 1.5"),
+        ("scale", GridStride("N"), {"shared": True}, TypeError, "scale: `shared` must be an integer, got True"),
+        *(
+            (
+                "scale",
+                GridStride("N"),
+                {"since": since},
+                ValueError,
+                "scale: `since` must be (at least 0|a compute|be a)",
+            )
+            for since in (-90, 9, 9000)
+        ),
+        ("scale", GridStride("N"), {"since": "90"}, TypeError, "scale: `since` must be an integer, got '90'"),
+        ("scale", GridStride("N"), {"since": 9.0}, TypeError, "scale: `since` must be an integer, got 9.0"),
+        ("scale", GridStride("N"), {"exactly": True}, ValueError, "scale: `since` must be a compute capability"),
+        *(
+            ("scale", geometry, {}, TypeError, r"scale: `geometry` must be (a launch policy such as|an integer)")
+            for geometry in ("N", True, 1.5, Threads, (128, 1, 1))
+        ),
+        ("scale", 0, {}, ValueError, "scale: `geometry` must be at least 1, got 0"),
+        ("scale", 2048, {}, ValueError, "scale: a block of 2048 x 1 x 1 threads"),
         ("many", GridStride("n"), {"constants": {"WIDTH": 4}}, TypeError, "many: the length of `shape`, NDIM"),
         ("many", GridStride("n"), {"constants": {"NDIM": 4}}, ValueError, "many: `WIDTH` counts"),
         ("scale", GridStride("N"), {"shared": 1, "text": "void scale();"}, ValueError, "it has none"),
@@ -54,8 +114,18 @@ def test_refused_declarations(name: str, geometry: Geometry, options: dict[str, 
         Kernel(options.pop("text", TEXT), name, geometry, **{"dtypes": FLOATS, **options})
 
 
+def test_a_number_is_the_threads_of_a_block() -> None:
+    for block in (128, np.int64(128)):
+        kernel = Kernel(TEXT, "scale", block, dtypes=FLOATS)
+        assert kernel.geometry == Threads(block=(128, 1, 1))
+        x, y = (torch.empty(3, 4, device="meta") for _ in range(2))
+        kernel[12](x, y, 2.0, 3, 4)
+    assert Kernel(TEXT, "scale", GridStride("N"), constants={"A": np.int8(-3)}, shared=np.int32(4)).constants["A"] == -3
+    assert Kernel(TEXT, "scale", GridStride("N"), constants={"BLOCK_THREADS": 256}).shared == 0
+
+
 def test_final_text_has_types_constants_and_one_kernel() -> None:
-    text = scale(constants={"TANH": True}).final_text({"scalar_t": "float16"})
+    text = scale(constants={"TANH": 1}).final_text({"scalar_t": "float16"})
     for words in ("typedef __half scalar_t;", "#define TANH 1\n", "#define BLOCK_THREADS 256\n", '#line 1 "scale.cu"'):
         assert words in text
     assert text.count("__global__") == 1

@@ -1,11 +1,15 @@
 """Reading a kernel's parameters from its declaration."""
 
 import re
+import time
+from contextlib import suppress
 
 import pytest
 
+from cupyops import Kernel, Threads
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.signature import Parameter, Signature, check_declaration, code_only, only
+from cupyops.signature import Parameter, Signature, check_declaration, code_only, only, the_kernel
+from cupyops.source import assemble
 
 
 def parameters(
@@ -256,17 +260,52 @@ def test_refused_parameters(declaration: str, words: str) -> None:
         ("float* x, float* y, // (n)\n long long n", [None, ("n",), None]),
         ("float* x, // a view\n float* y, // (n) elements\n long long n // (n)\n", [None, ("n",), None]),
         ("float* x, // ( M ,N, )\n float* y, //(1)\n float* z, // ()\n int n", [("M", "N"), ("1",), (), None]),
-        ("float* x,\n // (n)\n float* y", [None, None]),
-        ("// (n)\n float* x", [None]),
         ("float* x,\t// (n)\r\n long long n", [("n",), None]),
-        ("const float* x, /* (n) */ long long n", [None, None]),
+        ("const float* x, /* (n) */ long long n", [("n",), None]),
+        ("float* x /* the input */ /* (n) */, float* y", [("n",), None]),
+        ("float* x, // (n)\n", [("n",)]),
+        ("float* x /* in */, // (n)\n float* y", [("n",), None]),
+        ("const float* x, /* (M, N) */ float* y /* (N) */, long long M", [("M", "N"), ("N",), None]),
+        ("float* x, /* (M) */ float* y, /* (N) */ int n", [("M",), ("N",), None]),
+        ("float* x /* (M,\n N) */, float* /* (K) */ y", [("M", "N"), ("K",)]),
+        ("float* x, /* (n)\n */ float* y", [("n",), None]),
+        ("float* x, ///< (n)\n float* y, /** (M) */\n float* z /*! (1) */", [("n",), ("M",), ("1",)]),
+        ("float* x,\n // all of (n)\n float* y", [None, None]),
+        ("float* x, /* (n) */ /* (n) */\n int n", [("n",), None]),
     ],
 )
 def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) -> None:
     assert [p.shape for p in parameters(declaration)] == shapes
 
 
-@pytest.mark.parametrize("behind", [")  // (n)\n{}", ") {  // (n)\n}", ");  // (n)\n"])
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "const float* x, /* (n) */ float* y",
+        "const float* x, /* (n) */ float* y, /* (M) */ float* z",
+        "/* (n) */ const float* x, /* (n) */ float* y /* (n) */",
+        "// (n)\n float* x",
+        "float* x,\n // (n)\n float* y",
+        "float* x,\n /* (n) */ float* y /* (n) */",
+        "int n, /* (n) */ float* x",
+        "float* x, float* y,\n // (n)\n",
+    ],
+)
+def test_a_shape_that_may_mean_two_parameters_or_none_is_refused(declaration: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^k: the comment `.*\((n|M)\).*` does not say whose shape it is; put it directly"
+    ):
+        parameters(declaration)
+
+
+def test_two_shapes_of_one_parameter_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"k: two comments, `/\* \(n\) \*/` and `// \(M\)`, tell the shape of one parameter"
+    ):
+        parameters("float* x, /* (n) */ // (M)\n int n")
+
+
+@pytest.mark.parametrize("behind", [") /* (n) */ { y[0] = 1; }", ")  // (n)\n{}", ") {  // (n)\n}", ");  // (n)\n"])
 def test_shape_comment_behind_the_last_parameter(behind: str) -> None:
     assert [p.shape for p in parameters("float* x, // (M)\n float* y", behind=behind)] == [("M",), ("n",)]
 
@@ -275,9 +314,11 @@ def test_a_comment_in_the_body_is_no_shape() -> None:
     assert parameters("float* y", behind=") { y[0] = 1; }  // (n)\n")[0].shape is None
 
 
-@pytest.mark.parametrize("comment", ["// (M * N)", "// (2n)", "/* (M, N + 1) */", "// (optional: may be null)"])
+@pytest.mark.parametrize(
+    "comment", ["// (M * N)", "// (2n)", "// (n", "/* (M, N */", "/* (M, N + 1) */", "// (optional: may be null)"]
+)
 def test_a_shape_that_cannot_be_checked_is_refused(comment: str) -> None:
-    with pytest.raises(ValueError, match=r"k: the shape \(.*\) of `x` must be names and numbers"):
+    with pytest.raises(ValueError, match=r"k: the shape .* of `x` must be names and numbers"):
         parameters(f"float* x {comment}\n, int n")
 
 
@@ -320,7 +361,7 @@ def test_types_that_no_call_could_fit(declaration: str, words: str) -> None:
 
 def test_types_that_fit() -> None:
     checked(
-        "const scalar_t* x, acc_t* mean, /* (1) */ index_t* i, acc_t a, Int64s<NDIM> s, int n",
+        "const scalar_t* x, acc_t* mean /* (1) */, index_t* i, acc_t a, Int64s<NDIM> s, int n",
         ("n",),
         NDIM=2,
     )
@@ -340,6 +381,99 @@ def test_types_that_arrays_decide() -> None:
     assert found.bindings == {"a_t": (0, 4), "scalar_t": (3,)}
     types = {"a_t": "int8", "scalar_t": "float16"}
     assert [p.c_type(types) for p in found.parameters] == ["int8", "float32", "float32", "float16", "int8", "float32"]
+
+
+MEANINGS = {
+    "#define real float\n": "defines 'real' as a macro",
+    "#define real\t\\\n float\n": "defines 'real' as a macro",
+    "/* why */\n#ifdef HALF\n#define real half\n#endif\n": "defines 'real' as a macro",
+    "typedef float real;\n": "declares 'real' by typedef or using",
+    "typedef float other, real, *third;\n": "declares 'real' by typedef or using",
+    "using real = float;\n": "declares 'real' by typedef or using",
+    'extern "C" { using real = float; }\n': "declares 'real' by typedef or using",
+    "namespace { using real = float; }\n": "declares 'real' by typedef or using",
+}
+NO_MEANINGS = [
+    "#if 0\n#define real float\n#endif\n",
+    "// typedef float real;\n",
+    "#define real_of(x) x\n#define real(x) x\n",
+    "struct A { using real = float; }; __device__ void f() { typedef float real; }\n",
+    "namespace a { using real = float; }\n",
+    "template <typename real> __device__ real twice(real x) { return x + x; }\n",
+]
+REAL = 'extern "C" __global__ void k(const real* x, real* y, int n) { if (n) y[0] = x[0]; }'
+
+
+@pytest.mark.parametrize("where", ["text", "header", "header of a header"])
+@pytest.mark.parametrize("meaning", MEANINGS)
+def test_a_type_that_text_or_header_gives_a_meaning_is_refused(meaning: str, where: str) -> None:
+    headers = {
+        "text": {},
+        "header": {"a.cuh": meaning},
+        "header of a header": {"a.cuh": '#include "b.cuh"\n', "b.cuh": meaning},
+    }
+    text = meaning if where == "text" else '#include "a.cuh"\n'
+    found = "the text" if where == "text" else f"the header {'a' if where == 'header' else 'b'}.cuh"
+    with pytest.raises(TypeError, match=f"^k: {found} {MEANINGS[meaning]}; the arrays of a call decide what it is"):
+        Kernel(text + REAL, "k", Threads("n"), headers=headers[where])
+
+
+@pytest.mark.parametrize("text", NO_MEANINGS)
+def test_another_of_that_name_is_no_matter(text: str) -> None:
+    for headers in ({}, {"a.cuh": text}):
+        Kernel(('#include "a.cuh"\n' if headers else text) + REAL, "k", Threads("n"), headers=headers)
+
+
+def test_a_namespace_of_the_kernel_counts() -> None:
+    with pytest.raises(TypeError, match="declares 'real' by typedef or using"):
+        Kernel(f"namespace a {{ using real = float; }} namespace a {{ {REAL} }}", "k", Threads("n"))
+    Kernel(f"namespace a {{ using real = float; }} namespace b {{ {REAL} }}", "k", Threads("n"))
+
+
+# Conditions
+
+LIVE = 'extern "C" __global__ void k(const float* x,  // (n)\n int n) { if (n) {} }\n'
+DEAD = 'extern "C" __global__ void k(const double* wrong, int n) { if (n) { }\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"#if 0\n{DEAD}#endif\n{LIVE}",
+        f"{LIVE}#if 0\n{DEAD}#endif\n",
+        f"#if 0\n{DEAD}#else\n{LIVE}#endif\n",
+        f"#if 1\n{LIVE}#else\n{DEAD}#endif\n",
+        f"#if 1 // so\n{LIVE}#elif OTHER\n{DEAD}#else\n{DEAD}#endif\n",
+        f"#if (0)\n{DEAD}#elif 1\n{LIVE}#else\n{DEAD}#endif\n",
+        f"#  if false\n#ifdef A\n{DEAD}#else\n{DEAD}#endif\n#if 1\n{DEAD}#endif\n#endif\n{LIVE}",
+        f"#if !0x1u\n don't \n{DEAD}#endif\n{LIVE}",
+        f"#ifdef A\n{LIVE}#endif\n",
+        f"#ifdef A\n{LIVE}#else\n{LIVE.replace('if (n)', 'while (n)')}#endif\n",
+        f'#if 0\nextern "C" __global__ void other(float* x) {{}}\n#endif\n{LIVE}',
+    ],
+)
+def test_what_a_literal_condition_takes_away_is_not_read(text: str) -> None:
+    found = Kernel(text, geometry=Threads("n"))
+    assert (found.name, found.signature.names, found.signature.parameters[0].shape) == ("k", ("x", "n"), ("n",))
+    assert LIVE.splitlines()[0] in found.final_text({})
+
+
+@pytest.mark.parametrize("condition", ["ifdef A", "if A", "if defined(A) && 1", "ifndef A"])
+def test_two_definitions_that_differ_are_refused(condition: str) -> None:
+    words = r"^k: the text defines it more than once and not alike \(lines 2 and 5\), and which one is compiled only a compiler"
+    with pytest.raises(ValueError, match=words):
+        Kernel(f"#{condition}\n{LIVE}#else\n{DEAD} }}\n#endif\n", "k")
+
+
+def test_a_template_may_have_the_name_of_a_kernel() -> None:
+    template = "template <typename T, int N = (2 > 1)> __global__ void k(T* x, T* y) {}\n"
+    for text in (template + LIVE, LIVE + template):
+        assert Signature.parse(text, "k").names == ("x", "n")
+
+
+def test_a_definition_has_the_linkage_of_its_prototype() -> None:
+    text = 'extern "C" __global__ void k(const float*, int);\n__global__ void k(const float* x, // (n)\n int n) {}'
+    assert Signature.parse(text, "k").parameters[0].shape == ("n",)
 
 
 # One kernel out of many
@@ -398,6 +532,77 @@ extern "C" __global__ void other(int n) {
 extern "C" __global__ void wanted(float* x) {}
 """
     assert 'extern "C" __global__ void wanted(float* x) {}' in only(text, "wanted")
+
+
+def test_only_keeps_conditions_whole() -> None:
+    other = "__global__ void other(int n) {\n#ifdef A\n if (n) {}\n#else\n#endif\n}\n"
+    split = "#ifdef A\n__global__ void other(int n) {\n#else\n__global__ void other(long n) {\n#endif\n}\n"
+    assert "other" not in only(other + LIVE, "k")
+    kept = only(split + LIVE, "k")
+    assert [line for line in kept.splitlines() if line.startswith("#")] == ["#ifdef A", "#else", "#endif"]
+
+
+# Time
+
+_MANY = 25_000
+ADVERSARIAL = {
+    "specifiers": "static " * _MANY,
+    "templates": "template <" * _MANY,
+    "bounds": "__launch_bounds__(" * _MANY,
+    "bounds that are whole": "__launch_bounds__(1) " * _MANY,
+    "kernels without an end": "__global__ void a(" * _MANY,
+    "kernels without a name": "__global__ " * _MANY,
+    "bodies without an end": 'extern "C" __global__ void a() {' * _MANY,
+    "kernels": "__global__ void a(int n) { if (n) { } }\n" * _MANY,
+    "prototypes of the kernel": 'extern "C" __global__ void k(float*, int);\n' * _MANY,
+    "definitions of the kernel": 'extern "C" __global__ void k(const float* x,  // (n)\n int n) {}\n' * (_MANY // 8),
+    "comments without an end": "/* " * _MANY,
+    "comments in a directive": "#define A " + "/* " * _MANY,
+    "comments": "/* a */ // b\n" * _MANY,
+    "a long comment": "/*" + "*" * 20 * _MANY,
+    "escapes in quotes without an end": '"' + '\\"' * _MANY,
+    "quotes": "\"'" * _MANY,
+    "quotes on lines": "don't \"\n" * _MANY,
+    "blanks": " " * 20 * _MANY,
+    "blanks on lines": (" " * 200 + "\n") * (_MANY // 10),
+    "blanks behind words": ("extern" + " " * 200) * (_MANY // 10),
+    "a long word": "a" * 20 * _MANY,
+    "a long number": "1'0" * 5 * _MANY,
+    "a long continued line": "#define A \\\n" + "b \\\n" * _MANY,
+    "braces": "{" * 10 * _MANY,
+    "closing braces": "}" * 10 * _MANY,
+    "conditions": "#if 1\n" * _MANY,
+    "dead conditions": "#if 0\n#else\n#endif\n" * _MANY,
+    "macros": "#define a float\n" * _MANY,
+    "typedefs": "typedef " * _MANY,
+    "usings": "using a = " * _MANY,
+    "namespaces": "namespace ( " * _MANY + "{",
+    "includes": '#include "a.cuh"\n' * _MANY,
+    "externs": 'extern "C" ' * _MANY,
+}
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> None:
+    """A second at most here; what looks back at every place takes minutes."""
+    text = "\n".join([ADVERSARIAL[kind], LIVE][:: 1 if where == "before" else -1])
+    start = time.process_time()
+    for step in (
+        lambda: Kernel(text, "k", Threads("n"), headers={"a.cuh": ""}).final_text({}),
+        lambda: the_kernel(text),
+        lambda: assemble(text, "k.cu", {}, {}, {"a.cuh": ""}),
+    ):
+        with suppress(ValueError, TypeError):  # some are no text that has the kernel
+            step()
+    assert time.process_time() - start < 10
+
+
+def test_many_parameters_take_no_longer_than_their_number_says() -> None:
+    start = time.process_time()
+    found = parameters("".join(f"const t{i}* x{i} /* (n) */, " for i in range(20_000)) + "int n")
+    assert {p.shape for p in found[:-1]} == {("n",)}
+    assert time.process_time() - start < 10
 
 
 def test_code_only_keeps_places() -> None:

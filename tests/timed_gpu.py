@@ -46,6 +46,7 @@ class Array(Stub):
     def __init__(self, values: Any, device: int = 0) -> None:
         self.values = np.ascontiguousarray(values)
         self.dtype = str(self.values.dtype)
+        self.requires_grad = False
         shape, strides = self.values.shape, tuple(s // self.values.itemsize for s in self.values.strides)
         self.info = Info(
             self.dtype, shape, strides, self.values.size, "cuda", device, self.values.ctypes.data, device < 0

@@ -75,7 +75,11 @@ class NumpyLibrary:
         return int(x.__array_interface__["data"][0])
 
     def info(self, x: Array) -> Info:
-        return Info(str(x.dtype), x.shape, self.strides(x), int(x.size), "cpu", -1, self.address(x))
+        layout = str(x.dtype), x.shape, self.strides(x), int(x.size)
+        return Info(*layout, "cpu", -1, self.address(x), read_only=not x.flags.writeable)
+
+    def written(self, arrays: Sequence[Array]) -> None:
+        pass
 
     def stream(self, device: int) -> int:
         return 0

@@ -60,13 +60,25 @@ class TorchLibrary:
     copy = staticmethod(torch.Tensor.clone)
     device_index = staticmethod(torch.Tensor.get_device)
     address = staticmethod(torch.Tensor.data_ptr)
+    # It counts versions up, so that autograd notices when what it has saved is gone; of inference tensors, which have none,
+    # nothing. The public function is this one behind a question that costs as much again.
+    written = staticmethod(torch._C._increment_version)
 
     def __init__(self) -> None:
         # A CPU build of PyTorch has no such functions, and no tensors that would need them.
         stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         current = getattr(torch._C, "_cuda_getDevice", None)
         self.fast_lane = (
-            TensorLane(PLAIN_TENSORS, current, stream, torch.cuda.device_count) if stream and current else None
+            TensorLane(
+                PLAIN_TENSORS,
+                current,
+                stream,
+                torch.cuda.device_count,
+                torch.is_grad_enabled,
+                torch._C._increment_version,
+            )
+            if stream and current
+            else None
         )
 
     def empty(self, shape: Sequence[int], dtype: str, like: torch.Tensor) -> torch.Tensor:
@@ -100,7 +112,11 @@ class TorchLibrary:
             if (inner := alive(x)) is not x:
                 return self.info(inner)
             raise NoStorageError(f"a kernel needs a tensor with memory, and this has none: {error}") from error
-        return Info(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake)
+        return Info(
+            *(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake),
+            negated=x.is_neg(),
+            recorded=x.requires_grad and torch.is_grad_enabled(),
+        )
 
     def stream(self, device: int) -> int:
         return int(torch._C._cuda_getCurrentRawStream(device))

@@ -56,9 +56,13 @@ def misaligned(subject: Subject) -> str:
     return subject.told(tried, "samples")
 
 
-@check("Begin the backward with `grad = grad.contiguous()`, or pass its strides to the kernel and use them.")
+@check(
+    "Begin the backward with `grad = grad.contiguous()`, or pass its strides to the kernel and use them; where a backward launches "
+    "by itself, with `grad = grad.resolve_neg()`, too."
+)
 def gradient_strides(subject: Subject) -> str:
-    """Gradients with strides of 0 (as `y.sum()` gives) and transposed ones do what contiguous ones do."""
+    """Gradients with strides of 0 (as `y.sum()` gives), transposed ones and those with the negative bit (as the backward of an
+    imaginary part gives) do what contiguous ones do."""
     tried = 0
     for dtype, args in subject.each:
         ready = subject.need_gradients(args)
@@ -71,13 +75,14 @@ def gradient_strides(subject: Subject) -> str:
             "gradients of every other element": {
                 n: torch.stack((torch.zeros_like(g), g), -1)[..., 1] for n, g in subject.seeds(ready).items()
             },
+            "gradients with the negative bit": {n: torch._neg_view(-g) for n, g in subject.seeds(ready).items()},
         }  # fmt: skip
         for what, seeds in kinds.items():
             try:
                 got = subject.results(fresh(args), seeds=seeds)
             except Exception as error:
                 raise Fault(f"{dtype}, {what}: {first_words(error)}") from error
-            copies = {n: g.clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
+            copies = {n: g.resolve_neg().clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
             assert_close(
                 f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="with a contiguous one it is"
             )
