@@ -228,11 +228,12 @@ void try_cluster(Group& group) {
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
-    ++group.phase;
+    const unsigned now = group.phase++ & 1;  // which of two: nobody can be further behind
     group.arrivals = 0;
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
-            if (!(fibre.relaxed & 1)) fibre.cluster_clock = fibre.arrive_clock;
+            fibre.cluster_clocks[now] = fibre.relaxed & 1 ? fibre.cluster_clocks[now ^ 1] : fibre.arrive_clock;
+    for (int reads = 0; reads < 2; ++reads) group.released[now][reads] = std::move(group.arriving[reads]);
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state == State::CLUSTER) fibre.state = State::READY;
@@ -405,6 +406,7 @@ void cupyops_cluster_arrive(int relaxed) {
     fibre.relaxed = fibre.relaxed << 1 | unsigned(relaxed != 0);
     ++fibre.arrived;
     fibre.arrive_clock = tick(fibre);
+    for (int reads = 0; reads < 2 && !relaxed; ++reads) learn(group.arriving[reads], fibre.known[reads]);
     ++group.arrivals;
     try_cluster(group);
 }
@@ -418,6 +420,7 @@ void cupyops_cluster_wait() {
         wait_here(fibre, State::CLUSTER);
     }
     fibre.waited = fibre.arrived;
+    for (int reads = 0; reads < 2; ++reads) learn(fibre.known[reads], fibre.block->group->released[(fibre.waited - 1) & 1][reads]);
 }
 
 unsigned cupyops_cluster_rank() { return machine.current->block->rank; }
