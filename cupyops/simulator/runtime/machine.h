@@ -63,7 +63,7 @@ struct Fibre {
     // values have come before it; it orders no writes.
     unsigned clocks[2][WARP] = {};    // of the lanes of its warp; its own counts what it has told
     Clocks known[2];                  // of all threads of the cluster, and of other groups, learnt by flags
-    Clocks fenced[2];                 // at its last fence, which is what it tells by a flag
+    Clocks fenced[2];                 // at its last fence, and at those of threads that it has met since: what it tells by a flag
     uintptr_t flag = 0;               // the one that it read last,
     unsigned flag_version = 0;        // as it was then: who waits asks again and again
     unsigned barrier_clock = 0;       // its own when it last met its block,
@@ -71,6 +71,7 @@ struct Fibre {
     unsigned shown = 0;  // the hardware sees what it wrote before its clock was this
     uint64_t name = 0;   // of the thread in its launch, where a stamp for global memory has it
 
+    Clocks& handed_on(int which) { return which < 2 ? known[which] : fenced[which - 2]; }  // where threads meet
     unsigned clock() const { return clocks[0][lane()]; }
     unsigned lane() const { return thread % WARP; }
     unsigned warp() const { return thread / WARP; }
@@ -101,7 +102,8 @@ struct Group {
     size_t saved_bytes = 0;
     unsigned arrivals = 0;  // in the current phase of the cluster's barrier
     unsigned phase = 0;     // phases completed
-    Clocks arriving[2], released[2][2];  // what those who arrive have learnt by flags; by phase, even and odd, who waits learns it
+    // What those who arrive have learnt by flags, and have fenced; who waits learns it, by phase, even and odd.
+    Clocks arriving[4], released[2][4];
     Flags flags;                         // in shared memory
 };
 

@@ -88,14 +88,14 @@ void learn(Clocks& clocks, const Clocks& more) {
         return;
     }
     // The threads of a block mostly learn the same, one after the other.
-    static Clocks olds[2], addeds[2], results[2];
+    static Clocks olds[4], addeds[4], results[4];
     static int turn = 0;
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 4; ++i)
         if (clocks == olds[i] && more == addeds[i]) {
             clocks = results[i];
             return;
         }
-    turn ^= 1;
+    turn = (turn + 1) & 3;
     Clocks &old = olds[turn], &added = addeds[turn], &result = results[turn];
     old = clocks;
     added = more;
@@ -184,6 +184,12 @@ void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
         }
         all = with_own(all, fibres[0]->block->group->number, own);
         for (Fibre* fibre : fibres) fibre->known[reads] = all;
+    }
+    for (int i = 2; i < 4 && !reads_alone; ++i) {
+        Clocks fenced;
+        for (Fibre* fibre : fibres) learn(fenced, fibre->handed_on(i));
+        for (Fibre* fibre : fibres)
+            if (fenced) fibre->handed_on(i) = fenced;
     }
     for (Fibre* fibre : fibres) tick(*fibre);
 }

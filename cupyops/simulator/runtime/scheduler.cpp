@@ -397,6 +397,7 @@ int cupyops_run(const CupyopsLaunch* launch) {
             for (Fibre& fibre : block->fibres)
                 if (fibre.state != State::NEW && fibre.state != State::DONE && fibre.stack.low) free_stacks.push_back(fibre.stack);
     machine.active.clear();
+    machine.flags.clear();
     machine.live = nullptr;
     return machine.outcome;
 }
