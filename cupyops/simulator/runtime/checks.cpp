@@ -199,6 +199,7 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
 void signal(const void* p, Access kind) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
+    if (size_t(static_cast<const char*>(p) - fibre->stack.low) < STACK_BYTES) return;  // nobody else's
     const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
     Group& group = *fibre->block->group;
     uintptr_t flag = reinterpret_cast<uintptr_t>(p);

@@ -50,7 +50,8 @@ uint64_t warp_of(uint64_t stamp) { return (stamp & ~GLOBAL_ATOMIC) >> THREAD_AT 
 
 uint16_t site_of(uintptr_t frame, uintptr_t pc) {
     // The caller of the function that asks: a load or an atomic operation of CUDA's is one, and its own line says nothing.
-    const uintptr_t caller = reinterpret_cast<const uintptr_t*>(*reinterpret_cast<const uintptr_t*>(frame))[1];
+    const uintptr_t up = *reinterpret_cast<const uintptr_t*>(frame), low = reinterpret_cast<uintptr_t>(machine.current->stack.low);
+    const uintptr_t caller = up - low < STACK_BYTES - 16 ? reinterpret_cast<const uintptr_t*>(up)[1] : 0;
     KnownSite& latest = latest_sites[(pc ^ pc >> 8 ^ caller) & 255];
     if (latest.site.pc == pc && latest.site.caller == caller) return latest.number;
     std::vector<uint16_t>& there = sites_by_pc[pc];
@@ -159,7 +160,7 @@ void raise_held() {
     raise_fault(fault_record);
 }
 
-void begin_global_memory() {
+void forget_global_memory() {
     if (pages.size() > 1 << 16) std::vector<Page>().swap(pages);
     else if (page_count) std::fill(pages.begin(), pages.end(), Page());
     page_count = 0;

@@ -179,7 +179,7 @@ constexpr uint64_t GLOBAL_ATOMIC = 1ull << 63, LAST_CLOCK = (1u << THREAD_AT) - 
 inline unsigned group_in(uint64_t stamp) { return unsigned(stamp >> GROUP_AT & (GROUPS - 1)); }
 
 // global.cpp
-void begin_global_memory();
+void forget_global_memory();  // between two launches, which the second's begin orders
 void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc);
 [[noreturn]] void raise_held();
 // To be called wherever the runtime is, before anything happens: what the thread stored last is in memory now.

@@ -364,7 +364,7 @@ int cupyops_run(const CupyopsLaunch* launch) {
     machine.flags.clear();
     set(launch->module->block_dim, {launch->block[0], launch->block[1], launch->block[2]});
     set(launch->module->grid_dim, {launch->grid[0], launch->grid[1], launch->grid[2]});
-    if (launch->checked) find_memory(launch->module), begin_global_memory();
+    if (launch->checked) find_memory(launch->module), forget_global_memory();
 
     runner = pthread_self();
     interrupted = 0;
@@ -398,6 +398,7 @@ int cupyops_run(const CupyopsLaunch* launch) {
                 if (fibre.state != State::NEW && fibre.state != State::DONE && fibre.stack.low) free_stacks.push_back(fibre.stack);
     machine.active.clear();
     machine.flags.clear();
+    if (launch->checked) forget_global_memory();
     machine.live = nullptr;
     return machine.outcome;
 }
