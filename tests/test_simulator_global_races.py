@@ -11,6 +11,7 @@ from conftest import NO_COMPILER
 
 import cupyops
 from cupyops import Kernel, LaunchError, Rows
+from cupyops.simulator import build
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)]
 
@@ -371,6 +372,17 @@ def test_a_part_of_the_blocks() -> None:
         pytest.raises(LaunchError, match=r"of block \(5, 0, 0\) wrote at k.cu:11 .* by block \(7, 0, 0\)"),
     ):
         first(x, y, z, 9, 64)
+
+
+def test_a_compiler_that_cannot_tell_volatile_accesses_leaves_global_memory_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """g++ before 12: who waits for a flag would race with who sets it."""
+    assert race(kernel("y[3] += x[i];"))
+    monkeypatch.setattr(build, "tells_volatile_apart", lambda tool: False)
+    assert run(kernel("y[3] += x[i];"))[0][3] == 63 * 32
+    with cupyops.simulate(sanitize=True), pytest.raises(LaunchError, match="out of bounds: writes"):
+        kernel("y[t - 1] = 1;")(np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(64, np.int32), 1, 64)
 
 
 def test_without_checks_nothing_is_looked_for() -> None:

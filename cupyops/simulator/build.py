@@ -20,7 +20,7 @@ from ..errors import CompileError, MissingDependencyError
 from . import host
 from .host import Compiler
 
-__all__ = ["build", "runtime"]
+__all__ = ["build", "runtime", "tells_volatile_apart"]
 
 HERE = Path(__file__).parent
 _FORMAT = 3  # raise it when the meaning of an entry changes
@@ -105,9 +105,15 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         if tool.family == "clang":
             options.append("tsan-instrument-read-before-write=1")
             flags += [f for o in options for f in ("-mllvm", f"-{o}")]
-        elif tool.major >= 12:
+        elif tells_volatile_apart(tool):
             flags += [f"--param={o}" for o in options]
     return flags
+
+
+def tells_volatile_apart(tool: Compiler) -> bool:
+    """Whether checked accesses to volatile memory are known as such. Else who waits by them would race with who sets the flag, so
+    that races in global memory cannot be looked for."""
+    return tool.family == "clang" or tool.major >= 12
 
 
 def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:

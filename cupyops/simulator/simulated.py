@@ -15,7 +15,7 @@ from ..compiler import lines_by_file
 from ..dtypes import DTYPES
 from ..errors import CompileError, LaunchError
 from ..geometry import Grid, Target
-from . import build
+from . import build, host
 from .abi import PROGRESS, Fault, Launch, Module
 from .explain import explain
 from .memory import Memory
@@ -49,6 +49,7 @@ class Simulated:
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
         self.path = _compile(kernel, text, self.what, checked, optimize, files)
+        self._checks = 2 if build.tells_volatile_apart(host.compiler()) else 1
         runtime = build.runtime()
         self._runtime = runtime
         runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
@@ -110,7 +111,7 @@ class Simulated:
                 grid,
                 kernel.geometry.threads,
                 kernel.shared,
-                self.checked,
+                self._checks if self.checked else 0,
                 ranges,
                 len(memory.places),
                 first,

@@ -37,7 +37,7 @@ struct CupyopsLaunch {
     void** arguments;
     unsigned grid[3], block[3];
     unsigned dynamic_shared;
-    int checked;
+    int checked;  // 1: all but races in global memory, 2: these, too
     const CupyopsRange* ranges;
     unsigned range_count;
     unsigned long long first_block, end_block;  // only clusters that begin in between run

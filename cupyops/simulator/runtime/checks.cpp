@@ -238,7 +238,7 @@ void find_memory(const CupyopsModule* module) {
         const CupyopsRange& r = launch.ranges[i];
         // What no array of the launch that may be written has a part of is only read.
         bool watched = false;
-        for (unsigned k = 0; k < launch.range_count; ++k)
+        for (unsigned k = 0; k < launch.range_count && launch.checked > 1; ++k)
             watched |= launch.ranges[k].writable && launch.ranges[k].begin < r.end && r.begin < launch.ranges[k].end;
         ranges.push_back({r.begin, r.end, r.writable != 0, watched});
     }
