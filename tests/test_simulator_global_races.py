@@ -306,6 +306,18 @@ def test_a_lock() -> None:
     assert "of block (0, 0, 0) wrote at k.cu:13" in race(kernel(right.replace("GIVE", "")), 4)
 
 
+def test_who_has_seen_a_flag_sets_it_back() -> None:
+    body = """if (t == 0 && b == 0) { __threadfence(); atomicExch(z, 1); }
+if (t == 0 && b == 1) {
+WAIT
+z[0] = 0; }"""
+    assert run(kernel(body.replace("WAIT", "while (*(volatile int*)z == 0) __nanosleep(20);")), 2)[1][0] == 0
+    assert (
+        "which thread (0, 0, 0) of block (0, 0, 0) wrote at k.cu:10 with nothing that orders the two at k.cu:13"
+        in race(kernel(body.replace("WAIT", "")), 2)
+    )
+
+
 def test_a_flag_that_goes_by_a_third_block() -> None:
     """What a thread has learnt by one flag it tells on by the next."""
     body = """if (t == 0 && b == 0) { y[9] = 4; FENCE atomicExch(z, 1); }
