@@ -150,6 +150,28 @@ def changed(*changes: tuple[str, str]) -> Body:
     return lambda x, w, factor: body(x, w, factor, broken)
 
 
+def adds_up_in_one_element() -> Body:
+    """A sum of all elements that threads add to as they come, beside the right result. Threads take turns in the simulator, so
+    the sum is right there."""
+    text = r"""
+extern "C" __global__ void total(
+    const scalar_t* __restrict__ x,  // (n)
+    acc_t* __restrict__ y,           // (1)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[0] += acc_t(x[i]);
+}
+"""
+    total = Kernel(text, "total", Threads("n"), dtypes=DTYPES)
+
+    def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        if not isinstance(x, FakeTensor):
+            total(x.contiguous(), x.new_zeros(1), x.numel())
+        return body(x, w, factor)
+
+    return broken
+
+
 def counting() -> Body:
     """A little more at each call."""
     calls = count()

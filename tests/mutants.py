@@ -334,8 +334,4 @@ KNOWN: dict[tuple[str, str], str] = {
     ("layer_norm_forward_wide", "stage not waited for"): (
         "in the simulator a copy has come as soon as it is asked for, and each warp asks for what it takes itself"
     ),
-    ("lltm_sequence_backward", "no barrier before the arrival"): (
-        "the simulator looks for no races in global memory, and goes on with another block only when all threads of the "
-        "one have written"
-    ),
 }

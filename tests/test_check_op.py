@@ -31,6 +31,12 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         ),
         r"mix<float32>: out of bounds: reads 4 bytes at element 133 of `x` .* at mix.cu:10",
     ),
+    "a sum of all threads into one element": (
+        "sanitizer",
+        lambda: Mix(body=faulty.adds_up_in_one_element()),
+        r"total<float32>: a race in global memory: reads element 0 of `y` \(float32\[1\] on cpu\), which thread \(0, 0, 0\) "
+        r"wrote at total.cu:7 with nothing that orders the two at total.cu:7, by block \(0, 0, 0\), thread \(1, 0, 0\)",
+    ),
     "a last element left out": (
         "written",
         lambda: Mix(

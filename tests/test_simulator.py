@@ -99,7 +99,8 @@ template <typename T> struct Reverser {
 
 @pytest.mark.parametrize("body", SHARED)
 def test_every_form_of_shared_memory(body: str) -> None:
-    assert run(body, rows=3, shared=256, before=BEFORE).tolist() == list(range(63, -1, -1))
+    y = run(f"y += 64 * blockIdx.x; {body}", n=192, rows=3, shared=256, before=BEFORE)
+    assert y.tolist() == 3 * list(range(63, -1, -1))
 
 
 def test_forms_of_shared_memory_that_are_not_covered_are_named() -> None:

@@ -44,7 +44,7 @@ def place(line: int, thread: int, block: int = 0, grid: int = 1) -> str:
 
 @pytest.mark.parametrize("n", [63, 64, 65])
 def test_a_write_past_the_end_is_told_to_the_element(n: int) -> None:
-    message = fault(kernel("if (threadIdx.x <= n) {\ny[threadIdx.x == 5 ? n : 0] = x[0];\n}"), n=n)
+    message = fault(kernel("if (threadIdx.x <= n) {\ny[threadIdx.x == 5 ? n : threadIdx.x] = x[0];\n}"), n=n)
     assert f"k: out of bounds: writes 4 bytes at element {n} of `y` (float32[{n}] on cpu) {place(11, 5)}" == message
 
 
@@ -64,7 +64,9 @@ def test_an_index_of_one_array_never_falls_into_another() -> None:
 
 def test_a_vector_that_hangs_over_the_end() -> None:
     message = fault(
-        kernel("if (threadIdx.x < 16) { float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];\ny[0] = v.x; }"),
+        kernel(
+            "if (threadIdx.x < 16) { float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];\ny[threadIdx.x] = v.x; }"
+        ),
         n=60,
     )
     assert "out of bounds: reads" in message
@@ -84,7 +86,7 @@ def test_a_pointer_to_nowhere() -> None:
 
 
 def test_static_shared_memory_is_bounded_to_the_element() -> None:
-    body = "__shared__ float s[32], t[32];\nfloat* p = s;\np[threadIdx.x % 33] = x[0]; if (threadIdx.x == 0) t[0] = 0;\ny[0] = 1;"
+    body = "__shared__ float s[32], t[32];\nfloat* p = s;\np[threadIdx.x % 33] = x[0]; if (threadIdx.x == 0) t[0] = 0;\ny[threadIdx.x] = 1;"
     message = fault(kernel(body))
     assert (
         f"k: out of bounds in shared memory: writes 4 bytes at element 32 of `s`, which has 32 {place(12, 32)}"
@@ -93,7 +95,7 @@ def test_static_shared_memory_is_bounded_to_the_element() -> None:
 
 
 def test_an_array_indexed_by_name_beyond_its_size() -> None:
-    body = "__shared__ float s[32];\ns[threadIdx.x] = x[0];\ny[0] = 1;"
+    body = "__shared__ float s[32];\ns[threadIdx.x] = x[0];\ny[threadIdx.x] = 1;"
     message = fault(kernel(body))
     assert "32" in message
     assert "out of bounds" in message
@@ -112,7 +114,7 @@ def test_dynamic_shared_memory_is_bounded() -> None:
 
 
 def test_local_arrays_are_bounded() -> None:
-    message = fault(kernel("float a[4] = {x[0], x[1], x[2], x[3]};\ny[0] = a[threadIdx.x];"))
+    message = fault(kernel("float a[4] = {x[0], x[1], x[2], x[3]};\ny[threadIdx.x] = a[threadIdx.x];"))
     assert "index 4 of an array 'float [4]' at k.cu:11, by block (0, 0, 0), thread (4, 0, 0)" in message
 
 
@@ -254,7 +256,7 @@ def test_bytes_beside_each_other_do_not_race() -> None:
 def test_shared_memory_that_nobody_has_written() -> None:
     message = fault(
         kernel(
-            "__shared__ float s[64];\nif (threadIdx.x != 7) s[threadIdx.x] = 1;\n__syncthreads();\ny[0] = s[threadIdx.x];"
+            "__shared__ float s[64];\nif (threadIdx.x != 7) s[threadIdx.x] = 1;\n__syncthreads();\ny[threadIdx.x] = s[threadIdx.x];"
         )
     )
     assert f"k: reads shared memory that nobody has written: element 7 of `s`, which has 64 {place(13, 7)}" == message
@@ -278,7 +280,7 @@ def test_a_misaligned_vector(sanitize: bool) -> None:
     assert re.search(
         r"misaligned: .*float4.* at address 0x\w+, which is no multiple of 16 at k.cu:10", str(caught.value)
     )
-    run(kernel("y[0] = reinterpret_cast<const float4*>(x + k)->x;"), k=4, sanitize=sanitize)
+    run(kernel("y[threadIdx.x] = reinterpret_cast<const float4*>(x + k)->x;"), k=4, sanitize=sanitize)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def simulate(
 
     Args:
         on: False turns it off for the block.
-        sanitize: look at every access: bounds to the element, races and uninitialised reads in shared memory, signed
-            overflow and bad shifts, barriers that some threads do not reach.
+        sanitize: look at every access: bounds to the element, races in shared and in global memory, uninitialised reads in
+            shared memory, signed overflow and bad shifts, barriers that some threads do not reach.
         optimize: False compiles for a debugger.
         blocks: which blocks of a grid run, ``slice(0, 1)`` for the first alone; by default all. What the others would
             have written is left as it was.

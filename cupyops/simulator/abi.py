@@ -12,8 +12,8 @@ _THREE = c_uint * 3
 class Kind:
     """What kind of fault it is: ``CupyopsFaultKind``."""
 
-    GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, UNINITIALISED, NOT_SHOWN, UNDEFINED = range(1, 8)
-    BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(8, 14)
+    GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, GLOBAL_RACE, UNINITIALISED, NOT_SHOWN = range(1, 8)
+    UNDEFINED, BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(8, 15)
 
 
 class Shared(ctypes.Structure):
@@ -81,6 +81,8 @@ class Fault(ctypes.Structure):
         ("other_thread", _THREE),
         ("other_write", c_int),
         ("other_pc", c_size_t),
+        ("other_caller", c_size_t),
+        ("same_value", c_int),
         ("file", c_char_p),
         ("line", c_uint),
         ("frame_count", c_uint),

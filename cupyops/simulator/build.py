@@ -20,10 +20,10 @@ from ..sharing import alone, once, own_folder
 from . import host
 from .host import Compiler
 
-__all__ = ["build", "runtime"]
+__all__ = ["build", "runtime", "tells_volatile_apart"]
 
 HERE = Path(__file__).parent
-_FORMAT = 2  # raise it when the meaning of an entry changes
+_FORMAT = 3  # raise it when the meaning of an entry changes
 _LEADING = re.compile(r"(?://[^\n]*\n)*((?:#include <cuda_\w+\.h>\n)*)")
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
 
@@ -105,9 +105,15 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         if tool.family == "clang":
             options.append("tsan-instrument-read-before-write=1")
             flags += [f for o in options for f in ("-mllvm", f"-{o}")]
-        elif tool.major >= 12:
+        elif tells_volatile_apart(tool):
             flags += [f"--param={o}" for o in options]
     return flags
+
+
+def tells_volatile_apart(tool: Compiler) -> bool:
+    """Whether checked accesses to volatile memory are known as such. Else who waits by them would race with who sets the flag, so
+    that races in global memory cannot be looked for."""
+    return tool.family == "clang" or tool.major >= 12
 
 
 def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:

@@ -112,6 +112,16 @@ def _sentence(fault: Fault, text: str, module: Module, memory: Memory, locator: 
             f"a race in shared memory: {verb} {_shared(fault, module)}, which thread {_triple(fault.other_thread)}{block} "
             f"{other}{f' at {place}' if place else ''} with no barrier between"
         )
+    if kind == Kind.GLOBAL_RACE:
+        other = "wrote" if fault.other_write else "read"
+        # Atomic operations and loads with a hint are functions of CUDA's; what called them is the author's.
+        place = locator.place(fault.other_pc) or locator.place(fault.other_caller)
+        block = "" if list(fault.other_block) == list(fault.block) else f" of block {_triple(fault.other_block)}"
+        same = " (both write the same value, which holds only as long as they do)" if fault.same_value else ""
+        return (
+            f"a race in global memory: {verb} {memory.name(fault.address)}, which thread {_triple(fault.other_thread)}{block} "
+            f"{other}{f' at {place}' if place else ''} with nothing that orders the two{same}"
+        )
     return text
 
 

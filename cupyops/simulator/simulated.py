@@ -16,7 +16,7 @@ from ..dtypes import DTYPES
 from ..errors import CompileError, LaunchError
 from ..geometry import Grid, Target
 from ..sharing import held_across_fork, once
-from . import build
+from . import build, host
 from .abi import PROGRESS, Fault, Launch, Module
 from .explain import explain
 from .memory import Memory
@@ -51,6 +51,7 @@ class Simulated:
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
         self.path = _compile(kernel, text, self.what, checked, optimize, files)
+        self._checks = 2 if build.tells_volatile_apart(host.compiler()) else 1
         runtime = build.runtime()
         self._runtime = runtime
         runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
@@ -112,7 +113,7 @@ class Simulated:
                 grid,
                 kernel.geometry.threads,
                 kernel.shared,
-                self.checked,
+                self._checks if self.checked else 0,
                 ranges,
                 len(memory.places),
                 first,

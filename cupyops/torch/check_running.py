@@ -27,9 +27,14 @@ SIMULATED_ELEMENTS = 1 << 14
 BUSY_CYCLES = 20_000_000  # of the GPU: about 10 ms
 
 
-@check("The message names the line, the block and the thread.", lanes=KERNEL_LANES, ground=True)
+@check(
+    "The message names the line, the block and the thread, and of a race both lines. A sum of many threads in one place takes "
+    "atomicAdd, or a part for each and a sum of the parts behind a barrier or in a second launch.",
+    lanes=KERNEL_LANES,
+    ground=True,
+)
 def sanitizer(subject: Subject) -> str:
-    """In the simulator, each access is within bounds, and nothing races, in shared memory, with anything."""
+    """In the simulator, each access is within bounds, and nothing races with anything, in shared or in global memory."""
     cpu = torch.device("cpu")
     try:
         with simulator.simulate(sanitize=True), launches.recorded() as record:

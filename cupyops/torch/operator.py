@@ -229,8 +229,11 @@ class Operator:
                 return self._plain(*args)
             with simulator.simulate():
                 return self._dispatch(args)
-        if any(x.is_neg() for x in tensors) and not self._mutated:
-            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
+        if any(x.is_neg() for x in tensors):
+            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own. The
+            # dispatcher writes back what is written to.
+            if self._mutated:
+                return self._registered(args)
             return self._dispatch(tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self._registered(args)

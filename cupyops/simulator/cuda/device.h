@@ -44,6 +44,8 @@
 #else
 #define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, no_sanitize("thread", "undefined")))
 #endif
+// The same, where its alignment has not been.
+#define CUPYOPS_LOOKED_AT static __attribute__((noinline, unused, no_sanitize("thread")))
 
 #pragma GCC visibility push(hidden)
 #include "vectors.h"

@@ -8,8 +8,8 @@ CUPYOPS_LOAD(__ldcs)
 CUPYOPS_LOAD(__ldlu)
 #undef CUPYOPS_LOAD
 // Those that look past the first cache are what a thread waits with.
-template <typename T> CUPYOPS_INTRINSIC T __ldcg(const T* p) { cupyops_spin(); return *p; }
-template <typename T> CUPYOPS_INTRINSIC T __ldcv(const T* p) { cupyops_spin(); return *p; }
+template <typename T> CUPYOPS_LOOKED_AT T __ldcg(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
+template <typename T> CUPYOPS_LOOKED_AT T __ldcv(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
 #define CUPYOPS_STORE(NAME) template <typename T> CUPYOPS_INTRINSIC void NAME(T* p, T value) { *p = value; }
 CUPYOPS_STORE(__stwb)
 CUPYOPS_STORE(__stcg)

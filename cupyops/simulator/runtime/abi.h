@@ -37,7 +37,7 @@ struct CupyopsLaunch {
     void** arguments;
     unsigned grid[3], block[3];
     unsigned dynamic_shared;
-    int checked;
+    int checked;  // 1: all but races in global memory, 2: these, too
     const CupyopsRange* ranges;
     unsigned range_count;
     unsigned long long first_block, end_block;  // only clusters that begin in between run
@@ -51,6 +51,7 @@ enum CupyopsFaultKind {
     CUPYOPS_SHARED_BOUNDS,
     CUPYOPS_CONST_WRITE,
     CUPYOPS_SHARED_RACE,
+    CUPYOPS_GLOBAL_RACE,
     CUPYOPS_UNINITIALISED,
     CUPYOPS_NOT_SHOWN,   // the hardware reads what a thread wrote and has not shown it
     CUPYOPS_UNDEFINED,   // what UBSan finds; the words are in `text`
@@ -75,6 +76,8 @@ struct CupyopsFault {
     unsigned other_block[3], other_thread[3];
     int other_write;
     uintptr_t other_pc;
+    uintptr_t other_caller;  // of the function that holds other_pc, which may be one of CUDA's
+    int same_value;          // both wrote, and what was there already
     const char* file;  // where UBSan says the place itself
     unsigned line;
     unsigned frame_count;
@@ -131,6 +134,7 @@ void cupyops_touch(const void* p, size_t bytes, int write);         // a plain a
 void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // one of the copying hardware or the matrix units
 void cupyops_show();                                                // what the thread has written, the hardware will see
 void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
+void cupyops_look(const void* p, size_t bytes);                     // a load past the first cache, with which a thread may be waiting
 void cupyops_changed();                                             // behind one that changed something
 void cupyops_spin();                                                // a thread may be waiting for another
 void cupyops_fence();

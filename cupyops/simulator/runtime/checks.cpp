@@ -25,16 +25,16 @@ struct Shadow {
 
 namespace {
 
-enum class Access { READ, WRITE, VOLATILE_READ, VOLATILE_WRITE, ATOMIC };
-bool reads(Access kind) { return kind == Access::READ || kind == Access::VOLATILE_READ || kind == Access::ATOMIC; }
-bool writes(Access kind) { return kind == Access::WRITE || kind == Access::VOLATILE_WRITE || kind == Access::ATOMIC; }
-
 struct Segment { uintptr_t begin, end; bool writable; };
 std::vector<Segment> segments;
+struct Range { uintptr_t begin, end; bool writable, watched; };
+std::vector<Range> ranges;  // of the launch
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
 uint64_t who(uint64_t stamp) { return stamp >> 48 & 0x3FFF; }
+
+}  // namespace
 
 CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, uintptr_t frame, uintptr_t pc) {
     CupyopsFault& fault = begin_fault(kind);
@@ -51,6 +51,8 @@ CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, ui
     }
     return fault;
 }
+
+namespace {
 
 // Which variable an offset in shared memory belongs to, or lies nearest behind.
 void name_shared(CupyopsFault& fault, size_t offset) {
@@ -151,22 +153,26 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
 void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware = false) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
+    settle();
     const bool write = writes(kind);
     const char* const at = static_cast<const char*>(p);
     if (size_t(at - fibre->stack.low) < STACK_BYTES) return;
     if (write && kind != Access::ATOMIC) ++machine.changes;
     const uintptr_t address = reinterpret_cast<uintptr_t>(p);
-    const CupyopsLaunch& launch = *machine.launch;
-    if (last_range < launch.range_count) {
-        const CupyopsRange& r = launch.ranges[last_range];
-        if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) return;
+    if (last_range < ranges.size()) {
+        const Range& r = ranges[last_range];
+        if (address >= r.begin && address + bytes <= r.end && (r.writable || !write)) {
+            if (r.watched) global_access(at, bytes, kind, frame, pc);
+            return;
+        }
     }
     if (size_t(at - machine.arena) < ARENA_BYTES) return shared_access(*fibre->block, size_t(at - machine.arena), p, bytes, kind, frame, pc, hardware);
-    for (unsigned i = 0; i < launch.range_count; ++i) {
-        const CupyopsRange& r = launch.ranges[i];
+    for (unsigned i = 0; i < ranges.size(); ++i) {
+        const Range& r = ranges[i];
         if (address >= r.begin && address + bytes <= r.end) {
             last_range = i;
             if (write && !r.writable) raise_fault(access_fault(CUPYOPS_CONST_WRITE, p, bytes, write, frame, pc));
+            if (r.watched) global_access(at, bytes, kind, frame, pc);
             return;
         }
     }
@@ -193,12 +199,16 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
 void signal(const void* p, Access kind) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
+    if (size_t(static_cast<const char*>(p) - fibre->stack.low) < STACK_BYTES) return;  // nobody else's
     const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
     Group& group = *fibre->block->group;
     uintptr_t flag = reinterpret_cast<uintptr_t>(p);
     if (offset < ARENA_BYTES && group.saved) flag = reinterpret_cast<uintptr_t>(fibre->block->saved) + offset;
-    if (reads(kind)) flag_read(*fibre, flag);
-    if (writes(kind)) flag_written(*fibre, flag);
+    // Those in shared memory end with their group; the others are for all blocks.
+    const bool own = offset < ARENA_BYTES || (group.saved && size_t(static_cast<const char*>(p) - group.saved.get()) < group.saved_bytes);
+    Flags& flags = own ? group.flags : machine.flags;
+    if (reads(kind)) flag_read(*fibre, flags, flag);
+    if (writes(kind)) flag_written(*fibre, flags, flag);
 }
 
 int add_segments(dl_phdr_info* info, size_t, void* wanted) {
@@ -218,10 +228,20 @@ int add_segments(dl_phdr_info* info, size_t, void* wanted) {
 
 }  // namespace
 
-// The kernel's own constants and __device__ variables.
-void find_data_segments(const CupyopsModule* module) {
+// The arrays of the launch, and the kernel's own constants and __device__ variables.
+void find_memory(const CupyopsModule* module) {
     segments.clear();
     last_range = 0;
+    const CupyopsLaunch& launch = *machine.launch;
+    ranges.clear();
+    for (unsigned i = 0; i < launch.range_count; ++i) {
+        const CupyopsRange& r = launch.ranges[i];
+        // What no array of the launch that may be written has a part of is only read.
+        bool watched = false;
+        for (unsigned k = 0; k < launch.range_count && launch.checked > 1; ++k)
+            watched |= launch.ranges[k].writable && launch.ranges[k].begin < r.end && r.begin < launch.ranges[k].end;
+        ranges.push_back({r.begin, r.end, r.writable != 0, watched});
+    }
     dl_iterate_phdr(add_segments, const_cast<CupyopsModule*>(module));
 }
 
@@ -268,6 +288,12 @@ void cupyops_atomic(const void* p, size_t bytes) {
     }
     access(p, bytes, Access::ATOMIC, FRAME, PC);
     signal(p, Access::ATOMIC);
+}
+
+void cupyops_look(const void* p, size_t bytes) {
+    cupyops_spin();
+    access(p, bytes, Access::VOLATILE_READ, FRAME, PC);
+    signal(p, Access::VOLATILE_READ);
 }
 
 void cupyops_changed() { ++machine.changes; }

@@ -97,13 +97,13 @@ void release_barrier(Block& block) {
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
     }
-    Clocks together[2];  // what they have learnt by flags, all know now
-    for (const Fibre& fibre : block.fibres)
-        for (int reads = 0; reads < 2; ++reads) learn(together[reads], fibre.known[reads]);
+    Clocks together[4];  // what they have learnt by flags, all know now, and what one has fenced any may tell
+    for (Fibre& fibre : block.fibres)
+        for (int i = 0; i < 4; ++i) learn(together[i], fibre.handed_on(i));
     for (Fibre& fibre : block.fibres) {
         if (fibre.state != State::BARRIER) continue;
-        for (int reads = 0; reads < 2; ++reads)
-            if (together[reads]) fibre.known[reads] = together[reads];
+        for (int i = 0; i < 4; ++i)
+            if (together[i]) fibre.handed_on(i) = together[i];
         fibre.predicate = fibre.operation == CUPYOPS_COUNT ? votes : fibre.operation == CUPYOPS_AND ? votes == count : votes != 0;
         ++fibre.epoch;
         fibre.barrier_clock = tick(fibre);
@@ -160,7 +160,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     }
     unsigned long long results[WARP] = {};
     unsigned ballot = 0, together = 0, knowledge[2][WARP] = {};
-    Clocks known[2];
+    Clocks known[4];
     bool first = true, alike = true;
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -171,8 +171,8 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
         first = false;
         for (int reads = 0; reads < 2; ++reads) {
             for (unsigned k = 0; k < WARP; ++k) knowledge[reads][k] = std::max(knowledge[reads][k], lanes[l]->clocks[reads][k]);
-            learn(known[reads], lanes[l]->known[reads]);
         }
+        for (int i = 0; i < 4; ++i) learn(known[i], lanes[l]->handed_on(i));
     }
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -205,7 +205,8 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
                 break;
             case CUPYOPS_SYNCWARP:
                 std::copy(knowledge[0], knowledge[0] + WARP, fibre.clocks[0]);
-                if (known[0]) fibre.known[0] = known[0];
+                for (int i = 0; i < 4; ++i)
+                    if (known[i]) fibre.handed_on(i) = known[i];
                 break;
             default: results[l] = together;
         }
@@ -228,11 +229,12 @@ void try_cluster(Group& group) {
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
-    ++group.phase;
+    const unsigned now = group.phase++ & 1;  // which of two: nobody can be further behind
     group.arrivals = 0;
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
-            if (!(fibre.relaxed & 1)) fibre.cluster_clock = fibre.arrive_clock;
+            fibre.cluster_clocks[now] = fibre.relaxed & 1 ? fibre.cluster_clocks[now ^ 1] : fibre.arrive_clock;
+    for (int i = 0; i < 4; ++i) group.released[now][i] = std::move(group.arriving[i]);
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state == State::CLUSTER) fibre.state = State::READY;
@@ -405,6 +407,7 @@ void cupyops_cluster_arrive(int relaxed) {
     fibre.relaxed = fibre.relaxed << 1 | unsigned(relaxed != 0);
     ++fibre.arrived;
     fibre.arrive_clock = tick(fibre);
+    for (int i = 0; i < 4 && !relaxed; ++i) learn(group.arriving[i], fibre.handed_on(i));
     ++group.arrivals;
     try_cluster(group);
 }
@@ -418,6 +421,7 @@ void cupyops_cluster_wait() {
         wait_here(fibre, State::CLUSTER);
     }
     fibre.waited = fibre.arrived;
+    for (int i = 0; i < 4; ++i) learn(fibre.handed_on(i), fibre.block->group->released[(fibre.waited - 1) & 1][i]);
 }
 
 unsigned cupyops_cluster_rank() { return machine.current->block->rank; }

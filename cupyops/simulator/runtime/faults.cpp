@@ -11,6 +11,7 @@ CupyopsFault fault_record;
 
 CupyopsFault& begin_fault(int kind) {
     memset(&fault_record, 0, sizeof fault_record);
+    machine.held = false;
     fault_record.kind = kind;
     fault_record.shared_variable = -2;
     if (machine.current) place(fault_record, *machine.current);

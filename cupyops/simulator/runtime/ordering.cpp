@@ -11,21 +11,72 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
+// The clock of another thread of the cluster at the last barrier of the cluster that this one has waited for.
+unsigned cluster_clock(const Fibre& other, const Fibre& now) { return now.waited ? other.cluster_clocks[(now.waited - 1) & 1] : 0; }
+
+const std::vector<unsigned>* clocks_of(const Clocks& all, unsigned group) {
+    if (!all) return nullptr;
+    const auto found = std::lower_bound(all->begin(), all->end(), group, [](const GroupClocks& g, unsigned n) { return g.group < n; });
+    return found != all->end() && found->group == group ? found->clocks.get() : nullptr;
+}
+
+// What a thread knows, and nothing of its own group.
+Clocks with_own(const Clocks& others, unsigned group, std::shared_ptr<const std::vector<unsigned>> own) {
+    auto all = std::make_shared<std::vector<GroupClocks>>();
+    if (others)
+        for (const GroupClocks& g : *others)
+            if (g.group != group) all->push_back(g);
+    const auto place = std::lower_bound(all->begin(), all->end(), group, [](const GroupClocks& g, unsigned n) { return g.group < n; });
+    all->insert(place, {group, std::move(own)});
+    return all;
+}
+
 std::shared_ptr<std::vector<unsigned>> no_clocks(const Fibre& fibre) {
     return std::make_shared<std::vector<unsigned>>(fibre.block->group->blocks.size() * machine.threads, 0u);
 }
 
 void add_known(std::vector<unsigned>& all, const Fibre& fibre, int reads) {
-    if (fibre.known[reads])
-        for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], (*fibre.known[reads])[i]);
+    if (const std::vector<unsigned>* known = clocks_of(fibre.known[reads], fibre.block->group->number))
+        for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], (*known)[i]);
     for (auto& block : fibre.block->group->blocks)
         for (const Fibre& other : block->fibres) {
             unsigned& clock = all[place_of(block->rank, other.thread)];
-            if (fibre.waited) clock = std::max(clock, other.cluster_clock);
+            clock = std::max(clock, cluster_clock(other, fibre));
             if (block.get() != fibre.block) continue;
             if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
             if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
         }
+}
+
+Clocks together(const Clocks& a, const Clocks& b) {
+    auto both = std::make_shared<std::vector<GroupClocks>>();
+    both->reserve(a->size() + b->size());
+    bool less = true, greater = true;  // all of a is in b, and all of b in a
+    for (size_t i = 0, j = 0; i < a->size() || j < b->size();) {
+        if (j == b->size() || (i < a->size() && (*a)[i].group < (*b)[j].group)) {
+            both->push_back((*a)[i++]);
+            less = false;
+        } else if (i == a->size() || (*b)[j].group < (*a)[i].group) {
+            both->push_back((*b)[j++]);
+            greater = false;
+        } else {
+            const GroupClocks &of_a = (*a)[i++], &of_b = (*b)[j++];
+            if (of_a.clocks == of_b.clocks) {
+                both->push_back(of_a);
+                continue;
+            }
+            const std::vector<unsigned>&one = *of_a.clocks, &other = *of_b.clocks;
+            bool below = true, above = true;
+            for (size_t k = 0; k < one.size() && (below || above); ++k) below &= one[k] <= other[k], above &= one[k] >= other[k];
+            less &= below, greater &= above;
+            both->push_back(below ? of_b : of_a);
+            if (below || above) continue;
+            auto most = std::make_shared<std::vector<unsigned>>(one);
+            for (size_t k = 0; k < one.size(); ++k) (*most)[k] = std::max(one[k], other[k]);
+            both->back().clocks = most;
+        }
+    }
+    return less ? b : greater ? a : both;
 }
 
 }  // namespace
@@ -37,28 +88,18 @@ void learn(Clocks& clocks, const Clocks& more) {
         return;
     }
     // The threads of a block mostly learn the same, one after the other.
-    static Clocks olds[2], addeds[2], results[2];
+    static Clocks olds[4], addeds[4], results[4];
     static int turn = 0;
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 4; ++i)
         if (clocks == olds[i] && more == addeds[i]) {
             clocks = results[i];
             return;
         }
-    turn ^= 1;
+    turn = (turn + 1) & 3;
     Clocks &old = olds[turn], &added = addeds[turn], &result = results[turn];
     old = clocks;
     added = more;
-    bool less = true, greater = true;
-    for (size_t i = 0; i < more->size() && (less || greater); ++i) {
-        less &= (*clocks)[i] <= (*more)[i];
-        greater &= (*clocks)[i] >= (*more)[i];
-    }
-    result = less ? more : clocks;
-    if (!less && !greater) {
-        auto both = std::make_shared<std::vector<unsigned>>(*clocks);
-        for (size_t i = 0; i < more->size(); ++i) (*both)[i] = std::max((*both)[i], (*more)[i]);
-        result = both;
-    }
+    result = together(clocks, more);
     clocks = result;
 }
 
@@ -88,8 +129,8 @@ bool before(uint64_t stamp, bool read, const Fibre& now) {
         if (epoch < now.epoch || epoch == EPOCHS - 1) return true;
         if (thread / WARP == now.warp() && now.clocks[read][thread % WARP] >= clock) return true;
     }
-    const size_t place = place_of(rank, thread);
-    if (now.known[read] && (*now.known[read])[place] >= clock) return true;
+    const std::vector<unsigned>* known = clocks_of(now.known[read], here.group->number);
+    if (known && (*known)[place_of(rank, thread)] >= clock) return true;
     // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
     const Fibre& other = here.group->blocks[rank]->fibres[thread];
     unsigned arrival = phase;
@@ -97,8 +138,28 @@ bool before(uint64_t stamp, bool read, const Fibre& now) {
     return arrival < other.arrived && arrival < now.waited;
 }
 
+// The same of global memory, whose stamps name threads of the whole launch: of a group that has ended, too.
+bool before_in_global(uint64_t stamp, bool read, const Fibre& now) {
+    const unsigned group = group_in(stamp), rank = unsigned(stamp >> RANK_AT) & 15, thread = unsigned(stamp >> THREAD_AT) & 1023;
+    const unsigned clock = unsigned(stamp & LAST_CLOCK);
+    if (clock == LAST_CLOCK) return true;
+    const Block& here = *now.block;
+    const std::vector<unsigned>* known = clocks_of(now.known[read], group);
+    if (known && (*known)[place_of(rank, thread)] >= clock) return true;
+    if (group != here.group->number) return false;
+    const Fibre& other = here.group->blocks[rank]->fibres[thread];
+    if (rank == here.rank) {
+        if (thread == now.thread) return true;
+        // All threads of a block pass its barrier together.
+        if (clock <= other.barrier_clock) return true;
+        if (other.warp() == now.warp() && now.clocks[read][other.lane()] >= clock) return true;
+    }
+    return clock <= cluster_clock(other, now);
+}
+
 // The thread has told others of what it did until now, which is told apart from what it does from now on.
 unsigned tick(Fibre& fibre) {
+    settle();
     ++fibre.clocks[1][fibre.lane()];
     return fibre.clocks[0][fibre.lane()]++;
 }
@@ -108,29 +169,39 @@ void fence(Fibre& fibre) {
     for (int reads = 0; reads < 2; ++reads) {
         auto told = no_clocks(fibre);
         add_known(*told, fibre, reads);
-        fibre.fenced[reads] = told;
+        fibre.fenced[reads] = with_own(fibre.known[reads], fibre.block->group->number, told);
     }
     tick(fibre);
 }
 
 void tell_one_another(const std::vector<Fibre*>& fibres, bool reads_alone) {
     for (int reads = reads_alone; reads < 2; ++reads) {
-        auto together = no_clocks(*fibres[0]);
-        for (const Fibre* fibre : fibres) add_known(*together, *fibre, reads);
-        for (Fibre* fibre : fibres) fibre->known[reads] = together;
+        auto own = no_clocks(*fibres[0]);
+        Clocks all;
+        for (const Fibre* fibre : fibres) {
+            add_known(*own, *fibre, reads);
+            learn(all, fibre->known[reads]);
+        }
+        all = with_own(all, fibres[0]->block->group->number, own);
+        for (Fibre* fibre : fibres) fibre->known[reads] = all;
+    }
+    for (int i = 2; i < 4 && !reads_alone; ++i) {
+        Clocks fenced;
+        for (Fibre* fibre : fibres) learn(fenced, fibre->handed_on(i));
+        for (Fibre* fibre : fibres)
+            if (fenced) fibre->handed_on(i) = fenced;
     }
     for (Fibre* fibre : fibres) tick(*fibre);
 }
 
-void flag_written(Fibre& fibre, uintptr_t flag) {
+void flag_written(Fibre& fibre, Flags& flags, uintptr_t flag) {
     if (!fibre.fenced[0]) return;
-    Group::Told& told = fibre.block->group->flags[flag];
+    Told& told = flags[flag];
     ++told.version;
     for (int reads = 0; reads < 2; ++reads) learn(told.known[reads], fibre.fenced[reads]);
 }
 
-void flag_read(Fibre& fibre, uintptr_t flag) {
-    const auto& flags = fibre.block->group->flags;
+void flag_read(Fibre& fibre, const Flags& flags, uintptr_t flag) {
     if (flags.empty()) return;
     const auto found = flags.find(flag);
     if (found == flags.end() || (fibre.flag == flag && fibre.flag_version == found->second.version)) return;

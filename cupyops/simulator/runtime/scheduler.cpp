@@ -94,15 +94,13 @@ void run(Fibre& fibre) {
 void begin_group() {
     const CupyopsLaunch& launch = *machine.launch;
     const unsigned* cluster = launch.module->cluster;
-    const unsigned long long number = machine.next_group++;
-    const unsigned across = launch.grid[0] / cluster[0], down = launch.grid[1] / cluster[1];
-    const unsigned x = unsigned(number % across), y = unsigned(number / across % down), z = unsigned(number / across / down);
     auto group = std::make_unique<Group>();
+    const unsigned long long number = machine.next_group++;
+    group->number = unsigned(number - machine.first_group);
     const unsigned size = cluster[0] * cluster[1] * cluster[2];
     for (unsigned rank = 0; rank < size; ++rank) {
         auto block = std::make_unique<Block>();
-        block->index = {x * cluster[0] + rank % cluster[0], y * cluster[1] + rank / cluster[0] % cluster[1],
-                        z * cluster[2] + rank / cluster[0] / cluster[1]};
+        block->index = block_index(number, rank);
         block->rank = rank;
         block->group = group.get();
         block->fibres.resize(machine.threads);
@@ -111,6 +109,7 @@ void begin_group() {
             fibre.block = block.get();
             fibre.thread = t;
             fibre.index = {t % launch.block[0], t / launch.block[0] % launch.block[1], t / launch.block[0] / launch.block[1]};
+            fibre.name = uint64_t(group->number) << GROUP_AT | uint64_t(rank) << RANK_AT | uint64_t(t) << THREAD_AT;
             fibre.clocks[0][fibre.lane()] = fibre.clocks[1][fibre.lane()] = 1;
         }
         if (launch.checked) block->shadow = take_shadow();
@@ -313,9 +312,20 @@ char* arena() {
     return machine.arena;
 }
 
+CupyopsIndex block_index(unsigned long long group, unsigned rank) {
+    const CupyopsLaunch& launch = *machine.launch;
+    const unsigned* cluster = launch.module->cluster;
+    const unsigned across = launch.grid[0] / cluster[0], down = launch.grid[1] / cluster[1];
+    const unsigned x = unsigned(group % across), y = unsigned(group / across % down), z = unsigned(group / across / down);
+    return {x * cluster[0] + rank % cluster[0], y * cluster[1] + rank / cluster[0] % cluster[1], z * cluster[2] + rank / cluster[0] / cluster[1]};
+}
+
 void uninterrupted(bool on) { protected_now = on; }
 
-void give_way() { cupyops_switch(&machine.current->sp, machine.scheduler_sp); }
+void give_way() {
+    settle();
+    cupyops_switch(&machine.current->sp, machine.scheduler_sp);
+}
 
 void wait_here(Fibre& fibre, State state) {
     fibre.state = state;
@@ -346,14 +356,15 @@ int cupyops_run(const CupyopsLaunch* launch) {
     machine.groups = 1;
     for (int d = 0; d < 3; ++d) machine.groups *= launch->grid[d] / cluster[d];
     const unsigned size = cluster[0] * cluster[1] * cluster[2];
-    machine.next_group = launch->first_block / size;
+    machine.next_group = machine.first_group = launch->first_block / size;
     if (launch->end_block / size < machine.groups) machine.groups = launch->end_block / size;
     machine.threads = launch->block[0] * launch->block[1] * launch->block[2];
     machine.outcome = 0;
-    machine.frozen = false;
+    machine.frozen = machine.held = false;
+    machine.flags.clear();
     set(launch->module->block_dim, {launch->block[0], launch->block[1], launch->block[2]});
     set(launch->module->grid_dim, {launch->grid[0], launch->grid[1], launch->grid[2]});
-    if (launch->checked) find_data_segments(launch->module);
+    if (launch->checked) find_memory(launch->module), forget_global_memory();
 
     runner = pthread_self();
     interrupted = 0;
@@ -386,11 +397,14 @@ int cupyops_run(const CupyopsLaunch* launch) {
             for (Fibre& fibre : block->fibres)
                 if (fibre.state != State::NEW && fibre.state != State::DONE && fibre.stack.low) free_stacks.push_back(fibre.stack);
     machine.active.clear();
+    machine.flags.clear();
+    if (launch->checked) forget_global_memory();
     machine.live = nullptr;
     return machine.outcome;
 }
 
 void cupyops_exit() {
+    settle();
     machine.current->state = State::DONE;
     give_way();
     __builtin_unreachable();
