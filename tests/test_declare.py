@@ -400,3 +400,20 @@ def test_results_that_may_be_none_or_are_no_tensors_are_let_through() -> None:
     with simulate():
         assert maybe(torch.ones(2))[1] is None
         assert nothing(torch.ones(2)) is None
+
+
+@pytest.mark.simulator
+def test_what_is_written_to_may_have_the_negative_bit() -> None:
+    text = """extern "C" __global__ void grow(scalar_t* x /* (n) */, const scalar_t* y /* (n) */, long long n) {
+        const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+        if (i < n) x[i] = acc_t(2) * acc_t(x[i]) + acc_t(y[i]);
+    }"""
+    kernel = Kernel(text, "grow", Threads("n"))
+    op = Operator("cupyops_test::grow(Tensor(a!) x, Tensor y) -> ()", lambda x, y: kernel(x, y, x.numel()))
+    x, y = torch.randn(5, dtype=torch.complex64).conj().imag, torch.randn(5)
+    wanted, version = 2 * x + y, x._version
+    with cupyops.simulate():
+        op(x, y)
+    assert x.is_neg()
+    torch.testing.assert_close(x, wanted)
+    assert x._version > version

@@ -230,11 +230,13 @@ class Operator:
             with simulator.simulate():
                 return self._dispatch(args)
         if any(x.is_neg() for x in tensors):
-            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own. The
-            # dispatcher writes back what is written to.
-            if self._mutated:
-                return self._registered(args)
-            return self._dispatch(tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args))
+            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
+            resolved = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args)
+            results = self._dispatch(resolved)
+            for i, name in self._tensors:
+                if name in self._mutated and resolved[i] is not args[i]:
+                    args[i].copy_(resolved[i])
+            return results
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self._registered(args)
         if grad_enabled() and any(x.requires_grad for x in tensors):
