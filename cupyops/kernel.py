@@ -22,13 +22,14 @@ from typing import Any
 from . import bundle, debug, driver, launches, simulator, toolchain
 from .call import Call, bind, check
 from .compiler import binary_for, target_for
+from .declaration import check_declaration
 from .dtypes import DTYPES, FLOATS, dtype_names
 from .errors import CompileError, LaunchError, MissingDependencyError, expected
 from .fast_lane import deciding, write_fast_lane
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .origin import declaring_file, located
 from .sharing import held_across_fork, once
-from .signature import Signature, check_declaration, only, the_kernel
+from .signature import Signature, only, the_kernel
 from .source import assemble, included, read
 
 __all__ = ["Kernel", "Variant", "all_kernels"]

@@ -14,20 +14,19 @@ behind it; one that may mean two parameters, or none, is refused. Pointers to wh
 ``// (N) or null`` lets a call give None, which is a null pointer in the text.
 """
 
-import keyword
 import re
 import struct
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from .cuda_text import Code, Function, scan
-from .dtypes import DTYPES, INTEGERS
+from .dtypes import DTYPES
 from .errors import nearest
 
-__all__ = ["Parameter", "Signature"]
+__all__ = ["Parameter", "Signature", "code_only", "declarations", "only", "the_kernel"]
 
 _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "char": "int8",
@@ -46,12 +45,6 @@ _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "
 
 _SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
 _BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
-_DTYPE_NAMES = tuple(DTYPES)
-# A macro with parameters is none that a type's name calls.
-_MACRO = re.compile(r"(\w+)(?![\w(])")
-# The words of a typedef end where another begins, so that each is read once.
-_ALIAS = re.compile(r"\busing\s+(?P<using>\w+)\s*=|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);")
-_LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
@@ -153,7 +146,7 @@ class Signature:
             TypeError: a parameter is of a kind that no Python value stands for.
         """
         code = scan(text)
-        first, *others = _declarations(code, kernel)
+        first, *others = declarations(code, kernel)
         parameters = _parameters(kernel, text, code, first)
         for other in others:
             if _parameters(kernel, text, code, other) != parameters:
@@ -244,7 +237,7 @@ def _whole(code: Code, start: int, end: int) -> bool:
     return depth == 0
 
 
-def _declarations(code: Code, kernel: str) -> list[Function]:
+def declarations(code: Code, kernel: str) -> list[Function]:
     """The definitions of a kernel, else the first prototype.
 
     Raises:
@@ -407,108 +400,3 @@ def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:
             f"a comment that is no shape begins with another character than a parenthesis"
         )
     return replace(parameter, shape=terms, nullable=found["nullable"] is not None)
-
-
-def check_declaration(
-    signature: Signature,
-    text: str,
-    sizes: Sequence[str],
-    dtypes: Sequence[str],
-    constants: Mapping[str, int],
-    headers: Mapping[str, str] | None = None,
-) -> None:
-    """Refuses, before any call, a declaration that no call could fit.
-
-    Args:
-        signature: of the kernel.
-        text: that it was read from.
-        sizes: the parameters that the geometry counts by.
-        dtypes: what the caller's arrays may be.
-        constants: macro name to integer.
-        headers: those that the text includes, by name.
-
-    Raises:
-        TypeError: a parameter's type that is not decided by an array, or is decided by the text or a header as well, or cannot
-            be passed by value.
-        ValueError: a size that is no integer parameter.
-    """
-    kernel, bindings = signature.kernel, signature.bindings
-    _check_types(signature, text, headers or {})
-    numbers = [p for p in signature.parameters if not p.pointer]
-    if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
-        raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
-    named = {a.name for a in arrays}
-    for p in signature.parameters:
-        if p.map_of is not None:
-            if p.map_of not in named:
-                raise TypeError(f"{kernel}: `{p.name}` is the map of an array `{p.map_of}`, and there is none")
-            continue
-        if p.type == "TensorMap":
-            raise TypeError(
-                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and call it after its array: x_map for x"
-            )
-        if p.type == "acc_t" and "scalar_t" not in bindings:
-            raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")
-        if p.type not in DTYPES and p.type != "acc_t" and p.type not in bindings:
-            raise TypeError(
-                f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value"
-            )
-        if p.length is not None and not p.length.isdigit() and p.length not in constants:
-            raise TypeError(
-                f"{kernel}: the length of `{p.name}`, {p.length}, must be a number or one of the kernel's constants"
-            )
-    for p in numbers:
-        for dtype in (p.type,) if p.type in DTYPES else dtypes if p.type in bindings else ():
-            if DTYPES[dtype].code is None:
-                raise TypeError(
-                    f"{kernel}: `{p.name}` is a {dtype} by value, which cannot be passed; declare it acc_t or float"
-                )
-    integers = {p.name for p in numbers if p.type in INTEGERS and p.length is None}
-    counted = {t for p in signature.parameters for t in p.shape or () if not t.isdigit()}
-    for size in (*sizes, *sorted(counted - constants.keys())):
-        if size in sizes and (keyword.iskeyword(size) or size in ("min", "unit")):
-            raise ValueError(
-                f"{kernel}: `{size}` counts threads, and has a name that expressions of Python use; call it `{size}_`"
-            )
-        if size not in integers:
-            raise ValueError(
-                f"{kernel}: `{size}` counts threads or elements, but is no integer parameter{nearest(size, integers)}"
-            )
-
-
-def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) -> None:
-    """Refuses a type of the declaration to which the text, or a header of it, gives a meaning of its own: the arrays would be
-    read as another type than they are."""
-    kernel = signature.kernel
-    scope = _declarations(scan(text), kernel)[0].scope
-    types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES)]
-    for where, source in (("the text", text), *((f"the header {name}", header) for name, header in headers.items())):
-        macros, aliases = _defined(source)
-        for name in dict.fromkeys(types):
-            if name in macros:
-                what = f"defines {name!r} as a macro"
-            elif any(of == scope[: len(of)] for of in aliases.get(name, ())):
-                what = f"declares {name!r} by typedef or using"
-            else:
-                continue
-            raise TypeError(
-                f"{kernel}: {where} {what}; the arrays of a call decide what it is, so leave it undefined, or declare the "
-                f"parameters with the C type itself"
-            )
-
-
-@lru_cache(64)
-def _defined(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[str, ...]]]]:
-    """Names that a text defines as macros, and those that it declares as types outside functions and classes, each with the
-    namespaces around."""
-    code = scan(text)
-    macros = (_MACRO.match(d.rest) for d in code.directives if d.name == "define")
-    aliases: dict[str, list[tuple[str, ...]]] = {}
-    for match in _ALIAS.finditer(code.bare):
-        scope = code.scope(match.start())
-        if scope is None:
-            continue
-        names = [match["using"]] if match["using"] else _LAST_WORD.findall(match["typedef"])
-        for name in names:
-            aliases.setdefault(name, []).append(scope)
-    return frozenset(m[1] for m in macros if m), aliases

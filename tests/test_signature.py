@@ -7,8 +7,9 @@ from contextlib import suppress
 import pytest
 
 from cupyops import Kernel, Threads
+from cupyops.declaration import check_declaration
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.signature import Parameter, Signature, check_declaration, code_only, only, the_kernel
+from cupyops.signature import Parameter, Signature, code_only, only, the_kernel
 from cupyops.source import assemble
 
 
