@@ -18,7 +18,7 @@ from .sharing import Setting
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
-    from .kernel import Variant
+    from .variant import Variant
 
 __all__ = ["debug_mode", "enabled", "set_debug"]
 

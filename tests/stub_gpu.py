@@ -13,8 +13,8 @@ from cupyops import GridStride, Kernel, arrays, debug, driver
 from cupyops.arrays import Info
 from cupyops.fast_lane import TensorLane
 from cupyops.geometry import Geometry, Grid, Target
-from cupyops.kernel import Variant
 from cupyops.sharing import Setting
+from cupyops.variant import Variant
 
 TARGET = Target(itemsize=4, multiprocessors=132)
 

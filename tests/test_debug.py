@@ -10,7 +10,7 @@ import pytest
 from cupyops import Kernel, LaunchError, Threads, debug, debug_mode, driver, set_debug
 from cupyops.arrays import Info
 from cupyops.geometry import Target
-from cupyops.kernel import Variant
+from cupyops.variant import Variant
 
 # A tuple before the output: in memory it is two values.
 TEXT = """extern "C" __global__ void fill(

@@ -13,8 +13,8 @@ import kernels_cu
 from cupyops import Elementwise, GridStride, LaunchError, Rows, Threads, driver
 from cupyops.fast_lane import TensorLane, deciding, fast_lane_source, write_fast_lane
 from cupyops.geometry import Geometry, Target
-from cupyops.kernel import Variant
 from cupyops.signature import Signature
+from cupyops.variant import Variant
 
 TEXT = """
 extern "C" __global__ void many(

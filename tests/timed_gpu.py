@@ -17,8 +17,8 @@ from cupyops import Kernel, LaunchError, Threads, Tuned, arrays, driver, tuning
 from cupyops.arrays import Info
 from cupyops.fast_lane import TensorLane
 from cupyops.geometry import Target
-from cupyops.kernel import Variant
 from cupyops.sharing import Setting
+from cupyops.variant import Variant
 
 TEXT = """
 extern "C" __global__ void axpy(
