@@ -22,7 +22,7 @@ __all__ = ["TensorLane", "deciding", "write_fast_lane"]
 # Names that the written function uses itself.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
-    + ("errors", "checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
+    + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
     + ("written",)
 )
 
@@ -72,7 +72,7 @@ def fast_lane_source(
         try:
             device = x.get_device()
             variant = variants.get((device, x.dtype))
-            if (
+            if not (
                 variant is None
                 or type(x) not in plain
                 or current_device() != device
@@ -80,23 +80,23 @@ def fast_lane_source(
                 or x.numel() != n
                 or x.is_neg()
             ):
-                return checked(x, n)
-            unit = variant.unit
-            gx, gy, gz = -(-n // 256), 1, 1
-            if not gx:
+                unit = variant.unit
+                gx, gy, gz = -(-n // 256), 1, 1
+                if not gx:
+                    return None
+                try:
+                    buffer = variant.buffers.pop()
+                except IndexError:
+                    buffer = variant.new_buffer()
+                variant.pack_into(buffer[0], 0, x.data_ptr(), n)
+                launch_kernel(
+                    variant.function, gx, gy, gz, 256, 1, 1, variant.shared,
+                    stream(device), buffer[1], 0)
+                variant.buffers.append(buffer)
                 return None
-            try:
-                buffer = variant.buffers.pop()
-            except IndexError:
-                buffer = variant.new_buffer()
-            variant.pack_into(buffer[0], 0, x.data_ptr(), n)
-        except errors:
-            return checked(x, n)
-        try:
-            launch_kernel(variant.function, gx, gy, gz, 256, 1, 1, variant.shared, stream(device), buffer[1], 0)
         except Exception:
-            return checked(x, n)
-        variant.buffers.append(buffer)
+            pass
+        return checked(x, n)
     """
     taken = set(_OWN_WORDS)
     names = {name: _free(name, taken) for name in signature.names}
@@ -154,31 +154,30 @@ def fast_lane_source(
             "    try:",
             f"        device = {lead}.get_device()",
             f"        variant = variants.get((device, {', '.join(dtypes)}))",
-            "        if (",
+            "        if not (",
             "                variant is None",
             *(f"                or {c}" for c in conditions),
             "        ):",
-            f"            return checked({arguments})",
-            "        unit = variant.unit",
-            f"        gx, gy, gz = {', '.join(blocks)}",
-            f"        if {' or '.join(planned) or 'False'}:",
+            "            unit = variant.unit",
+            f"            gx, gy, gz = {', '.join(blocks)}",
+            f"            if {' or '.join(planned) or 'False'}:",
+            "                return None",
+            *(f"            {line}" for line in unpacking),
+            "            try:",
+            "                buffer = variant.buffers.pop()",
+            "            except IndexError:",
+            "                buffer = variant.new_buffer()",
+            f"            variant.pack_into(buffer[0], 0, {', '.join(values)})",
+            "            launch_kernel(",
+            f"                variant.function, gx, gy, gz, {', '.join(map(str, geometry.threads))}, variant.shared,",
+            "                stream(device), buffer[1], 0)",
+            "            variant.buffers.append(buffer)",
+            *(["            written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
+            *(f"            if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
             "            return None",
-            *(f"        {line}" for line in unpacking),
-            "        try:",
-            "            buffer = variant.buffers.pop()",
-            "        except IndexError:",
-            "            buffer = variant.new_buffer()",
-            f"        variant.pack_into(buffer[0], 0, {', '.join(values)})",
-            "    except errors:",
-            f"        return checked({arguments})",
-            "    try:",
-            f"        launch_kernel(variant.function, gx, gy, gz, {', '.join(map(str, geometry.threads))}, variant.shared, "
-            "stream(device), buffer[1], 0)",
-            "    except Exception:",
-            f"        return checked({arguments})",
-            "    variant.buffers.append(buffer)",
-            *(["    written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
-            *(f"    if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
+            "    except Exception:",  # of a wrong argument, or of the driver: the checked lane says it better
+            "        pass",
+            f"    return checked({arguments})",
         ]
     )
 
@@ -233,8 +232,6 @@ def write_fast_lane(
             "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
-            # What a wrong argument raises on the way: the checked lane says it better.
-            "errors": (AttributeError, TypeError, ValueError, OverflowError, driver.struct.error, RuntimeError),
         }
         text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
         exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)

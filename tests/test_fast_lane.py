@@ -378,3 +378,19 @@ def test_threads_share_no_buffer(gpu: Gpu) -> None:
     assert calls == sorted((n, i, float(n), 5) for n in range(8) for i in range(40))
     buffers = lane.variants[0].buffers
     assert 1 <= len(buffers) == len({b.addresses for b in buffers}) <= 8
+
+
+def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
+    """What the checked lane raises used to be caught by the fast one, which then asked the checked lane again."""
+    asked: list[int] = []
+
+    def checked(*args: object) -> None:
+        asked.append(1)
+        raise ValueError("refused")
+
+    signature = Signature.parse(TEXT, "scale")
+    launch, _, _ = write_fast_lane(signature, GridStride("n"), {}, gpu.lane(), checked)
+    with pytest.raises(ValueError, match="refused") as caught:
+        launch(Array(5), Array(5), 1.0, 5)
+    assert asked == [1]
+    assert caught.value.__context__ is None
