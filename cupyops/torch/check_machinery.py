@@ -192,8 +192,9 @@ def differentiable(subject: Subject) -> str:
             )
         for k, (one, other) in enumerate(zip(plainly, through, strict=True)):
             if one != other:
+                name = subject.op.op._schema.returns[k].name
                 raise Fault(
-                    f"output {k} takes {'a' if one else 'no'} gradient where the operator is called plainly, and "
+                    f"output {k}{f', `{name}`,' if name else ''} takes {'a' if one else 'no'} gradient where the operator is called plainly, and "
                     f"{'one' if other else 'none'} through torch.ops"
                 )
     return f"{len(subject.samples)} samples"
