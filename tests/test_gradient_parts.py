@@ -358,3 +358,32 @@ def test_a_program_that_reads_its_result_has_all_derivatives() -> None:
         found = torch.autograd.functional.hessian(lambda x: softmax(x).sin().sum(), x)
     wanted = torch.autograd.functional.hessian(lambda x: F.softmax(x, -1).sin().sum(), x)
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
+def test_a_result_of_whole_numbers_stands_in_no_derivatives_way(simulated: bool) -> None:
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        largest = x.max(-1)
+        return largest.values * x.sum(-1), largest.indices
+
+    op = Operator("cupyops_test::largest(Tensor x) -> (Tensor y, Tensor i)", both, reference=both)
+    x = torch.randn(2, 3, dtype=torch.float64)
+    with cupyops.simulate(simulated):
+        for road in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+            found, wanted = (road(lambda x, f=f: f(x)[0])(x) for f in (op, both))
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.simulator
+def test_programs_without_a_reference_have_forward_mode_by_their_expressions() -> None:
+    swish = elementwise(
+        "y = x / (1 + exp(-x))", backward="s = 1 / (1 + exp(-x)); grad_x = grad_y * s * (1 + x * (1 - s))"
+    )
+    softmax = row_reduce(
+        "m = max(x); e = exp(x - m); y = e / sum(e)", backward="grad_x = y * (grad_y - sum(grad_y * y))"
+    )
+    x = torch.randn(2, 3, dtype=torch.float64)
+    for ours, theirs in ((swish, F.silu), (softmax, lambda x: F.softmax(x, -1))):
+        found, wanted = (torch.func.hessian(lambda x, f=f: f(x).sin().sum())(x) for f in (ours, theirs))
+        torch.testing.assert_close(found, wanted)

@@ -116,6 +116,8 @@ def elementwise(
         elementwise=True,
         **options,
     )
+    if made.reference is None:
+        made._with_derivatives = elementwise_reference(forward, promoted)
     made.text = "\n".join(texts)
     return made
 

@@ -158,6 +158,8 @@ class Operator:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not fixed else _detaching(plain, fixed)
+        # What makes tangents; programs without a reference have it of their expressions.
+        self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
         self._apply = (
             self._refuse
@@ -244,14 +246,14 @@ class Operator:
         return self._held(*args)
 
     def _with_tangents(self, args: tuple[Any, ...]) -> Any:
-        """The results with their tangents, by the reference, whose operations PyTorch knows the derivatives of; None where no
+        """The results with their tangents, by operations that PyTorch knows the derivatives of, the reference's; None where no
         tensor has a tangent.
 
         Raises:
             RuntimeError: a tensor has a tangent, and the operator no reference.
         """
-        if self._plain is not None and not self._mutated:
-            return self._plain(*args)
+        if self._with_derivatives is not None and not self._mutated:
+            return self._with_derivatives(*args)
         if has_tangent(args):
             raise RuntimeError(f"{self.name} has no forward-mode derivative: give it a reference")
         return None

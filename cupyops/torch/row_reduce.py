@@ -121,6 +121,9 @@ def row_reduce(
         wrt=wrt,
         **options,
     )
+    if operator.reference is None:
+        of_results = [kinds[y] for y in results]
+        operator._with_derivatives = row_reference(forward, of_results, lambda i, tensors: tensors[0].dtype)
     operator.text = "\n".join(texts)
     return operator
 
