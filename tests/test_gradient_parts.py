@@ -387,3 +387,27 @@ def test_programs_without_a_reference_have_forward_mode_by_their_expressions() -
     for ours, theirs in ((swish, F.silu), (softmax, lambda x: F.softmax(x, -1))):
         found, wanted = (torch.func.hessian(lambda x, f=f: f(x).sin().sum())(x) for f in (ours, theirs))
         torch.testing.assert_close(found, wanted)
+
+
+COMPILED: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Any]]] = {
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.sin(),))[1],
+    "grad": lambda f: torch.func.grad(lambda x: f(x).sin().sum()),
+    "grad of grad": lambda f: torch.func.grad(lambda x: torch.func.grad(lambda x: f(x).sin().sum())(x).sin().sum()),
+    "vmap": torch.func.vmap,
+    "jacrev": torch.func.jacrev,
+    "hessian": lambda f: torch.func.hessian(lambda x: f(x).sin().sum()),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("simulated", [False, True], ids=["reference", "simulator"])
+@pytest.mark.parametrize("road", COMPILED)
+@pytest.mark.parametrize("name", ["gelu", "layer_norm"])
+def test_transforms_within_a_compiled_function(name: str, road: str, simulated: bool) -> None:
+    """A transform was refused there, and a jvp had tangents of zero."""
+    torch.compiler.reset()
+    x = torch.randn(2, 3, dtype=torch.float64)
+    ours, theirs = FUNCTIONS[name]
+    with cupyops.simulate(simulated):
+        found = torch.compile(COMPILED[road](ours), fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, COMPILED[road](theirs)(x))

@@ -219,7 +219,7 @@ class Operator:
         if is_compiling():
             return self._registered(args)
         if transforms_active():
-            return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
+            return self._by_transforms(args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self._registered(args)
         if any(is_batched(x) for x in tensors):
@@ -244,6 +244,11 @@ class Operator:
         if grad_enabled() and any(x.requires_grad for x in tensors):
             return self._apply(*args)
         return self._held(*args)
+
+    def _by_transforms(self, args: tuple[Any, ...]) -> Any:
+        if forward_mode() and (found := self._with_tangents(args)) is not None:
+            return found
+        return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
 
     def _with_tangents(self, args: tuple[Any, ...]) -> Any:
         """The results with their tangents, by operations that PyTorch knows the derivatives of, the reference's; None where no
@@ -367,7 +372,7 @@ def _under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., 
     """What the dispatcher calls while a transform of ``torch.func`` is active."""
 
     def transformed(*args: Any) -> Any:
-        return find()._dispatch(args)
+        return find()._by_transforms(args)
 
     return _completed(transformed, schema)
 
