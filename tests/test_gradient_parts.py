@@ -194,6 +194,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("name", ["gelu", "layer_norm", "linear_gelu"])
 def test_forward_mode_and_batched_gradients(name: str, road: str, simulated: bool) -> None:
+    if road == "pulled in inference mode" and name != "gelu" and not torch.__version__ >= "2.13":
+        pytest.skip("this PyTorch unpacks no saved result of a Function in inference mode")
     x = torch.randn(2, 3, dtype=torch.float64)
     ours, theirs = FUNCTIONS[name]
     wanted = ROADS[road](theirs, x)
