@@ -274,7 +274,7 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
     assert_found(
         failing(faulty.marked_in_the_function_alone(), "reference"),
         "differentiable",
-        "output 1 takes a gradient where the operator is called plainly, and none through torch.ops",
+        "output 1, `z`, takes a gradient where the operator is called plainly, and none through torch.ops",
     )
 
 
