@@ -303,15 +303,15 @@ _WHOLE = frozenset(
 
 
 def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
-    """Refuses functions that CUDA C++ does not have, as far as they are known from elsewhere or come close to those it has,
-    and operators that it has for whole numbers alone. Of what else is no CUDA C++ the compiler tells.
+    """Refuses functions of other languages, functions whose names come close to one of CUDA C++, and the operators ``^`` and ``%``
+    on floating numbers. The compiler refuses what else is no CUDA C++.
 
     Args:
         rows: the program is of rows, which can be reduced.
         whole: names that are whole numbers.
 
     Raises:
-        ValueError: so it is.
+        ValueError: a statement holds one of these.
     """
     for statement in statements:
         words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)

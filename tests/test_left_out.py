@@ -63,6 +63,29 @@ def test_a_number_at_its_default_is_batched(way: str, device: str) -> None:
     torch.testing.assert_close(gradient(x), wanted)
 
 
+@pytest.mark.parametrize("default", ["", "=2.0"])
+def test_a_number_that_the_backward_does_not_ask_for_counts_in_the_derivatives(default: str, device: str) -> None:
+    """They are made of the reference, which was given the number's default."""
+
+    def backward(grad_y: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return grad_y * y / x
+
+    op = Operator(
+        f"derivatives::times(Tensor x, float factor{default}) -> Tensor y",
+        lambda x, factor: x * factor,
+        backward=backward,
+        reference=lambda x, factor: x * factor,
+    )
+    x = _numbers(device)
+    for call in (op, op.op):
+        (grad,) = torch.autograd.grad(call(x, 5.0).square().sum(), x, create_graph=True)
+        torch.testing.assert_close(grad, 50 * x)
+        (second,) = torch.autograd.grad(grad.sum(), x, create_graph=True)
+        torch.testing.assert_close(second, torch.full_like(x, 50))
+        found = torch.func.grad(lambda x, call=call: call(x, 5.0).square().sum())(x.detach())
+        torch.testing.assert_close(found, 50 * x.detach())
+
+
 # A result whose gradient the backward does not take
 
 

@@ -126,7 +126,7 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
     """Refuses options that a written operator does not have.
 
     Raises:
-        TypeError: so it is.
+        TypeError: `options` holds one.
     """
     known = ("reference", "autocast", "onnx", "record", "vmap")
     for name in options:

@@ -123,6 +123,10 @@ class Backward:
         self, schema: Schema, function: Callable[..., Any], wrt: Sequence[str], reference: Callable[..., Any] | None
     ) -> None:
         names = list(inspect.signature(function).parameters)
+        lacking = [x for x in schema.types if x not in names]
+        if reference is not None and lacking and not any(x in schema.tensors for x in lacking):
+            # The reference, of which derivatives are made, takes numbers that the function does not ask for.
+            function, names = _of_the_first(function, len(names)), [*names, *lacking]
         types = [_type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
         arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
@@ -134,8 +138,15 @@ class Backward:
         self.reference = gradient_of(reference, schema, names, wrt)
         self.refusal = "give the operator a reference, or an Operator with a gradient as its backward"
         if reference is not None and self.reference is None:
-            lacking = ", ".join(f"`{x}`" for x in schema.types if x not in names and x not in schema.defaults)
-            self.refusal = f"have the backward take {lacking}, too, which the derivative of the reference is made of"
+            words = ", ".join(f"`{x}`" for x in lacking)
+            self.refusal = f"have the backward take {words}, too, which the derivative of the reference is made of"
+
+
+def _of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def body(*args: Any) -> Any:
+        return function(*args[:count])
+
+    return body
 
 
 def named_for_its_arguments(name: str, signature: str) -> str:
@@ -181,11 +192,11 @@ def gradient_of(
     """A backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward; None where
     it is not given all that the reference needs.
     """
-    if reference is None or not schema.types.keys() - schema.defaults.keys() <= set(names):
+    if reference is None or not schema.types.keys() <= set(names):
         return None
 
     def gradient(*args: Any) -> Any:
-        given = {**schema.defaults, **dict(zip(names, args, strict=True))}
+        given = dict(zip(names, args, strict=True))
         wanted = [x for x in wrt if given[x] is not None and given.get(f"want_{x}", True)]
         taken = [i for i, r in enumerate(schema.results) if f"grad_{r}" in given]
 
