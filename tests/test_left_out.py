@@ -124,3 +124,20 @@ def test_a_transform_sees_no_gradient_of_it_either(device: str) -> None:
     x = _numbers(device).detach()
     found = torch.func.grad(lambda x: sum(y.sum() for y in one_of_two(x)))(x)
     assert found.unique().tolist() == [2.0]
+
+
+@pytest.mark.parametrize("through_library", [False, True])
+def test_a_tensor_that_the_backward_makes_no_gradient_of_gets_none(device: str, through_library: bool) -> None:
+    """On CPU tensors the reference gave it one."""
+    op = Operator(
+        "derivatives::scaled_by(Tensor x, Tensor scale) -> Tensor y",
+        lambda x, scale: x.detach() * scale.detach(),
+        backward=lambda grad_y, scale: grad_y * scale,
+        wrt=["x"],
+        reference=lambda x, scale: x * scale,
+    )
+    call = op.op if through_library else op
+    x, scale = _numbers(device), _numbers(device)
+    grad_x, grad_scale = torch.autograd.grad(call(x, scale).sum(), (x, scale), allow_unused=True)
+    torch.testing.assert_close(grad_x, scale.detach())
+    assert grad_scale is None

@@ -124,7 +124,8 @@ class Operator:
         self.schema = schema
         self.reference = reference
         plain = None if reference is None else without_autocast(reference)
-        fixed: tuple[int, ...] = ()  # results that take no gradient
+        fixed: tuple[int, ...] = ()  # results that take no gradient, and tensors that get none
+        constant: tuple[int, ...] = ()
         self.onnx = onnx
         self.elementwise = elementwise
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
@@ -154,10 +155,11 @@ class Operator:
             arguments = [a.name for a in backward.op._schema.arguments]
             gradient = declared(parsed, arguments, backward.call, wrt)
             fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
+            constant = tuple(i for i, name in self._tensors if name not in wrt)
         else:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
-        self._plain = plain if plain is None or not fixed else _detaching(plain, fixed)
+        self._plain = plain if plain is None or not (fixed or constant) else _detaching(plain, constant, fixed)
         # What makes tangents; programs without a reference have it of their expressions.
         self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
@@ -397,12 +399,12 @@ def _with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
     return careful
 
 
-def _detaching(reference: Callable[..., Any], fixed: Sequence[int]) -> Callable[..., Any]:
-    """The reference, of whose results some take no gradient, as those of the body."""
+def _detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Sequence[int]) -> Callable[..., Any]:
+    """The reference, of which some tensors get no gradient and some results take none, as of the body."""
 
     def plain(*args: Any) -> Any:
-        found = reference(*args)
-        return tuple(y.detach() if i in fixed else y for i, y in enumerate(found))
+        found = reference(*(x.detach() if i in constant and x is not None else x for i, x in enumerate(args)))
+        return tuple(y.detach() if i in fixed else y for i, y in enumerate(found)) if fixed else found
 
     return plain
 
