@@ -75,7 +75,7 @@ class Road:
         run: of a problem, the derivatives by each of its inputs.
         transforms: it goes by torch.func.
         matrix: it makes all second derivatives, a square of them.
-        forward: it takes derivatives in forward mode, which an operator has by its reference.
+        forward: it takes derivatives in forward mode, which an operator has by its reference, or a program by its expressions.
     """
 
     order: int
@@ -375,7 +375,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
                 orders, reason = _orders(own, targets)
             why = why or reason
             for name, (road, function) in roads.items():
-                left_out = (road.matrix and not few) or (road.forward and reference is None)
+                left_out = (road.matrix and not few) or (road.forward and subject.op._with_derivatives is None)
                 if name in faults or road.order not in orders or left_out:
                     continue
                 problem = own if function is None else _problem(subject, args, wanted, function)

@@ -33,8 +33,9 @@ from torch import Tensor
 
 from .. import simulator
 from ..errors import expected
-from .arrays import PLAIN_TENSORS, alive
-from .gradients import Backward, Context, Gradient, Schema, declared, of_reference, refused, without_autocast
+from .arrays import PLAIN_TENSORS, NoStorageError
+from .gradients import Backward, Gradient, Schema, declared, of_reference, refused, without_autocast
+from .implementations import completed, counted, detaching, on_cpu, under_transforms, with_care, without_tangents
 from .results import held_to_schema
 from .vmap_rules import vmap_by_loop, vmap_of_reference
 from .way_in import (
@@ -139,7 +140,7 @@ class Operator:
         if parsed.mutated:
             if backward is not None or isinstance(implementation, type):
                 raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
-            self.body = _counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
+            self.body = counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
             gradient = None
         elif isinstance(implementation, type):
             function: Any = implementation
@@ -159,7 +160,7 @@ class Operator:
         else:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
-        self._plain = plain if plain is None or not (fixed or constant) else _detaching(plain, constant, fixed)
+        self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # What makes tangents; programs without a reference have it of their expressions.
         self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
@@ -177,7 +178,7 @@ class Operator:
             if elementwise:
                 vmap = self._vmap
             else:
-                whole = None if plain is None else _completed(plain, parsed)
+                whole = None if plain is None else completed(plain, parsed)
                 vmap = (
                     vmap_by_loop(partial(_DECLARED.get, self.qualified_name))
                     if whole is None
@@ -224,10 +225,6 @@ class Operator:
             return self._by_transforms(args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
             return self._registered(args)
-        if any(is_batched(x) for x in tensors):
-            return self._registered(args)  # autograd's own vectorised gradients, which take a call for each
-        if any(alive(x) is not x for x in tensors):
-            return self._dispatch(tuple(alive(x) if isinstance(x, Tensor) else x for x in args))
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
             if self._plain is not None:
                 return self._plain(*args)
@@ -243,9 +240,14 @@ class Operator:
             return results
         if not all(x.is_cuda or x.is_cpu for x in tensors):
             return self._registered(args)
-        if grad_enabled() and any(x.requires_grad for x in tensors):
-            return self._apply(*args)
-        return self._held(*args)
+        try:
+            if grad_enabled() and any(x.requires_grad for x in tensors):
+                return self._apply(*args)
+            return self._held(*args)
+        except NoStorageError:
+            if not any(is_batched(x) for x in tensors):
+                raise
+        return self._registered(args)  # gradients that autograd batches by itself: the dispatcher calls it for each
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
@@ -303,14 +305,14 @@ class Operator:
     def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
-        body = _completed(self._held, schema)
-        on_cpu = _completed(_on_cpu(self._held, self._plain), schema)
-        library.impl(self.name, _without_tangents(self.name, body), "CUDA")
-        library.impl(self.name, _without_tangents(self.name, on_cpu), "CPU")
+        body = completed(self._held, schema)
+        either = completed(on_cpu(self._held, self._plain), schema)
+        library.impl(self.name, without_tangents(self.name, body), "CUDA")
+        library.impl(self.name, without_tangents(self.name, either), "CPU")
         if not self._mutated:
             # Transforms know no operators of torch.library: they find what this object does under them.
             library.impl(
-                self.name, _under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
+                self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
         torch.library.register_fake(name, body, lib=library)
         if gradient is not None:
@@ -320,19 +322,19 @@ class Operator:
                 ctx.set_materialize_grads(False)
                 setup_context(ctx, inputs, output)
 
-            backward = _with_care(backward, len(schema.types))
+            backward = with_care(backward, len(schema.types))
             torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
         if vmap is not None:
             torch.library.register_vmap(name, vmap, lib=library)
 
     def _transformed_function(self, setup_context: Any, backward: Any, vmap: Any) -> Any:
-        """The Function in the form that ``torch.func`` asks for; operators of ``torch.library`` do not take part in its
-        ``grad``."""
+        """The Function in the form that ``torch.func`` asks for. A transform finds it by an Operator's call, and by
+        :func:`under_transforms` where an operator of ``torch.library`` is called."""
 
         def forward(*args: Any) -> Any:
             return self._registered(args)
 
-        backward = _with_care(backward, len(self.op._schema.arguments))
+        backward = with_care(backward, len(self.op._schema.arguments))
         members = {"forward": forward, "setup_context": setup_context, "backward": backward, "vmap": vmap}
         static = {name: staticmethod(member) for name, member in members.items()}
         return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
@@ -354,85 +356,6 @@ class Operator:
         # A gradient that nobody wants has no elements, and no batch.
         size = info.batch_size
         return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
-
-
-def _on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What an operator is for CPU tensors. It does not know the operator, which would live as long as its library."""
-
-    def either(*args: Any) -> Any:
-        if simulator.enabled():
-            return body(*args)
-        if reference is not None:
-            return reference(*args)
-        with simulator.simulate():
-            return body(*args)
-
-    return either
-
-
-def _under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., Any]:
-    """What the dispatcher calls while a transform of ``torch.func`` is active."""
-
-    def transformed(*args: Any) -> Any:
-        return find()._by_transforms(args)
-
-    return _completed(transformed, schema)
-
-
-def _without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """What the dispatcher calls, where tangents would be lost: it refuses them."""
-
-    def checked(*args: Any) -> Any:
-        if forward_mode() and has_tangent(args):
-            raise RuntimeError(f"torch.ops has no forward-mode derivative of {name}: call the operator itself")
-        return implementation(*args)
-
-    return checked
-
-
-def _with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """The backward of a Function of so many arguments, given a :class:`Context`."""
-
-    def careful(ctx: Any, *grads: Any) -> Any:
-        return backward(Context(ctx, count), *grads)
-
-    return careful
-
-
-def _detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Sequence[int]) -> Callable[..., Any]:
-    """The reference, of which some tensors get no gradient and some results take none, as of the body."""
-
-    def plain(*args: Any) -> Any:
-        found = reference(*(x.detach() if i in constant and x is not None else x for i, x in enumerate(args)))
-        return tuple(y.detach() if i in fixed else y for i, y in enumerate(found)) if fixed else found
-
-    return plain
-
-
-def _completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """The function of all arguments, where the dispatcher leaves out those that have their default."""
-    if not schema.defaults:
-        return function
-    rest = [schema.defaults.get(name) for name in schema.types]
-
-    def complete(*args: Any) -> Any:
-        return function(*args, *rest[len(args) :])
-
-    return complete
-
-
-def _counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
-    """The body of an operator that writes to arguments, which counts their versions up: autograd then knows that what it
-    has saved of them is no more."""
-
-    def counting(*args: Any) -> Any:
-        results = body(*args)
-        for i in mutated:
-            if args[i] is not None and not args[i].is_inference():
-                torch.autograd.graph.increment_version(args[i])
-        return results
-
-    return counting
 
 
 def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
