@@ -238,9 +238,8 @@ def pullback(
 ) -> Sequence[Tensor | None]:
     """The vector-Jacobian product of a function in plain PyTorch, itself differentiable where gradients are recorded.
 
-    It is the partial derivative by each primal: one primal may be computed from another, and a cotangent from either, in
-    a graph that is differentiated later. So the function sees variables of its own, which lead to the primals, and
-    the derivative stops at these.
+    The derivative by a primal is a partial one, although one primal, or a cotangent, may have been computed from another
+    primal. So the function is evaluated on views of the primals, and differentiated by these views.
 
     Returns:
         A gradient for each primal; None where no result depends on it.
@@ -265,11 +264,11 @@ def pullback(
 
 
 class Context:
-    """``ctx`` as a backward wants it, on the roads that need more care than plain autograd.
+    """``ctx`` of a Function that a transform or the dispatcher calls.
 
-    A pullback of ``torch.func.vjp`` may be called when its transform has ended: what was saved are wrappers then, which
-    hold no memory, and whose values lie within. And the dispatcher leaves arguments that have their default out of
-    ``needs_input_grad``.
+    ``saved_tensors``: a pullback of ``torch.func.vjp`` may be called after its transform has ended. The saved tensors are
+    dead wrappers then, without memory; the tensors within them are given. ``needs_input_grad``: the dispatcher leaves out
+    arguments that equal their default; they are filled with False.
 
     Args:
         ctx: of the Function.

@@ -40,7 +40,7 @@ def under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., A
 
 
 def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """What the dispatcher calls, where tangents would be lost: it refuses them."""
+    """The implementation, which refuses tensors with tangents: below autograd it would drop them."""
 
     def checked(*args: Any) -> Any:
         if forward_mode() and has_tangent(args):

@@ -1,7 +1,8 @@
-"""A program in plain PyTorch: what the derivatives of a program's backward are made of, where the backward is not given
-all that the forward's own reference needs.
+"""A program in plain PyTorch. PyTorch differentiates it where a backward does not take all inputs of the forward's reference,
+and in forward mode where there is no reference.
 
-It is read from the program's expressions, which are CUDA C++. What has no counterpart here has no reference.
+The expressions are CUDA C++, and are parsed here. A program with an expression that PyTorch has no counterpart of has no such
+function.
 """
 
 import math
@@ -42,7 +43,7 @@ _FUNCTIONS: Mapping[int, Mapping[str, Callable[..., Any]]] = {
 
 
 class _NoCounterpart(Exception):
-    """Something that PyTorch is not told here."""
+    """An expression has no counterpart in PyTorch."""
 
 
 @dataclass
@@ -168,7 +169,7 @@ class _Expression:
 
 
 def _number(place: _Place, value: Any) -> Any:
-    """A value to reckon with: truth is 0 or 1."""
+    """The value as a number: a comparison counts as 0 or 1."""
     if isinstance(value, Tensor) and value.dtype == torch.bool:
         return place.tensor(value)
     return int(value) if isinstance(value, bool) else value
