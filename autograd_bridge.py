@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops import toolchain
-from cupyops.add2 import forward as add2_body
-from cupyops.torch import Operator, onnx_translations, references
-from cupyops.torch.gelu import GELU, gelu, gelu_backward
-from cupyops.torch.layer_norm import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
-from cupyops.torch.linear import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
-from cupyops.torch.lltm import LLTM, LLTMCell, LLTMLayers, lltm, lltm_cell
+from cupyops.compile import toolchain
+from cupyops.ops.add2 import forward as add2_body
+from cupyops.torch import Operator
+from cupyops.torch.ops import onnx_translations, references
+from cupyops.torch.ops.gelu import GELU, gelu, gelu_backward
+from cupyops.torch.ops.layer_norm import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
+from cupyops.torch.ops.linear import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
+from cupyops.torch.ops.lltm import LLTM, LLTMCell, LLTMLayers, lltm, lltm_cell
 
 __all__ = [
     "GELU",

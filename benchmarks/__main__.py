@@ -151,7 +151,7 @@ def _misuse(options: argparse.Namespace) -> str:
 
 def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
-    from cupyops.torch.timing import copy_bandwidth
+    from cupyops.torch.bench.timing import copy_bandwidth
 
     from .merging import merged
 

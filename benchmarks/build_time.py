@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cupyops.torch.timing import spread
+from cupyops.torch.bench.timing import spread
 
 from .measure import Findings
 from .peers import BuildFailed, Unavailable
@@ -142,7 +142,7 @@ def _build_in_this_process(name: str, arguments: Sequence[str]) -> list[tuple[st
     torch.cuda.synchronize()
     if name == "ours":
         import autograd_bridge
-        from cupyops import toolchain
+        from cupyops.compile import toolchain
 
         toolchain.cupy()
         return [

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
 from cupyops.errors import MissingDependencyError
-from cupyops.lltm import step, step_backward
-from cupyops.torch.timing import GraphTimer, copy_bandwidth, gigabytes_per_second, interleave, spread
+from cupyops.ops.lltm.cell import step, step_backward
+from cupyops.torch.bench.timing import GraphTimer, copy_bandwidth, gigabytes_per_second, interleave, spread
 from examples.lltm_benchmark import Step, Timing, cell_step, graph_step, inputs_for, measure
 
 from . import lltm_report

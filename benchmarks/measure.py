@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.torch.timing import (
+from cupyops.torch.bench.timing import (
     EventTimer,
     GraphTimer,
     HostTimer,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cupyops.torch.roofline import METADATA, STYLE
+from cupyops.torch.bench.roofline import METADATA, STYLE
 
 from .cases import PRODUCTS, ROWWISE
 from .peers import IMPLEMENTATIONS, LABELS

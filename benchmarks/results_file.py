@@ -43,7 +43,7 @@ class ResultsError(ValueError):
 
 def environment() -> dict[str, Any]:
     """The machine and the versions that decide the numbers."""
-    from cupyops import toolchain
+    from cupyops.compile import toolchain
 
     properties = torch.cuda.get_device_properties(0)
     return {

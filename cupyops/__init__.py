@@ -4,22 +4,23 @@ This package works on CuPy's arrays and on whatever exports DLPack; it never imp
 are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA context, no folder, no compilation.
 """
 
+from cupyops.compile.bundle import load_bundle
+from cupyops.launch.debug import debug_mode, set_debug
+from cupyops.launch.geometry import Elementwise, GridStride, Rows, Threads
+from cupyops.launch.kernel import Kernel
+from cupyops.launch.warmup import warmup
+from cupyops.ops.add2 import add2
+from cupyops.ops.gelu import gelu, gelu_backward
+from cupyops.ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward
+from cupyops.ops.linear.body import linear, linear_backward
+from cupyops.ops.linear.fused_gelu import linear_gelu, linear_gelu_backward
+from cupyops.ops.lltm.cell import lltm_cell, lltm_cell_backward
+from cupyops.ops.lltm.sequence import lltm_sequence, lltm_sequence_backward
+from cupyops.tuning.tuned import Tuned
+
 from . import interrupts  # noqa: F401 - before all that takes time
-from .add2 import add2
-from .bundle import load_bundle
-from .debug import debug_mode, set_debug
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
-from .gelu import gelu, gelu_backward
-from .geometry import Elementwise, GridStride, Rows, Threads
-from .kernel import Kernel
-from .layer_norm import add_layer_norm, layer_norm, layer_norm_backward
-from .linear import linear, linear_backward
-from .linear_gelu import linear_gelu, linear_gelu_backward
-from .lltm import lltm_cell, lltm_cell_backward
-from .lltm_sequence import lltm_sequence, lltm_sequence_backward
 from .simulator import simulate
-from .tuned import Tuned
-from .warmup import warmup
 
 __all__ = [
     "CompileError",

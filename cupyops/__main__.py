@@ -7,7 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import __version__, bundle_command, compile_command, doctor, new_command
+from cupyops import __version__
+from cupyops.commands import bundle as bundle_command
+from cupyops.commands import compile as compile_command
+from cupyops.commands import doctor
+from cupyops.commands import new as new_command
+
 from .errors import MissingDependencyError
 
 __all__ = ["COMMANDS", "main"]

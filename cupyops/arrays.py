@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
-from . import simulator, toolchain
+from cupyops.compile import toolchain
+
+from . import simulator
 from .errors import MissingDependencyError, expected
 from .installing import pip_install
 
@@ -280,7 +282,7 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
 def on_any_arrays(*names: str) -> Callable[[Function], Function]:
     """Decorator of a function of CuPy arrays, which may then be any that :func:`as_cupy` takes.
 
-    It writes the conversions out for the function's parameters, as :mod:`cupyops.fast_lane` writes launches: to bind them by
+    It writes the conversions out for the function's parameters, as :mod:`cupyops.launch.generated` writes launches: to bind them by
     name at each call would take longer than a launch.
 
     Args:

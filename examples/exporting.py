@@ -8,7 +8,7 @@ from torch import nn
 
 from cupyops.errors import ExportError
 from cupyops.torch import export_onnx
-from cupyops.torch.onnx import require_onnx
+from cupyops.torch.onnx.export import require_onnx
 from examples.console import UserError
 from examples.datasets import ImageSet
 from examples.files import naming

@@ -66,7 +66,7 @@ def evaluate(model: nn.Linear, echo: Callable[[str], object] = print) -> bool:
 def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[[str], object] = print) -> bool:
     """Write the model as ONNX, with a free batch dimension, and print y(3, 2) from PyTorch and from the file; return
     whether they agree."""
-    from cupyops.torch.onnx import export_onnx
+    from cupyops.torch.onnx.export import export_onnx
 
     point = torch.tensor([POINT], dtype=torch.float64)
     with naming(path):

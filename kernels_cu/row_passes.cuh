@@ -1,4 +1,4 @@
-// Passes over rows, for kernels that are sums and maxima over a row and then its elements: what cupyops/row_text.py writes
+// Passes over rows, for kernels that are sums and maxima over a row and then its elements: what cupyops/programs/rows.py writes
 // programs of. A group of ROW_THREADS threads holds a row in registers; where it is too long for that (STREAM), every
 // pass loads it again. Groups may take several rows in turn.
 #pragma once

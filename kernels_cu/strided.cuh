@@ -1,5 +1,5 @@
 // Operands of different layouts, broadcast to one shape: where an element of the result has its operands, and operands by
-// accesses as wide as their layout allows. Sizes, dividers and strides come from cupyops/broadcasting.py.
+// accesses as wide as their layout allows. Sizes, dividers and strides come from cupyops/tiling/broadcasting.py.
 #pragma once
 
 #include "lanes.cuh"

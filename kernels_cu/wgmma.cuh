@@ -6,7 +6,7 @@
 #include "scalar.cuh"
 
 // What the copying hardware knows of a matrix: address, shape, dtype, the box that it moves at a time, and the swizzle. The
-// driver writes it (cupyops/tensor_map.py), which alone knows what the words mean; for the simulator they are plain numbers.
+// driver writes it (cupyops/launch/tensor_map.py), which alone knows what the words mean; for the simulator they are plain numbers.
 struct alignas(64) TensorMap {
     unsigned long long word[16];
 };

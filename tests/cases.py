@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autograd_bridge as bridge
-from cupyops.torch.layer_norm import _layer_norm_inference
+from cupyops.torch.ops.layer_norm import _layer_norm_inference
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

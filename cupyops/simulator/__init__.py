@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import launches
-from ..errors import expected
-from ..sharing import Setting
+from cupyops.errors import expected
+from cupyops.launch import recording as launches
+from cupyops.sharing import Setting
 
 if TYPE_CHECKING:
-    from ..arrays import ArrayLibrary
-    from ..call import Call
-    from ..kernel import Kernel
+    from cupyops.arrays import ArrayLibrary
+    from cupyops.launch.arguments import Call
+    from cupyops.launch.kernel import Kernel
 
 __all__ = ["enabled", "simulate"]
 

@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..cache import default_folder
-from ..errors import CompileError, MissingDependencyError
-from ..sharing import alone, once, own_folder
+from cupyops.compile.cache import default_folder
+from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.sharing import alone, once, own_folder
+
 from . import host
 from .host import Compiler
 

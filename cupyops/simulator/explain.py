@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from .. import toolchain
-from ..compiler import OPTIONS, compile_text, lines_by_file
-from ..errors import CompileError
+from cupyops.compile import toolchain
+from cupyops.compile.compiler import OPTIONS, compile_text, lines_by_file
+from cupyops.errors import CompileError
+
 from . import host
 
 __all__ = ["explain"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from .. import toolchain
-from ..errors import MissingDependencyError
-from ..installing import pip_install
-from ..sharing import once
+from cupyops.compile import toolchain
+from cupyops.errors import MissingDependencyError
+from cupyops.installing import pip_install
+from cupyops.sharing import once
 
 __all__ = ["Compiler", "compiler", "cuda_include", "missing"]
 

@@ -9,9 +9,10 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..arrays import Info
-from ..dtypes import DTYPES
-from ..signature import Signature
+from cupyops.arrays import Info
+from cupyops.dtypes import DTYPES
+from cupyops.launch.signature import Signature
+
 from .abi import Range
 
 __all__ = ["Memory", "Place"]

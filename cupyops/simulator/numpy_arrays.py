@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ..arrays import Info, numpy_dtype
+from cupyops.arrays import Info, numpy_dtype
 
 __all__ = ["NumpyLibrary"]
 

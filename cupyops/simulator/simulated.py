@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import driver
-from ..arrays import Info
-from ..compiler import lines_by_file
-from ..dtypes import DTYPES
-from ..errors import CompileError, LaunchError
-from ..geometry import Grid, Target
-from ..sharing import held_across_fork, once
+from cupyops.arrays import Info
+from cupyops.compile.compiler import lines_by_file
+from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError, LaunchError
+from cupyops.launch import driver
+from cupyops.launch.geometry import Grid, Target
+from cupyops.sharing import held_across_fork, once
+
 from . import build, host
 from .abi import PROGRESS, Fault, Launch, Module
 from .explain import explain
@@ -24,7 +25,7 @@ from .report import Locator, describe
 from .translate import translate
 
 if TYPE_CHECKING:
-    from ..kernel import Kernel
+    from cupyops.launch.kernel import Kernel
 
 __all__ = ["Simulated", "prepare"]
 

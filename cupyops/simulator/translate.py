@@ -8,8 +8,8 @@ as the driver does. Lines keep their numbers.
 import re
 from collections.abc import Iterator
 
-from ..errors import CompileError
-from ..signature import code_only
+from cupyops.errors import CompileError
+from cupyops.launch.signature import code_only
 
 __all__ = ["translate"]
 
@@ -23,7 +23,7 @@ def translate(text: str, kernel: str, what: str) -> str:
     """The C++ of a final text.
 
     Args:
-        text: from :func:`cupyops.source.assemble`.
+        text: from :func:`cupyops.compile.source.assemble`.
         kernel: the function's name.
         what: kernel and dtypes, for messages.
 

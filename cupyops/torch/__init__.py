@@ -1,12 +1,12 @@
 """The only place under cupyops that imports PyTorch: tensors for launches, the mechanism that makes an operator, and the
 export to ONNX."""
 
-from .bench import bench_op
-from .check import CHECKS, CheckFailed, check_op, checks_for
-from .elementwise import elementwise
-from .onnx import ExportReport, export_onnx
-from .operator import Operator, operator
-from .row_reduce import row_reduce
+from cupyops.torch.bench.bench_op import bench_op
+from cupyops.torch.check.check_op import CHECKS, CheckFailed, check_op, checks_for
+from cupyops.torch.core.operator import Operator, operator
+from cupyops.torch.onnx.export import ExportReport, export_onnx
+from cupyops.torch.programs.elementwise import elementwise
+from cupyops.torch.programs.row_reduce import row_reduce
 
 __all__ = [
     "CHECKS",

@@ -1,0 +1,399 @@
+"""``python -m cupyops doctor``: what this installation consists of, and for each fault the line that mends it.
+
+A check is a generator of facts and faults. It takes nothing for granted, and one that breaks becomes a fault itself.
+PyTorch is looked at from outside, since nothing here imports it.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cupyops import __version__
+from cupyops.compile import toolchain
+from cupyops.compile.cache import default_folder
+from cupyops.compile.compiler import OPTIONS, compile_text, supported_architectures, target_for
+from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.installing import pip_install
+
+__all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
+
+MEND = ". Mend it with: "  # what follows in an error whose mend does not depend on what is installed
+COMPILING, LAUNCHING = "compiling", "launching"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Printed as ``name: value``."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong.
+
+    Attributes:
+        what: what it is, and what follows from it.
+        mend: the command or setting that mends it.
+        stops: what cannot be done until then: ``COMPILING`` (and so launching), ``LAUNCHING``, or nothing.
+    """
+
+    what: str
+    mend: str
+    stops: str = ""
+
+
+Finding = Fact | Fault
+
+
+# Checks
+
+
+def check_packages() -> Iterator[Finding]:
+    """Python, this package, and the two that give it NumPy's arrays and NumPy's bfloat16."""
+    yield Fact("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    yield Fact("cupyops", f"{__version__} in {Path(__file__).parent}")
+    yield from required("numpy", "CuPy does not import without it", pip_install("", "numpy"))
+    yield from required("ml_dtypes", "there are no bfloat16 arrays outside torch", pip_install("cuda12", "ml_dtypes"))
+
+
+def check_torch() -> Iterator[Finding]:
+    """PyTorch, and whether it can make CUDA tensors where there are GPUs for them."""
+    torch = toolchain.torch_build()
+    if torch is None:
+        yield Fact("torch", "not installed")
+        yield Fault("torch is not installed: autograd_bridge does not import, cupyops does", pip_install("", "torch"))
+        return
+    version, cuda = torch
+    driver = toolchain.driver_cuda()
+    yield Fact("torch", f"{version}, {f'built for CUDA {dotted(cuda)}' if cuda else 'built without CUDA'}")
+    if cuda is None and toolchain.gpu_count():
+        yield Fault(
+            f"torch {version} is built without CUDA, and there is a GPU: no tensor can be put on it",
+            "pip uninstall -y torch && pip install torch (on Windows as pytorch.org/get-started says)",
+        )
+    if cuda and driver and driver[0] < cuda[0]:
+        yield Fault(
+            f"torch is built for CUDA {dotted(cuda)}, and the driver supports it up to {dotted(driver)}: torch sees no GPU",
+            f"update the NVIDIA driver, or install a torch built for CUDA {driver[0]} (as pytorch.org/get-started says)",
+        )
+
+
+def check_cupy() -> Iterator[Finding]:
+    """CuPy, and that it is there once."""
+    found = toolchain.cupy_distributions()
+    named = ", ".join(f"{name} {version}" for name, version in found.items())
+    try:
+        cupy = toolchain.cupy()
+    except MissingDependencyError as error:
+        yield Fact("cupy", f"{named}, does not import" if named else "not installed")
+        mend = str(error).partition(MEND)[2] or (toolchain.reinstall_line() if found else toolchain.install_line())
+        yield Fault(problem_of(error), mend, COMPILING)
+    else:
+        folder = Path(cupy.__file__ or "").parent
+        yield Fact("cupy", f"{cupy.__version__} ({named or 'from no known distribution'}) in {folder}")
+    if len(found) > 1:
+        what = f"{named} are installed into one folder: which of them a file is from is chance"
+        yield Fault(what, toolchain.reinstall_line())
+
+
+def check_cuda_majors() -> Iterator[Finding]:
+    """Whether PyTorch and CuPy were built for one CUDA. Our kernels run either way, so it is no fault."""
+    torch, cupy = toolchain.torch_build(), toolchain.cupy_cuda()
+    if torch is None or torch[1] is None or cupy is None:
+        return
+    verdict = "the majors agree"
+    if torch[1][0] != cupy[0]:
+        verdict = "the majors differ: kernels run all the same, CuPy's own matrix products may lack their libraries"
+    yield Fact("CUDA of torch, cupy", f"{dotted(torch[1])}, {dotted(cupy)}; {verdict}")
+
+
+def check_nvrtc() -> Iterator[Finding]:
+    """The compiler, the file it was loaded from, and what it compiles for."""
+    try:
+        version = toolchain.nvrtc_version()
+    except MissingDependencyError as error:
+        yield Fact("nvrtc", "not found")
+        if toolchain.cupy_cuda():  # else CuPy is what is missing, and check_cupy has told
+            yield Fault(problem_of(error), toolchain.install_line(), COMPILING)
+        return
+    files = toolchain.loaded_libraries("libnvrtc.so")
+    yield Fact("nvrtc", f"{dotted(version)}, {', '.join(files) or 'from a file that this platform does not tell'}")
+    yield Fact("nvrtc compiles for", ", ".join(f"sm_{a}" for a in supported_architectures()))
+
+
+def check_headers() -> Iterator[Finding]:
+    """CUDA's headers of NVRTC's version."""
+    if not toolchain.has_nvrtc():
+        yield Fact("headers", "not looked for without NVRTC")
+        return
+    try:
+        folder = toolchain.cuda_headers()
+    except MissingDependencyError as error:
+        yield Fact("headers", "not found")
+        yield Fault(problem_of(error), toolchain.install_line())
+    else:
+        version = toolchain.header_version(folder)
+        yield Fact("headers", f"{dotted(version) if version else 'of unknown version'}, {folder}")
+
+
+def check_compiling() -> Iterator[Finding]:
+    """A kernel compiled for real: without CUDA's headers, and with them."""
+    from cupyops.ops.gelu import FORWARD
+
+    if not toolchain.has_nvrtc():
+        yield Fact("compile", "not tried without NVRTC")
+        return
+    kernel, architecture = FORWARD["none"], max(a for a in supported_architectures() if a <= 90)
+    for dtype, stops in (("float32", COMPILING), ("float16", "")):
+        types = {"scalar_t": dtype}
+        what = f"{kernel.describe(types)} for sm_{architecture}"
+        try:
+            binary = compile_text(kernel.final_text(types), kernel.describe(types), f"sm_{architecture}", OPTIONS)
+        except CompileError:
+            yield Fact("compile", f"{what} fails")
+            yield Fault(
+                f"{what} does not compile: files of NVRTC or of CUDA's headers are missing or do not belong together",
+                f"{toolchain.install_line()}; the compiler's words are shown by "
+                f"python -m cupyops compile --arch {architecture} --kernels {kernel.name} --dtypes {dtype}",
+                stops,
+            )
+        except MissingDependencyError:
+            continue  # the headers, of which check_headers has told
+        else:
+            yield Fact("compile", f"{what} in {binary.seconds * 1000:.0f} ms")
+
+
+def check_cache() -> Iterator[Finding]:
+    """The folder that keeps compiled kernels. It is not made here."""
+    folder = default_folder()
+    sizes = [p.stat().st_size for p in folder.glob("*.cubin")]
+    problem = unwritable(folder)
+    state = f"not writable: {problem}" if problem else "writable" if folder.is_dir() else "to be made when first needed"
+    yield Fact("cache", f"{folder} ({state}), {len(sizes)} kernels, {sum(sizes) / 2**20:.1f} MiB")
+    if problem:
+        yield Fault(
+            f"the cache folder {folder} cannot be written ({problem}): every process compiles anew",
+            "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write",
+        )
+
+
+def check_driver() -> Iterator[Finding]:
+    """The driver, as NVML and the CUDA runtime see it."""
+    release, cuda = toolchain.driver_release(), toolchain.driver_cuda()
+    told = [release] if release else []
+    if toolchain.cupy_cuda():
+        told.append(f"supports CUDA up to {dotted(cuda)}" if cuda else "none that CUDA can load")
+    yield Fact("driver", ", ".join(told) or "not known without CuPy")
+
+
+def check_gpus() -> Iterator[Finding]:
+    """The GPUs, and whether this NVRTC compiles for them."""
+    if not toolchain.cupy_cuda():
+        yield Fact("GPUs", "not known without CuPy")
+        return
+    runtime, count = toolchain.cupy().cuda.runtime, toolchain.gpu_count()
+    if not count:
+        yield Fact("GPUs", "none")
+        yield no_gpu()
+    for index in range(count):
+        properties = runtime.getDeviceProperties(index)
+        capability = properties["major"] * 10 + properties["minor"]
+        about = f"{properties['name'].decode()}, sm_{capability}, {properties['totalGlobalMem'] / 2**30:.1f} GiB"
+        if not toolchain.has_nvrtc():
+            yield Fact(f"GPU {index}", about)
+            continue
+        try:
+            target = target_for(capability)
+        except CompileError as error:
+            yield Fact(f"GPU {index}", f"{about}, too old for this NVRTC")
+            what = str(error).partition(". Use the CuPy of an older CUDA")[0]
+            newest = toolchain.nvrtc_version() >= (13, 0)
+            mend = toolchain.reinstall_line(12) if newest else "use a newer GPU: no CUDA 12 compiles for this one"
+            yield Fault(f"GPU {index}: {what}", mend, LAUNCHING if count == 1 else "")
+        else:
+            newer = ", being newer than NVRTC: the driver does the rest" if target.startswith("compute_") else ""
+            yield Fact(f"GPU {index}", f"{about}, compiled for as {target}{newer}")
+
+
+def check_launch() -> Iterator[Finding]:
+    """A kernel launched for real, on CuPy's current GPU, through the cache."""
+    if not (toolchain.has_nvrtc() and toolchain.gpu_count()):
+        yield Fact("launch", f"not tried without {'a GPU' if toolchain.has_nvrtc() else 'NVRTC'}")
+        return
+    try:
+        right = launches_right()
+    except Exception as error:
+        yield Fact("launch", "fails")
+        mend = "mend the other faults first; then see the state of the GPU with `nvidia-smi`"
+        yield Fault(f"a launch of add2 fails: {error}", mend, LAUNCHING)
+        return
+    yield Fact("launch", f"add2 of 1000 float32, {'every one right' if right else 'with wrong results'}")
+    if not right:
+        mend = "CUPYOPS_DEBUG=1 python -m cupyops doctor, and report what it says"
+        yield Fault("a launch of add2 gives wrong results", mend, LAUNCHING)
+
+
+def check_environment() -> Iterator[Finding]:
+    """The variables that decide something here."""
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("CUPYOPS_") or name in ("CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME"):
+            yield Fact(f"environment {name}", repr(value))
+
+
+Check = Callable[[], Iterable[Finding]]
+CHECKS: tuple[Check, ...] = (
+    check_packages,
+    check_torch,
+    check_cupy,
+    check_cuda_majors,
+    check_nvrtc,
+    check_headers,
+    check_compiling,
+    check_cache,
+    check_driver,
+    check_gpus,
+    check_launch,
+    check_environment,
+)
+
+
+# What checks share
+
+
+def required(distribution: str, without: str, mend: str) -> Iterator[Finding]:
+    """A distribution's version, or the fault that it is not installed."""
+    try:
+        yield Fact(distribution, importlib.metadata.version(distribution))
+    except importlib.metadata.PackageNotFoundError:
+        yield Fact(distribution, "not installed")
+        yield Fault(f"{distribution} is not installed: {without}", mend)
+
+
+def problem_of(error: MissingDependencyError) -> str:
+    """What the error tells without the line it ends with: which line fits depends on what is installed already."""
+    return re.split(r"\. (?:Install|Mend) (?:it|them) with: ", str(error), maxsplit=1)[0]
+
+
+def no_gpu() -> Fault:
+    """The fault of a machine on which CUDA sees no GPU, which has several causes."""
+    driver, cupy = toolchain.driver_cuda(), toolchain.cupy_cuda()
+    container = "for a container, start it with --gpus all"
+    if driver is None or cupy is None:
+        return Fault(
+            "no GPU / no driver: no kernel runs here; CPU tensors work, through the operators' references in plain PyTorch",
+            f"on a machine with an NVIDIA GPU install its driver, until `nvidia-smi` lists the GPU; {container}",
+            LAUNCHING,
+        )
+    if driver[0] < cupy[0]:
+        other = f", or {toolchain.reinstall_line(driver[0])}" if driver[0] >= 12 else ""
+        return Fault(
+            f"the driver is too old: it supports CUDA up to {dotted(driver)}, and CuPy is built for CUDA {cupy[0]}",
+            f"update the NVIDIA driver{other}",
+            LAUNCHING,
+        )
+    reason = "the driver counts none"
+    try:
+        toolchain.cupy().cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy's own kind
+        reason = str(error)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and "NoDevice" in reason:
+        what = f"no GPU: CUDA_VISIBLE_DEVICES is {hidden!r}, which names none"
+        return Fault(what, "unset CUDA_VISIBLE_DEVICES", LAUNCHING)
+    return Fault(f"no GPU: {reason}", f"see whether `nvidia-smi` lists one that is well; {container}", LAUNCHING)
+
+
+def launches_right() -> bool:
+    """Whether add2 of a thousand numbers is what it should be. Only copies go through CuPy beside it."""
+    import numpy
+
+    from cupyops.ops.add2 import add2
+
+    numbers = numpy.arange(1000, dtype=numpy.float32)
+    x = toolchain.cupy().asarray(numbers)
+    return bool((add2(x, x, alpha=2).get() == 3 * numbers).all())
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written there, or nothing. In the place of a folder not made yet, the one above is tried."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
+def dotted(version: tuple[int, int]) -> str:
+    """(12, 9) as "12.9"."""
+    return ".".join(map(str, version))
+
+
+# The command
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Adds ``doctor`` to the command line."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say what is installed and what is wrong with it",
+        description="Say what CUDA kernels have to work with here: versions, GPU, driver, compiler, headers, cache; "
+        "compile one, launch one; and for each fault name the line that mends it.",
+        epilog="Exit status: 0 if kernels can be launched here, else 1.",
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command: 0 if a CUDA launch works, else 1."""
+    findings = examine()
+    faults = [f for f in findings if isinstance(f, Fault)]
+    for fact in findings:
+        if isinstance(fact, Fact):
+            print(one_line(f"{fact.name}: {fact.value}"))
+    for fault in faults:
+        print(one_line(f"FAULT {fault.what}"))
+        print(f"  mend: {one_line(fault.mend)}")
+    print(verdict(faults))
+    return int(any(f.stops for f in faults))
+
+
+def examine(checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """What all checks find. A check that breaks is a fault of its own, behind what it had found."""
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            for finding in check():
+                findings.append(finding)  # noqa: PERF402 (what came before the break counts)
+        except Exception as error:
+            what = f"{getattr(check, '__name__', check)} broke: {type(error).__name__}: {error}"
+            findings.append(Fault(what, "report this page, so that the check can be mended"))
+    return findings
+
+
+def verdict(faults: Iterable[Fault]) -> str:
+    """The last line: what works."""
+    stopped = {f.stops for f in faults}
+    if COMPILING in stopped:
+        return "CUDA kernels can be neither compiled nor launched here."
+    if LAUNCHING in stopped:
+        return "Everything but launching works here: CUDA kernels compile, for any architecture that NVRTC knows."
+    return "CUDA kernels compile and run here."
+
+
+def one_line(text: str) -> str:
+    """The text without its line breaks, and without the rules of = that CuPy draws round a message."""
+    return " ".join(word for word in text.split() if word.strip("="))

@@ -1,0 +1,240 @@
+"""The fast lane: one Python function written for each kernel's signature, as :mod:`dataclasses` writes ``__init__``.
+
+A launch costs the driver about 2 microseconds, so a loop over parameters in Python would be most of the call. The
+written function holds the conditions under which a call is right in one unrolled expression, and takes addresses from
+the tensors it has just checked; if any condition fails, or the kernel is not loaded for these dtypes, it hands the call
+to the checked lane, which explains or makes it right.
+"""
+
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import driver
+from .geometry import Geometry
+from .signature import Parameter, Signature
+from .tensor_map import TensorMap
+
+__all__ = ["TensorLane", "deciding", "write_fast_lane"]
+
+# Names that the written function uses itself.
+_OWN_WORDS = frozenset(
+    ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
+    + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
+    + ("written",)
+)
+
+
+@dataclass(frozen=True)
+class TensorLane:
+    """What an array library offers for the fast lane. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
+    ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
+
+    Attributes:
+        plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked lane.
+        current_device: index of this thread's GPU.
+        stream: handle of a GPU's current stream.
+        devices: how many GPUs there are: with one, none needs to be made current.
+        grad_enabled: whether gradients are recorded.
+        written: told which arrays a launch has written into.
+    """
+
+    plain: frozenset[type]
+    current_device: Callable[[], int]
+    stream: Callable[[int], int]
+    devices: Callable[[], int]
+    grad_enabled: Callable[[], bool] = lambda: False
+    written: Callable[[Sequence[Any]], None] = lambda arrays: None
+
+
+def fast_lane_source(
+    signature: Signature,
+    geometry: Geometry,
+    constants: Mapping[str, int],
+    *,
+    one_device: bool = False,
+    vouched: bool = False,
+) -> str:
+    """The function's text.
+
+    Args:
+        signature, geometry, constants: the kernel's.
+        one_device: there is one GPU, so it is the current one.
+        vouched: the caller has looked at shapes and layouts, and allocated the outputs to fit: dtypes and devices of the
+            inputs are looked at, no more. What it allocates, nobody has saved, so that no versions are counted.
+
+    >>> from cupyops.launch.geometry import Threads
+    >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
+    >>> print(fast_lane_source(Signature.parse(text, "k"), Threads("n"), {}))  # doctest: +NORMALIZE_WHITESPACE
+    def launch(x, n):
+        try:
+            device = x.get_device()
+            variant = variants.get((device, x.dtype))
+            if not (
+                variant is None
+                or type(x) not in plain
+                or current_device() != device
+                or not x.is_contiguous()
+                or x.numel() != n
+                or x.is_neg()
+            ):
+                unit = variant.unit
+                gx, gy, gz = -(-n // 256), 1, 1
+                if not gx:
+                    return None
+                try:
+                    buffer = variant.buffers.pop()
+                except IndexError:
+                    buffer = variant.new_buffer()
+                variant.pack_into(buffer[0], 0, x.data_ptr(), n)
+                launch_kernel(
+                    variant.function, gx, gy, gz, 256, 1, 1, variant.shared,
+                    stream(device), buffer[1], 0)
+                variant.buffers.append(buffer)
+                return None
+        except Exception:
+            pass
+        return checked(x, n)
+    """
+    taken = set(_OWN_WORDS)
+    names = {name: _free(name, taken) for name in signature.names}
+    arguments = ", ".join(names.values())
+    arrays = [p for p in signature.parameters if p.pointer]
+    first = next(p for p in arrays if not p.nullable)
+    lead = names[first.name]
+    keyed = _named(deciding(signature, vouched=vouched), names)
+    dtypes = [f"None if {x} is None else {x}.dtype" if p.nullable else f"{x}.dtype" for p, x in keyed]
+    checked = [p for p in arrays if p.const or not vouched or p is first]
+    shapes = {names[p.name]: p.shape for p in checked if p.shape is not None and not vouched}
+    conditions = [f"type({lead}) not in plain", *([] if one_device else ["current_device() != device"])]
+    of_arrays = [(p, x, f"{x}.get_device() != device") for p, x in _named(checked, names) if p is not first]
+    shaped = [(p, x) for p, x in _named(checked, names) if x in shapes]
+    of_arrays += [(p, x, f"not {x}.is_contiguous()") for p, x in shaped]
+    of_arrays += [(p, x, f"{x}.numel() != {_product(shapes[x], names, constants)}") for p, x in shaped]
+    outputs = [] if vouched else [(p, x) for p, x in _named(arrays, names) if not p.const]
+    if not vouched:
+        of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
+        of_arrays += [(p, x, f"({x}.requires_grad and grad_enabled())") for p, x in outputs]
+    conditions += [f"({x} is not None and {c})" if p.nullable else c for p, x, c in of_arrays]
+    # The product of two negative sizes may be right; of a single size it is not.
+    products = [[t for t in shape if t in names] for shape in shapes.values()]
+    conditions += [f"{names[t]} < 0" for t in dict.fromkeys(t for terms in products if len(terms) > 1 for t in terms)]
+    # struct would pack the truth of any object.
+    bools = [names[p.name] for p in signature.parameters if p.type == "bool" and not p.pointer]
+    conditions += [f"({x} is not True and {x} is not False)" for x in bools]
+    for p in signature.parameters:
+        if p.map_of is not None:
+            array, x = names[p.map_of], names[p.name]
+            of_another = f"{x}.address != {array}.data_ptr() or {x}.size != {array}.numel()"
+            may = next(f"{array} is not None and " if a.nullable else "" for a in arrays if a.name == p.map_of)
+            conditions += [f"type({x}) is not TensorMap", f"({may}({of_another}))"]
+    unpacking, values = [], []
+    for p in signature.parameters:
+        if p.length is None:
+            address = f"{names[p.name]}.data_ptr()"
+            address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
+            values.append(address if p.pointer else names[p.name])
+        else:
+            # Each into as many names as it must have numbers: one too long and one too short must not make up for each
+            # other.
+            parts = [_free(f"{p.name}_{i}", taken) for i in range(int(constants.get(p.length, p.length)))]
+            unpacking.append(f"{', '.join(parts)}, = {names[p.name]}")
+            values += parts
+    blocks = [
+        re.sub(r"\w+", lambda word: names[word[0]] if word[0] in geometry.sizes else word[0], b)
+        for b in geometry.blocks
+    ]
+    always = [x for p, x in outputs if not p.nullable]
+    planned = [f"not g{axis}" for axis, b in zip("xyz", blocks, strict=True) if b != "1"]
+    return "\n".join(
+        [
+            f"def launch({arguments}):",
+            "    try:",
+            f"        device = {lead}.get_device()",
+            f"        variant = variants.get((device, {', '.join(dtypes)}))",
+            "        if not (",
+            "                variant is None",
+            *(f"                or {c}" for c in conditions),
+            "        ):",
+            "            unit = variant.unit",
+            f"            gx, gy, gz = {', '.join(blocks)}",
+            f"            if {' or '.join(planned) or 'False'}:",
+            "                return None",
+            *(f"            {line}" for line in unpacking),
+            "            try:",
+            "                buffer = variant.buffers.pop()",
+            "            except IndexError:",
+            "                buffer = variant.new_buffer()",
+            f"            variant.pack_into(buffer[0], 0, {', '.join(values)})",
+            "            launch_kernel(",
+            f"                variant.function, gx, gy, gz, {', '.join(map(str, geometry.threads))}, variant.shared,",
+            "                stream(device), buffer[1], 0)",
+            "            variant.buffers.append(buffer)",
+            *(["            written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
+            *(f"            if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
+            "            return None",
+            "    except Exception:",  # of a wrong argument, or of the driver: the checked lane says it better
+            "        pass",
+            f"    return checked({arguments})",
+        ]
+    )
+
+
+def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
+    """The arrays by whose dtypes a kernel is looked up: all of them or, of a vouched call, the inputs, and the outputs of a
+    type that no input is bound to decide."""
+    arrays = [p for p in signature.parameters if p.pointer]
+    decided = {p.type for p in arrays if p.const and not p.nullable}
+    return [p for p in arrays if not vouched or p.const or (p.type in signature.bindings and p.type not in decided)]
+
+
+def _free(word: str, taken: set[str]) -> str:
+    """The word, with underscores behind it where Python or the function has it already (``in``, ``gx``); from now on it
+    is taken."""
+    while keyword.iskeyword(word) or word in taken:
+        word += "_"
+    taken.add(word)
+    return word
+
+
+def _named(parameters: Sequence[Parameter], names: Mapping[str, str]) -> list[tuple[Parameter, str]]:
+    return [(p, names[p.name]) for p in parameters]
+
+
+def _product(shape: Sequence[str], names: Mapping[str, str], constants: Mapping[str, int]) -> str:
+    return " * ".join(names.get(t) or str(int(constants.get(t, t))) for t in shape) or "1"
+
+
+def write_fast_lane(
+    signature: Signature,
+    geometry: Geometry,
+    constants: Mapping[str, int],
+    lane: TensorLane,
+    checked: Callable[..., None],
+    checked_vouched: Callable[..., None] | None = None,
+    *,
+    cooperative: bool = False,
+) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
+    """The function, the one for vouched calls, and the dictionary from (device, dtypes of what is :func:`deciding`) to
+    loaded kernels that both look in, still empty."""
+    variants: dict[tuple[Any, ...], Any] = {}
+    functions = []
+    for vouched in (False, True):
+        scope: dict[str, Any] = {
+            "variants": variants,
+            "plain": lane.plain,
+            "current_device": lane.current_device,
+            "stream": lane.stream,
+            "grad_enabled": lane.grad_enabled,
+            "written": lane.written,
+            "checked": (checked_vouched or checked) if vouched else checked,
+            "TensorMap": TensorMap,
+            "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
+        }
+        text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
+        exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)
+        scope["launch"].__qualname__ = signature.kernel  # what Python says of too few or too many arguments
+        functions.append(scope["launch"])
+    return functions[0], functions[1], variants

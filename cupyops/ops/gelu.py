@@ -1,0 +1,116 @@
+"""GELU: checks, geometry and launches of ``kernels_cu/gelu.cu``."""
+
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import dense, library_of, on_any_arrays
+from cupyops.dtypes import FLOATS
+from cupyops.launch.geometry import Elementwise
+from cupyops.launch.kernel import Kernel
+
+from .checks import check_floating, check_like
+
+__all__ = ["gelu", "gelu_backward"]
+
+TEXT, FORMS = kernels_cu.source("gelu"), {"none": 0, "tanh": 1}
+
+
+def _kernels(name: str) -> dict[str, Kernel]:
+    geometry = Elementwise("n")
+    return {form: Kernel(TEXT, name, geometry, dtypes=FLOATS, constants={"TANH": tanh}) for form, tanh in FORMS.items()}
+
+
+FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
+
+
+def forward(x: Any, approximate: str = "none") -> Any:
+    """The body of GELU: y of x's shape, dtype and layout."""
+    kernel = _form(FORWARD, approximate)
+    library = library_of(x)
+    if not library.is_contiguous(x):
+        x = dense(x)
+    y = library.empty_like(x)
+    try:
+        kernel.launch_vouched(x, y, library.size(x))
+    except TypeError:
+        check(x, approximate)  # names the operator, where the launch names its kernel
+        raise
+    return y
+
+
+def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
+    """The body of GELU's gradient: grad_x of x's shape, dtype and layout."""
+    kernel = _form(BACKWARD, approximate)
+    if grad_y.shape != x.shape:
+        check(x, approximate, grad_y)
+    library = library_of(x)
+    if not (library.is_contiguous(x) and library.is_contiguous(grad_y)):
+        x, grad_y = dense(x), dense(grad_y)
+        if library.strides(x) != library.strides(grad_y):
+            x, grad_y = library.contiguous(x), library.contiguous(grad_y)
+    grad_x = library.empty_like(x)
+    kernel.launch_vouched(grad_y, x, grad_x, library.size(x))
+    return grad_x
+
+
+def _form(kernels: dict[str, Kernel], approximate: str) -> Kernel:
+    try:
+        return kernels[approximate]
+    except (KeyError, TypeError):
+        words = f"gelu: approximate argument must be either none or tanh, got {approximate!r}"
+        raise RuntimeError(words) from None
+
+
+def check(x: Any, approximate: str, grad_y: Any = None) -> None:
+    """Refuses what no lane takes: the same words for a body, where a launch checks the rest, and for a reference.
+
+    Raises:
+        RuntimeError: another word for ``approximate``, in the words that PyTorch's users know.
+        TypeError: x is not floating, or grad_y of another dtype.
+        ValueError: grad_y is not of x's shape.
+    """
+    _form(FORWARD, approximate)
+    check_floating("gelu", "x", library_of(x).dtype_name(x))
+    check_like("gelu_backward", x, grad_y=(grad_y, x.shape))
+
+
+@on_any_arrays("x")
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """Gaussian error linear unit of any array on a GPU, without PyTorch.
+
+    y = x·Φ(x), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+
+    Args:
+        x: a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or float64, any
+            shape and layout.
+        approximate: ``"none"`` or ``"tanh"``.
+
+    Returns:
+        A CuPy array of x's shape and dtype, computed on CuPy's current stream.
+
+    Raises:
+        TypeError: x is no array, or not floating.
+        ValueError: x is in host memory.
+        RuntimeError: another word for ``approximate``.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    return forward(x, approximate)
+
+
+@on_any_arrays("grad_y", "x")
+def gelu_backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
+    """Gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or the derivative of the tanh form.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and dtype.
+        x, approximate: what :func:`gelu` was given.
+
+    Returns:
+        A CuPy array of x's shape and dtype.
+
+    Raises:
+        ValueError: grad_y is not of x's shape; else as :func:`gelu`.
+    """
+    return backward(grad_y, x, approximate)

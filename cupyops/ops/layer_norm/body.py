@@ -1,0 +1,370 @@
+"""Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, on_any_arrays
+from cupyops.dtypes import DTYPES, FLOATS, dtype_name
+from cupyops.errors import LaunchError
+from cupyops.launch import driver
+from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry, Threads
+from cupyops.launch.kernel import Kernel
+from cupyops.launch.memo import remembered
+from cupyops.ops.checks import check_floating, check_like, check_shapes
+from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.rows import at_once, is_few
+
+from . import config as layer_norm_plan
+from .checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
+from .config import Plan, backward_columns, backward_plan, backward_rows, forward_plan
+
+__all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
+
+COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
+
+# What launches of a backward take of (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, parts, None), by what
+# they make.
+ALL, X, X_AND_PARTS = itemgetter(slice(8)), itemgetter(slice(6)), itemgetter(0, 1, 2, 3, 4, 5, 8)
+WEIGHT_AND_BIAS, PARTS = itemgetter(0, 1, 2, 9, 9, 9, 6, 7), itemgetter(0, 1, 2, 3, 9, 9, 8)
+SUMS = itemgetter(8, 6, 7)
+
+
+@cache
+def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
+    """The forward of one plan and one dtype of the result, of x alone or of x and a residual."""
+    geometry = plan.stay("groups") if plan.kind == "wide" else plan.rows("M")
+    return _kernel("layer_norm", "layer_norm_forward", replace(plan, residual=residual), geometry, dtype)
+
+
+@cache
+def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
+    """The backward of one plan and one dtype of x, for some of the gradients."""
+    geometry = plan.stay({"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
+    plan = replace(plan, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
+    return _kernel("layer_norm_backward", "layer_norm_backward", plan, geometry, dtype)
+
+
+def _kernel(text: str, name: str, plan: Plan, geometry: Geometry, dtype: str) -> Kernel:
+    name += "" if plan.kind == "registers" else f"_{plan.kind}"
+    choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
+    return plan.kernel(kernels_cu.source(text), name, choice, geometry=geometry, dtypes=FLOATS)
+
+
+for _dtype in FLOATS:
+    # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
+    for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
+        _size = DTYPES[_dtype].itemsize
+        _plan = forward_plan(_n, _dtype, _size, _size, _capability, _size)
+        forward_kernel(_plan, _dtype, False)
+        forward_kernel(_plan.few_rows_forward(_n, _size), _dtype, False)
+        _plan = backward_plan(_n, _dtype, _size, _capability)
+        backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
+        if _plan.kind != "streaming":
+            backward_kernel(_plan.few_rows_backward(_n, _dtype), _dtype, True, True, False)
+            backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
+
+
+def forward(
+    x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None
+) -> tuple[Any, Any]:
+    """The body of layer_norm: y of x's shape, in x's dtype or the one named, and the statistics (2, *batch, 1...)."""
+    y, _, stats = add_forward(x, None, weight, bias, normalized_shape, eps, dtype)
+    return y, stats
+
+
+def inference(x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None) -> Any:
+    """The body of layer_norm_inference: the same y, and nothing for a gradient."""
+    return add_forward(x, None, weight, bias, normalized_shape, eps, dtype, want_stats=False)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call comes to, once its arrays' shapes, dtypes and devices have been checked.
+
+    Attributes:
+        library: of the arrays.
+        dtype, acc: of x or the sum, and of the arithmetic on it.
+        other: dtype of y or, of a backward, of the gradients of weight and bias.
+        aside: shape of the statistics, or of what a backward's blocks leave of those gradients.
+        launches: kernels in this order, which arrays of a backward each takes, and its sizes.
+    """
+
+    library: ArrayLibrary
+    dtype: str
+    acc: str
+    other: str
+    aside: tuple[int, ...] = ()
+    launches: Sequence[tuple[Kernel, Any, Sequence[int]]] = ()
+
+
+def add_forward(
+    x: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any,
+    normalized_shape: Shape,
+    eps: float,
+    dtype: str | None = None,
+    want_stats: bool = True,
+) -> tuple[Any, Any, Any]:
+    """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s, None where they are not
+    wanted."""
+    call = _forward(x, residual, weight, bias, tuple(normalized_shape), dtype)
+    library, contiguous = call.library, call.library.contiguous
+    x = contiguous(x)
+    weight = None if weight is None else contiguous(weight)
+    bias = None if bias is None else contiguous(bias)
+    residual = None if residual is None else contiguous(residual)
+    s = None if residual is None else library.empty(x.shape, call.dtype, x)
+    # The cheapest way to an array is one like another.
+    like = x if s is None else s
+    y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
+    stats = library.empty(call.aside, call.acc, x) if want_stats else None
+    for kernel, _, sizes in call.launches:
+        kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
+    if stats is not None and not call.launches and not library.is_fake(y):
+        stats[0], stats[1] = 0, math.nan  # of rows without elements, as PyTorch has them
+    return y, s, stats
+
+
+@remembered("x", "residual?", "weight?", "bias?")
+def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
+    library = LIBRARIES[type(x)]
+    check_shapes("add_layer_norm", residual=(residual, x.shape))
+    dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
+    check(x, dtype, weight, bias, normalized_shape, result)
+    check_devices("layer_norm", x=x, residual=residual, weight=weight, bias=bias)
+    stats = stats_shape(x, normalized_shape)
+    rows, n = math.prod(stats[1:]), math.prod(normalized_shape)
+    call = Call(library, dtype, DTYPES[dtype].acc, result or dtype, stats)
+    if library.is_fake(x) or rows == 0 or n == 0:
+        return call
+    operands = {"x_t": x, "residual_t": residual, "weight_t": bias if weight is None else weight}
+    given = {name: library.dtype_name(a) for name, a in operands.items() if a is not None}
+    types = {"weight_t": dtype, "y_t": call.other} | given
+    size = {name: DTYPES[of].itemsize for name, of in types.items()}
+    device, sizes = library.device_index(x), [rows, n]
+    row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
+    plan = forward_plan(*row)
+    # Declared though rows are few, too: who compiles ahead calls on a few rows.
+    kernel = forward_kernel(plan, dtype, residual is not None)
+    if is_few(rows, n, layer_norm_plan.FEW_FORWARD):
+        plan = plan.few_rows_forward(n, size["weight_t"])
+        kernel = forward_kernel(plan, dtype, residual is not None)
+    if plan.kind == "wide":
+        try:
+            sizes.append(min(at_once(kernel, types, dtype, device), rows))
+        except LaunchError:
+            if plan.cluster <= PORTABLE_CLUSTER:
+                raise
+            # A GPU of which so many multiprocessors do not lie together.
+            kernel = forward_kernel(forward_plan(*row, portable=True), dtype, residual is not None)
+    return replace(call, launches=((kernel, None, tuple(sizes)),))
+
+
+def backward(
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape, eps: float, *wants: bool
+) -> tuple[Any, Any, Any]:
+    """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); which of them are wanted
+    ``wants`` says, and the others have no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of
+    this gradient."""
+    want_x, want_weight, want_bias = wants
+    call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), want_x, want_weight or want_bias)
+    library, launches = call.library, call.launches
+    contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
+    x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
+    weight = None if weight is None else contiguous(weight)
+    grad_sum = None if grad_sum is None else contiguous(grad_sum)
+    grad_x = empty_like(x) if want_x else empty((0,), call.dtype, x)
+    if weight is not None and want_weight and want_bias:
+        grad_weight, grad_bias = empty_like(weight), empty_like(weight)
+    else:
+        grad_weight = empty(normalized_shape if want_weight else (0,), call.other, x)
+        grad_bias = empty(normalized_shape if want_bias else (0,), call.other, x)
+    partial = empty(call.aside, call.acc, x) if call.aside else None
+    of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
+    given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
+    for kernel, takes, sizes in launches:
+        kernel.launch_vouched(*takes(given), *sizes)
+    if not launches and not library.is_fake(grad_x):
+        grad_weight[...] = grad_bias[...] = 0
+    return grad_x, grad_weight, grad_bias
+
+
+@remembered("grad_y", "x", "stats", "weight?", "grad_sum?")
+def _backward(
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, want_x: bool, want_affine: bool
+) -> Call:
+    library = LIBRARIES[type(x)]
+    dtype = library.dtype_name(x)
+    check_backward(grad_y, x, stats, weight, grad_sum, shape)
+    check_devices("layer_norm_backward", x=x, grad_y=grad_y, stats=stats, weight=weight, grad_sum=grad_sum)
+    types = {"y_t": library.dtype_name(grad_y), "weight_t": dtype if weight is None else library.dtype_name(weight)}
+    rows, n = math.prod(stats.shape[1:]), math.prod(shape)
+    call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
+    if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
+        return call
+    device, more = library.device_index(x), grad_sum is not None
+    launches: list[tuple[Kernel, Any, Sequence[int]]] = []
+    grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
+    row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
+    plan = (backward_plan if want_affine else backward_rows)(*row, grad_sum=more)
+    if plan.kind == "streaming" and want_x:
+        launches.append((backward_kernel(plan, dtype, True, False, more), X, (rows, n)))
+        want_x = False  # of what follows
+    more = more and want_x
+    many = plan if want_x else backward_columns(n, dtype)
+    few = want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD)
+    if few:  # as in the forward
+        backward_kernel(many, dtype, want_x, want_affine, more)
+    plan = plan.few_rows_backward(n, dtype) if few else many
+    if plan.kind == "apart":
+        strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if want_affine else 0
+        blocks = strips + (-(-rows // plan.groups) if want_x else 0)
+        kernel = backward_kernel(plan, dtype, True, want_affine, more)
+        launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
+    elif want_x or want_affine:
+        kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
+        tiles = 1 if want_x else -(-n // plan.slice)
+        parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // plan.groups)))
+        sizes = (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)
+        launches.append((kernel, X_AND_PARTS if want_x else PARTS, sizes))
+        if want_affine:
+            launches.append((COLUMN_SUMS, SUMS, (parts, n)))
+            call = replace(call, aside=(2, parts, n))
+    return replace(call, launches=launches)
+
+
+def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
+    """Refuses what no lane takes: the same words for a body and for a reference.
+
+    Args:
+        dtype: of the sum that is normalised.
+        result: that is asked for, or None.
+
+    Raises:
+        RuntimeError: shapes that do not belong together, in the words that PyTorch's users know; a weight or bias of another
+            dtype than x, unless it is float32 beside x of 16 bits, or the two of different dtypes.
+        TypeError: x or the result is not floating.
+        ValueError: a row of more than 2^31 - 2^16 elements.
+    """
+    check_normalized_shape("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    check_floating("layer_norm", "x", dtype)
+    check_floating("layer_norm", "dtype", result or dtype, "be")
+    check_parameters("layer_norm", dtype, weight=weight, bias=bias)
+
+
+def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape) -> None:
+    """Refuses operands of a gradient that do not belong together.
+
+    Raises:
+        ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
+        TypeError: a grad_y that is not floating, or a grad_sum of another dtype than x.
+    """
+    library = LIBRARIES[type(x)]
+    check(x, library.dtype_name(x), weight, None, normalized_shape)
+    check_shapes("layer_norm_backward", grad_y=(grad_y, x.shape), stats=(stats, stats_shape(x, normalized_shape)))
+    check_floating("layer_norm_backward", "grad_y", library.dtype_name(grad_y))
+    check_like("layer_norm_backward", x, grad_sum=(grad_sum, x.shape))
+
+
+@on_any_arrays("x", "weight?", "bias?")
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Shape,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    return_stats: bool = False,
+    dtype: Any = None,
+) -> Any:
+    """Layer normalisation of any array on a GPU, without PyTorch.
+
+    y = (x - mean)/√(var + eps)·weight + bias, with mean and (biased) variance over the last dimensions of x.
+
+    Args:
+        x: a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or float64, any
+            layout.
+        normalized_shape: the last dimensions of x.
+        weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
+        eps: what is added to the variance.
+        return_stats: also give mean and 1/√(var + eps).
+        dtype: of y, rounded to it once, as NumPy's or by its name; by default x's.
+
+    Returns:
+        A CuPy array of x's shape, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
+        in place of each dimension of ``normalized_shape``. Computed on CuPy's current stream.
+
+    Raises:
+        TypeError: x is no array, or it or the dtype not floating.
+        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
+        ValueError: an array in host memory, or on another device than x.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    y, _, stats = add_forward(x, None, weight, bias, as_shape(normalized_shape), eps, dtype_name(dtype), return_stats)
+    return (y, stats[0], stats[1]) if return_stats else y
+
+
+@on_any_arrays("x", "residual", "weight?", "bias?")
+def add_layer_norm(
+    x: Any,
+    residual: Any,
+    normalized_shape: int | Shape,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    dtype: Any = None,
+) -> tuple[Any, Any]:
+    """s = x + residual and the layer normalisation of s in one pass, of any arrays on a GPU, without PyTorch.
+
+    Args:
+        x, residual: of one shape; their dtypes are promoted as ``cupy.result_type`` says.
+        normalized_shape, weight, bias, eps, dtype: as for :func:`layer_norm` of s; s itself keeps its dtype.
+
+    Returns:
+        CuPy arrays (y, s).
+
+    Raises:
+        ValueError: residual has not x's shape; else as :func:`layer_norm`.
+    """
+    y, s, _ = add_forward(x, residual, weight, bias, as_shape(normalized_shape), eps, dtype_name(dtype))
+    return y, s
+
+
+@on_any_arrays("grad_y", "x", "stats", "weight?", "grad_sum?")
+def layer_norm_backward(
+    grad_y: Any,
+    x: Any,
+    stats: Any,
+    normalized_shape: int | Shape,
+    weight: Any = None,
+    eps: float = 1e-5,
+    *,
+    grad_sum: Any = None,
+    wants: Sequence[bool] = (True, True, True),
+) -> tuple[Any, Any, Any]:
+    """Gradient of :func:`layer_norm`, without PyTorch.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and the result's dtype.
+        x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
+        stats: mean and rstd, stacked: (2, ...).
+        grad_sum: added to the gradient of x: that of the sum of :func:`add_layer_norm`, if it has been used further.
+        wants: whether the gradients of x, weight and bias are wanted.
+
+    Returns:
+        CuPy arrays (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
+    """
+    return backward(grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants)

@@ -1,0 +1,252 @@
+"""Which way a row is normalised, by its length, dtype and the GPU's generation: the tables behind :mod:`cupyops.layer_norm`.
+
+A row's way never depends on how many rows there are, so neither do its bits. The tables were made on an H200, by timing
+on 2^28 elements how rows of 64 to 262144 may be cut.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from cupyops.dtypes import DTYPES
+from cupyops.launch.geometry import PORTABLE_CLUSTER
+from cupyops.tiling.columns import strip_width
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, lanes_for, threads_for
+from cupyops.tiling.rows import Cut, RowsPlan, cut_of
+
+__all__ = ["Plan", "backward_columns", "backward_plan", "backward_rows", "forward_plan"]
+
+# What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
+# than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
+# 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights on their way with it:
+# 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
+FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)  # rows, elements
+_STRIP_THREADS = 256  # of a block, at least, that sums strips of columns
+
+
+@dataclass(frozen=True)
+class Plan(RowsPlan):
+    """One way.
+
+    Attributes:
+        kind: ``"registers"``, ``"wide"`` (blocks that stay, with stages), ``"streaming"`` or, of a backward, ``"apart"``: the
+            kernel's name ends so, see the texts.
+        width: threads side by side on a strip of columns, for ``"apart"``.
+        weighted: there are weight or bias.
+        affine_shared: weight and bias stay in shared memory, for ``"wide"``.
+        affine_held: they come along with the row, of few rows.
+        residual: of a forward, which adds it to x.
+        want_x, want_affine, grad_sum: of a backward: the gradients that it makes, and whether another is added to x's.
+    """
+
+    launch_only = RowsPlan.launch_only | {"kind"}
+
+    kind: str = "registers"
+    width: int = 8
+    weighted: bool = True
+    affine_shared: bool = False
+    affine_held: bool = False
+    residual: bool = False
+    want_x: bool = True
+    want_affine: bool = True
+    grad_sum: bool = False
+
+    def few_rows_forward(self, n: int, weight_bytes: int) -> "Plan":
+        """The way of a forward of few rows, where this is the one of many: a row has the same bits. A block has no more than one,
+        and weight and bias come along with it as far as registers hold them."""
+        if self.kind != "registers" or n * weight_bytes > 2**15:
+            return self
+        return self.one_a_block(affine_held=True, aligned_apart=True)
+
+    def few_rows_backward(self, n: int, dtype: str) -> "Plan":
+        """The way of a backward of few rows, where this is the one of many: the order of a row's sums is the same, so its gradient
+        has the same bits, and one launch makes those of weight and bias, too.
+
+        Of a row that streams it makes those of weight and bias alone.
+        """
+        if self.kind == "streaming":
+            plan = Plan(_STRIP_THREADS, _STRIP_THREADS, self.lanes, 1)
+        elif self.cluster > 1:
+            plan = self.fold(n * DTYPES[dtype].itemsize)
+        else:
+            plan = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
+        width = strip_width(n, plan.lanes, plan.block)
+        return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+
+
+APART = {"aligned_apart": True}
+
+# Rows of at most so many accesses: accesses a thread, threads of a block (at least), blocks that are to fit a multiprocessor. By
+# lines: small blocks of several rows or one, of which many fit; larger ones; a cluster of blocks on a row, of which so many are
+# on their way (up to 64 KiB of it are in a block's registers and the next in shared memory, beside it the weights).
+_FORWARD_16 = (
+    *(Cut(8, 2, 64, 16, rows_each=2, **APART), Cut(16, 1, 64, 12, rows_each=4), Cut(32, 1, 64, 16, rows_each=4)),
+    *(Cut(48, 3, 64, 21), Cut(64, 2, 64, 16, rows_each=2, **APART), Cut(80, 5, 64, 16, **APART)),
+    *(Cut(96, 3, 64, 21, **APART), Cut(112, 7, 64, 12, **APART), Cut(127, 2, 64, 12, rows_each=4, **APART)),
+    *(Cut(128, 2, 64, 16, rows_each=2, **APART), Cut(160, 5, 64, 16, **APART)),
+    *(Cut(192, 3, 64, 12, rows_each=2, **APART), Cut(256, 4, 64, 16, **APART), Cut(384, 4, 64, 12, **APART)),
+    *(Cut(512, 4, 256, 5), Cut(640, 4, 160, 8, **APART), Cut(768, 4, 192, 6, **APART), Cut(1024, 4, 256, 5)),
+    *(Cut(1280, 4, 320, 4, **APART), Cut(1536, 8, 256, 4), Cut(2048, 6, 352, 3, **APART)),
+    *(Cut(2560, 8, 256, 3), Cut(4096, 8, 256, 2)),
+    *(Cut(6144, 8, 1, 5, cluster=8, stages=1), Cut(8192, 8, 1, 2, cluster=8, stages=3)),
+    *(Cut(16384, 8, 1, 2, cluster=8, stages=1), Cut(32768, 8, 1, 1, cluster=8, stages=1)),
+)
+_FORWARD_32 = (
+    *(Cut(16, 1, 64, 12, rows_each=2), Cut(32, 1, 64, 12, rows_each=2), Cut(64, 2, 64, 12), Cut(96, 3, 64, 12)),
+    *(Cut(128, 2, 128, 6, **APART), Cut(160, 5, 64, 16, **APART), Cut(192, 3, 64, 12)),
+    *(Cut(224, 1, 224, 4, rows_each=4, **APART), Cut(255, 2, 128, 16, **APART), Cut(256, 2, 128, 10, **APART)),
+    *(Cut(320, 2, 160, 12), Cut(384, 2, 192, 5, **APART), Cut(512, 4, 256, 3), Cut(768, 3, 256, 5)),
+    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 4, 512, 2, **APART)),
+    *(Cut(2560, 4, 640, 2), Cut(3072, 3, 1024, 2, **APART), Cut(4096, 8, 512), Cut(5120, 10, 512, 2)),
+    *(Cut(6144, 4, cluster=4, stages=3), Cut(8192, 4, cluster=4, stages=2)),
+    *(Cut(16384, 4, cluster=8, stages=2), Cut(32768, 8, cluster=8, stages=1), Cut(65536, 8, cluster=16, stages=1)),
+)
+# Where that has no room, clusters with the row in registers, weights as they come. float64 has twice the registers to an element.
+_FORWARD = {
+    2: (_FORWARD_16, (Cut(32768, 8, 1, 2, cluster=8), Cut(65536, 16, cluster=8))),
+    4: (_FORWARD_32, (Cut(65536, 16, cluster=8),)),
+    8: ((Cut(64, 2, 128), Cut(2048, 4, 128), Cut(4096, 8, 512)),),
+}
+
+
+@cache
+def forward_plan(
+    n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int, portable: bool = False
+) -> Plan:
+    """The way of a forward.
+
+    Args:
+        n: elements of a row.
+        dtype: of the sum.
+        input_bytes: of one element of x and, where there is one, of the residual.
+        weight_bytes: of one element of weight and bias.
+        capability: of the GPU, 90 for sm_90.
+        result_bytes: of an element of the result.
+        portable: only clusters that every GPU of the generation has.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    lanes = lanes_for(n, itemsize)
+    most_blocks = 1 if capability < CLUSTERS_SINCE or lanes * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
+    wider = weight_bytes > itemsize
+    for table in _FORWARD[itemsize]:
+        cut = cut_of(table, n // lanes)
+        if cut is None or cut.cluster > most_blocks:
+            continue
+        plan = Plan.cut(n, lanes, cut)
+        if cut.stages:
+            if (staged := plan.staged(input_bytes, 2 * weight_bytes, capability)) is None:
+                continue
+            return replace(staged, kind="wide", affine_shared=True, min_blocks=1 if wider else staged.min_blocks)
+        # Wider weights take registers, too, and so does a result of float64 beside 16 bits in a block with all of a row.
+        wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
+        wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
+        return replace(plan, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // plan.block)))
+    return Plan(512, 512, lanes, 4, kind="streaming")
+
+
+# As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
+# none.
+_BACKWARD_16 = (
+    *(Cut(64, 2, 256, 4), Cut(128, 4, 256, 2), Cut(191, 3, 128, 5), Cut(192, 3, 256, 3), Cut(256, 4, 128, 4)),
+    *(Cut(512, 4, 128, 4), Cut(1024, 4, 128, 4, cluster=2), Cut(1024, 4, 256, 2), Cut(1280, 5, 256, 2)),
+    *(Cut(2048, 4, 256, 2, cluster=2), Cut(2048, 4, 512, 1)),
+    *(Cut(4096, 4, 128, 5, cluster=8, **APART), Cut(8192, 4, 256, 2, cluster=8), Cut(16384, 4, 512, 1, cluster=8)),
+)
+# Of float32 rows that are longer than a block's.
+_BACKWARD_32 = (
+    *(Cut(2048, 2, 1, 4, cluster=8, stages=3), Cut(4096, 6, 1, 2, cluster=4, stages=3)),
+    *(Cut(8192, 5, 1, 2, cluster=8, stages=3), Cut(16384, 4, 1, 1, cluster=8, stages=2)),
+)
+
+
+@cache
+def backward_plan(
+    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
+) -> Plan:
+    """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
+
+    A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
+    bias beside two rows. Weights wider than x take more of them, so fewer threads share the rest; so do gradients of a result that
+    is wider, and stages have no room for those.
+
+    Args:
+        n, dtype, capability: as for :func:`forward_plan`.
+        weight_bytes: of one element of weight; 0 without one.
+        grad_bytes: of an element of the result's gradient; as x's by default.
+        grad_sum: another gradient is added, which a thread holds beside its row.
+    """
+    itemsize = DTYPES[dtype].itemsize
+    grad_bytes = grad_bytes or itemsize
+    widest = max(weight_bytes, grad_bytes)
+    lanes = min(lanes_for(n, itemsize), 4)
+    accesses = n // lanes
+    # Of rows that are aligned, many threads with an access each; float64 takes more registers.
+    few = lanes == 4 and itemsize < 8
+    streaming = Plan(1024, 1024, lanes, 1, kind="streaming") if few else Plan(512, 512, lanes, 2, kind="streaming")
+    most_blocks = 8 if capability >= CLUSTERS_SINCE and lanes * itemsize >= 8 else 1
+    if itemsize == 2 and lanes == 4:
+        cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
+        cut = cut_of(cuts, accesses)
+        if cut is None or (accesses > 8192 and widest == 8):
+            return streaming
+        plan = Plan.cut(n, lanes, cut)
+        # The other gradient takes as many registers as the row.
+        fit = min(cut.min_blocks, (1024 - 128 * plan.vectors) // plan.block) if grad_sum else cut.min_blocks
+        return replace(plan, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
+    full = itemsize == 4 and lanes == 4
+    staged = cut_of(_BACKWARD_32, accesses)
+    if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
+        plan = Plan.cut(n, lanes, staged, kind="wide")
+        return replace(plan, shared=plan.stages * plan.slice * (itemsize + grad_bytes))
+    vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // lanes)
+    wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
+    at_once = 1024 if widest <= itemsize and lanes * itemsize >= 8 else 512 if wider else 768
+    for cluster in (c for c in (1, 2, 4, 8) if c <= most_blocks):
+        block = 256 if accesses <= 96 * vectors * cluster else 1
+        plan = Plan.of(n, lanes, vectors, block=block, cluster=cluster)
+        if plan.row_threads <= (at_once if itemsize < 8 else 512):
+            return replace(plan, min_blocks=max(1, at_once // plan.block) if itemsize < 8 else 1)
+    return streaming
+
+
+# Of a backward that makes the gradient of x alone, whose blocks have a row a group and leave: accesses of up to 16 bytes.
+_BACKWARD_ROWS = (
+    *(Cut(16, 2, 128, 8), Cut(32, 2, 128, 8), Cut(64, 2, 128, 8), Cut(96, 3, 128, 8), Cut(128, 4, 128, 8)),
+    *(Cut(160, 5, 128, 6), Cut(192, 3, 128, 8), Cut(256, 4, 128, 8), Cut(384, 3, 128, 8), Cut(512, 4, 128, 8)),
+    *(Cut(768, 3, 256, 4), Cut(1024, 4, 256, 4), Cut(2048, 4, 512, 2), Cut(4096, 4, 1024, 1)),
+    *(Cut(8192, 4, 1, 2, cluster=4), Cut(16384, 4, 1, 2, cluster=8), Cut(32768, 4, 1, 1, cluster=8)),
+)
+
+
+@cache
+def backward_rows(
+    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
+) -> Plan:
+    """The way of a backward that makes the gradient of x alone: no thread keeps sums of columns, so accesses are as wide as the
+    row allows, and where one row ends another block begins.
+
+    Its arguments are those of :func:`backward_plan`.
+    """
+    itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
+    # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
+    heavy = itemsize == 8 or max(weight_bytes, grad_bytes) > itemsize
+    lanes = lanes_for(n, itemsize)
+    most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
+    full_blocks = not (heavy or grad_sum or weighted)
+    fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
+    cut = cut_of(fitting, n // lanes * (2 if heavy else 1))
+    if cut is None:
+        return backward_plan(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
+    plan = Plan.cut(n, lanes, cut, kind="apart", weighted=weighted)
+    fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
+    return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
+
+
+@cache
+def backward_columns(n: int, dtype: str) -> Plan:
+    """The way of a backward that makes the gradients of weight and bias alone: slices of rows, each for itself."""
+    itemsize = DTYPES[dtype].itemsize
+    lanes = lanes_for(n, itemsize)
+    vectors = max(1, 4 // lanes) if itemsize < 8 else 1
+    most = 128 if lanes == 8 else 64
+    threads = min(threads_for(n // lanes, vectors), most)
+    return Plan(4 * most // threads * threads, threads, lanes, vectors)

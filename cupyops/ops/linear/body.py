@@ -1,0 +1,129 @@
+"""The linear layer: launches of ``kernels_cu/linear.cu``, around the matrix products of a library."""
+
+from functools import cache
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import LIBRARIES, on_any_arrays
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.launch import driver
+from cupyops.launch.kernel import Kernel
+from cupyops.tiling.columns import ColumnSums
+
+from . import config as linear_plan
+from .config import FORMS, MOST_FEW, NarrowPlan, narrow_plan
+from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
+
+__all__ = ["linear", "linear_backward"]
+
+TEXT = kernels_cu.source("linear")
+SUMS = ColumnSums(TEXT, "linear_bias_gradient", "x_t", "scalar_t")
+
+
+@cache
+def narrow_kernel(plan: NarrowPlan, dtype: str, *form: str) -> Kernel:
+    """The product with a matrix of few rows, x's or W's, and the form of GELU behind it, if there is one."""
+    gelu = {"GELU": 1, **FORMS[form[0]]} if form else {}
+    return plan.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
+
+
+for _dtype in FLOATS:
+    # One of each kind, so that warmup() and the compile command find them.
+    for _few_is_x, _form in ((True, ()), (False, ()), (True, ("none",)), (False, ("tanh",))):
+        narrow_kernel(NarrowPlan(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
+
+
+def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
+    """The product by a kernel of ours, or y and the product where a form of GELU is given; None where the library is as fast or
+    has to say what is wrong."""
+    shape = x.shape
+    if not k or not shape or shape[-1] != k or form not in ((), *zip(FORMS)):
+        return None
+    rows = library.size(x) // k
+    few, many = (rows, n) if few_is_x else (n, rows)
+    itemsize = DTYPES[dtype].itemsize
+    small = many * k * itemsize < linear_plan.LEAST_NARROW
+    if small and not few_is_x:
+        return None
+    plan = narrow_plan(few_is_x, few, many, k, itemsize, driver.capability(library.device_index(x)), small=small)
+    if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
+        return None
+    z = library.empty((*shape[:-1], n), dtype, x)
+    y = library.empty_like(z) if form else None
+    bias = None if bias is None else library.contiguous(bias)
+    first, second = (weight, x) if few_is_x else (x, weight)
+    narrow_kernel(plan, dtype, *form).launch_vouched(first, second, bias, z, y, many, k, 0 if bias is None else n)
+    return z if y is None else (y, z)
+
+
+def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str) -> Any:
+    y = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    if y is None:
+        return library.linear(x, weight, bias)
+    y += bias
+    return y
+
+
+# The body of linear, and the same by the library alone, which may record a gradient of its own.
+forward = product_body("linear", narrow, MOST_FEW, _otherwise)
+by_library = product_body("linear", otherwise=_otherwise)
+
+
+def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, Any, Any]:
+    """The body of the gradient: of x where weight is given, of weight where x is given, and of the bias; what is not wanted
+    has no elements."""
+    check_gradients("linear_backward", grad_y, x, weight)
+    library = LIBRARIES[type(grad_y)]
+    grad = rows_of(grad_y)
+    if want_bias:
+        grad = library.contiguous(grad)
+        grad_bias = SUMS(library, grad)
+    else:
+        grad_bias = nothing(library, grad)
+    return (*gradients(library, grad, grad_y.shape[:-1], x, weight), grad_bias)
+
+
+@on_any_arrays("x", "weight", "bias?")
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """y = x·Wᵀ + b of any arrays on a GPU, without PyTorch.
+
+    The product is CuPy's, that is cuBLAS's.
+
+    Args:
+        x: (..., K), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or
+            float64, any layout.
+        weight: (N, K), of x's dtype.
+        bias: (N), of x's dtype, or None.
+
+    Returns:
+        A CuPy array (..., N) of x's dtype, computed on CuPy's current stream.
+
+    Raises:
+        TypeError: x is no array, or not floating.
+        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
+        ValueError: an array in host memory, or on another device than x.
+        MissingDependencyError: CuPy, NVRTC, CUDA's headers or cuBLAS are missing; the message says what installs them.
+
+    Source: ``torch.nn.functional.linear``.
+    """
+    return forward(x, weight, bias)
+
+
+@on_any_arrays("grad_y", "x?", "weight?")
+def linear_backward(grad_y: Any, x: Any = None, weight: Any = None, *, want_bias: bool = True) -> tuple[Any, Any, Any]:
+    """Gradients of :func:`linear`: dL/dx = dL/dy·W, dL/dW = dL/dyᵀ·x, and dL/db, the sums of dL/dy's columns in a fixed
+    order.
+
+    Args:
+        grad_y: (..., N), gradient of the result.
+        x: what :func:`linear` was given, for the gradient of weight; else None.
+        weight: what :func:`linear` was given, for the gradient of x; else None.
+        want_bias: whether the gradient of the bias is wanted.
+
+    Returns:
+        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype; those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together.
+    """
+    return backward(grad_y, x, weight, want_bias)

@@ -1,0 +1,129 @@
+"""A linear layer with GELU behind it: checks and launches of ``kernels_cu/linear_gelu.cu``."""
+
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import LIBRARIES, on_any_arrays
+from cupyops.ops.checks import check_like
+from cupyops.ops.gelu import backward as gelu_backward
+from cupyops.ops.gelu import check as check_gelu
+from cupyops.ops.gelu import forward as gelu_forward
+from cupyops.tiling.columns import ColumnSums
+from cupyops.tiling.tiles import TiledKernel
+
+from . import config as linear_plan
+from .body import SUMS, narrow
+from .config import FORMS, GELU_SUMS, HELD, MOST_FEW
+from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
+from .sm90 import linear_gelu_by_matrix_units, worth_a_look
+
+__all__ = ["linear_gelu", "linear_gelu_backward"]
+
+TEXT = kernels_cu.source("linear_gelu")
+# By form, what is compiled ahead of the gradient of the product with the sums of its columns: several groups, and a cluster.
+_AHEAD = {"none": ((2**14, 90), (64, 90)), "tanh": ((2**14, 90),)}
+GRADIENTS = {
+    form: ColumnSums(
+        TEXT, "linear_gelu_backward", "scalar_t", "sum_t", GELU_SUMS, constants=FORMS[form], rest=SUMS, ahead=ahead
+    )
+    for form, ahead in _AHEAD.items()
+}
+# What adds the bias to a product, and applies GELU; launched in float32 alone.
+_WIDEST = {2: 8, 4: 4, 8: 2}
+FORWARD = {
+    form: TiledKernel(TEXT, "linear_gelu_forward", _WIDEST, declared=("float32",), constants=FORMS[form] | HELD)
+    for form in FORMS
+}
+
+
+def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[Any, Any]:
+    """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
+    library = LIBRARIES[type(x)]
+    given = library, x, weight, bias, approximate
+    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_matrix_units(*given)):
+        return found
+    return _product(x, weight, bias, approximate)
+
+
+def _by_library(
+    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
+) -> tuple[Any, Any]:
+    """The same by the library's product and one pass."""
+    z = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    if z is None:
+        z = library.linear(x, weight, bias)
+        return gelu_forward(z, approximate), z
+    check_gelu(z, approximate)
+    y, m = library.empty_like(z), library.size(x) // k
+    kernel, sizes = FORWARD[approximate].launch(dtype, -(-m // HELD["ROWS_EACH"]), n)
+    kernel.launch_vouched(library.contiguous(bias), z, y, m, n, *sizes)
+    return y, z
+
+
+_product = product_body("linear_gelu", narrow, MOST_FEW, _by_library)
+
+
+def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:
+    """The body of the gradient: as that of linear, by way of dL/dz."""
+    check_backward(grad_y, z, x, weight, approximate)
+    library = LIBRARIES[type(grad_y)]
+    batch = grad_y.shape[:-1]
+    if want_bias:
+        grad_y, z = library.contiguous(rows_of(grad_y)), library.contiguous(rows_of(z))
+        grad_z = library.empty_like(z)
+        grad_bias = GRADIENTS[approximate](library, grad_y, z, grad_z)
+    else:
+        grad_z = rows_of(gelu_backward(grad_y, z, approximate))
+        grad_bias = nothing(library, z)
+    return (*gradients(library, grad_z, batch, x, weight), grad_bias)
+
+
+def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -> None:
+    """Refuses operands of a gradient that do not belong together.
+
+    Raises:
+        RuntimeError: another word for ``approximate``.
+        ValueError: shapes.
+        TypeError: dtypes.
+    """
+    check_like("linear_gelu_backward", grad_y, z=(z, grad_y.shape))
+    check_gelu(grad_y, approximate)
+    check_gradients("linear_gelu_backward", grad_y, x, weight)
+
+
+@on_any_arrays("x", "weight", "bias?")
+def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none") -> tuple[Any, Any]:
+    """y = gelu(z) with z = x·Wᵀ + b of any arrays on a GPU, without PyTorch.
+
+    Args:
+        x, weight, bias: as for :func:`cupyops.linear`.
+        approximate: ``"none"`` or ``"tanh"``, as for :func:`cupyops.gelu`.
+
+    Returns:
+        (y, z), CuPy arrays (..., N) of x's dtype; z is what the gradient is made of.
+
+    Raises:
+        RuntimeError: another word for ``approximate``; else as :func:`cupyops.linear`.
+    """
+    return forward(x, weight, bias, approximate)
+
+
+@on_any_arrays("grad_y", "z", "x?", "weight?")
+def linear_gelu_backward(
+    grad_y: Any, z: Any, x: Any = None, weight: Any = None, approximate: str = "none", *, want_bias: bool = True
+) -> tuple[Any, Any, Any]:
+    """Gradients of :func:`linear_gelu`, by way of dL/dz = dL/dy·gelu'(z).
+
+    Args:
+        grad_y: (..., N), gradient of y.
+        z: what :func:`linear_gelu` gave.
+        x, weight, want_bias: as for :func:`cupyops.linear_backward`.
+        approximate: what :func:`linear_gelu` was given.
+
+    Returns:
+        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype; those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`cupyops.linear_gelu`.
+    """
+    return backward(grad_y, z, x, weight, approximate, want_bias)

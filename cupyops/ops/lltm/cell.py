@@ -1,0 +1,244 @@
+"""The LLTM cell: checks and launches of ``kernels_cu/lltm.cu``, and the products around them."""
+
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import LIBRARIES, on_any_arrays
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.launch.geometry import Rows, Threads
+from cupyops.launch.kernel import Kernel
+from cupyops.tiling.tiles import TiledKernel
+
+from .checks import check_cell, check_cell_backward
+
+__all__ = ["lltm_cell", "lltm_cell_backward"]
+
+TEXT = kernels_cu.source("lltm")
+# Products of up to so many multiplications are made by the kernel of the whole cell: there a product of PyTorch's takes
+# as long as a launch, whatever its size.
+WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
+# Columns of h and x together from which a product in float32 takes the library longer with the bias than without it and our
+# kernel to add it, on an H200: 64 x 512 x 1024 39.3 µs with, 23.4 without; 256 x 1024 x 4096 839 and 667.
+BIAS_APART = 1024
+WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes through all of them
+# Rows of a step back between the products that each block goes through all of, in four turns at most: what several blocks leave
+# of the bias's gradient takes another launch to add up.
+FEW_ROWS = 256
+
+ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
+Gradients = tuple[Any, Any, Any, Any, Any]
+
+CELL = Kernel(TEXT, "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
+CELL_BACKWARD = Kernel(TEXT, "lltm_cell_backward", Rows("blocks", 256))
+PARTS = [{"scalar_t": dtype, "part_t": DTYPES[dtype].acc} for dtype in FLOATS]
+SUMS = Kernel(TEXT, "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
+
+# What stands between products, by the widest access that divides a row, with bounds by the bytes of an element. Two units of
+# float64 at once take more registers than there are; forward, float32 goes by 8 bytes, for the more threads; backward, a
+# thread keeps the sums of its columns, so it has fewer of them.
+STEP = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1})
+STEP_WITH_BIAS = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1})
+STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True)
+# What puts h and x beside each other, and a gradient apart.
+INPUTS = TiledKernel(TEXT, "lltm_inputs", {2: 8, 4: 4, 8: 1})
+INPUTS_BACKWARD = TiledKernel(TEXT, "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
+
+
+def whole(batch: int, state: int, inputs: int) -> bool:
+    """Whether one kernel makes the whole cell, its products included."""
+    return 3 * batch * state * inputs <= WHOLE_WORK and inputs <= WHOLE_INPUTS
+
+
+def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
+    """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the gradient is made of."""
+    return forward_and_inputs(x, weights, bias, old_h, old_cell)[0]
+
+
+def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    """The results, and [h, x] where it has been made: the gradient of the weights takes it again."""
+    library, dtype, batch, features, state = check_cell(x, weights, bias, old_h, old_cell)
+    inputs, contiguous = features + state, library.contiguous
+    old_cell = contiguous(old_cell)
+    # The cheapest way to an array is one like another.
+    new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
+    if library.is_fake(new_h) or batch == 0 or state == 0:
+        return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
+    if whole(batch, state, inputs):
+        x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
+        gates = library.empty((batch, 3 * state), dtype, x)
+        sizes = (batch, features, state, inputs, -(-state // 4) * 128, -(-batch // 16))
+        CELL.launch_vouched(x, weights, bias, old_h, old_cell, new_h, new_cell, gates, *sizes)
+        return (new_h, new_cell, gates), None
+    both = side_by_side(library, old_h, None, x, dtype)
+    apart = dtype == "float32" and inputs >= BIAS_APART
+    # matmul() has less on the way than linear(), which is this where there is no bias.
+    gates = library.matmul(both, weights.T) if apart else library.linear(both, weights, bias)
+    step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias) if apart else None)
+    return (new_h, new_cell, gates), both
+
+
+def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
+    """From z and c to h' and c'; a bias is added to z first."""
+    batch, state = new_h.shape
+    kernel, sizes = (STEP if bias is None else STEP_WITH_BIAS).launch(dtype, batch, state)
+    kernel.launch_vouched(bias, old_cell, gates, new_h, new_cell, batch, state, *sizes)
+
+
+def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
+    """The rows [h, x] of one step, or of all steps of a sequence with h of the step before: (rows, S + F). The weights'
+    product with them is one, which a sum of two products would take longer than."""
+    batch, state = first_h.shape
+    features = x.shape[-1]
+    if h is None and not features:
+        return first_h
+    steps = 1 if h is None else x.shape[0]
+    inputs = library.empty((steps * batch, state + features), dtype, x)
+    kernel, sizes = INPUTS.launch(dtype, steps * batch, state, features)
+    first_h, x = library.contiguous(first_h), library.contiguous(x)
+    kernel.launch_vouched(first_h, h, x, inputs, steps, batch, features, state, state + features, *sizes)
+    return inputs
+
+
+def view(library: Any, grad: Any, like: Any) -> tuple[Any, tuple[int, int, int]]:
+    """A gradient as the kernels take it: an array, and whether it is there and its strides."""
+    return (like, ABSENT) if grad is None else (grad, (1, *library.strides(grad)))
+
+
+def backward(
+    grad_h: Any,
+    grad_cell: Any,
+    grad_gates: Any,
+    x: Any,
+    weights: Any,
+    old_h: Any,
+    new_cell: Any,
+    gates: Any,
+    both: Any,
+    *want: bool,
+) -> Gradients:
+    """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
+    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed."""
+    given = grad_h, grad_cell, grad_gates
+    library, dtype, batch, features, state = check_cell_backward(x, *given, old_h, new_cell, gates, both)
+    contiguous, empty, empty_like, nothing = library.contiguous, library.empty, library.empty_like, (0,)
+    inputs = features + state
+    want_x, want_weights, want_bias, want_h, want_cell = want
+    new_cell, gates = contiguous(new_cell), contiguous(gates)
+    grad_gates = None if grad_gates is None else contiguous(grad_gates)
+    grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
+    # The cheapest way to an array is one like another.
+    grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
+    db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
+    absent = library.is_fake(gates) or batch == 0 or state == 0
+    if not absent and not (whole(batch, state, inputs) and batch <= WHOLE_ROWS):
+        grad_z = empty_like(gates)
+        step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
+        wanted = want_x and features > 0, want_weights, want_h
+        products = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
+        shapes = x.shape if want_x else nothing, nothing, nothing  # of those without elements
+        dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(products, shapes, strict=True))
+        return dx, dw, grad_bias, dh0, grad_old
+    grad_x = empty((batch, features) if want_x else nothing, dtype, x)
+    grad_weights = empty((3 * state, inputs) if want_weights else nothing, dtype, x)
+    grad_old_h = empty_like(new_cell) if want_h else empty(nothing, dtype, x)
+    found = grad_x, grad_weights, grad_bias, grad_old_h, grad_old
+    if absent:
+        if not library.is_fake(gates):
+            for gradient in found:
+                gradient[...] = 0
+        return found
+    (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
+    x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
+    made = [gradient if wanted else None for gradient, wanted in zip(found, want, strict=True)]
+    of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
+    of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
+    sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
+    CELL_BACKWARD.launch_vouched(dh, dc, grad_gates, x, weights, old_h, new_cell, gates, *made, h_view, c_view, *sizes)
+    return found
+
+
+def _products_backward(
+    library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
+) -> tuple[Any, Any, Any]:
+    """The gradients of x, weights and h, or None: products that make room for their results themselves, at less cost than a
+    body."""
+    (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
+    grad_x = grad_weights = grad_h = None
+    want_x, want_weights, want_h = want
+    if want_h and want_x:
+        grad_both = matmul(grad_z, weights)
+        grad_h, grad_x = library.empty((batch, state), dtype, x), library.empty((batch, features), dtype, x)
+        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
+        kernel.launch_vouched(grad_both, grad_h, grad_x, batch, features, state, features + state, *threads)
+    elif want_h:
+        grad_h = matmul(grad_z, weights[:, :state])
+    elif want_x:
+        grad_x = matmul(grad_z, weights[:, state:])
+    if want_weights:
+        both = side_by_side(library, old_h, None, x, dtype) if both is None else both
+        grad_weights = matmul(grad_z.T, both)
+    return grad_x, grad_weights, grad_h
+
+
+def step_backward(
+    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
+) -> None:
+    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and the sums
+    of the former over the rows, where they are wanted."""
+    grad_h, grad_cell, grad_gates = given
+    (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
+    (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
+    few = 0 if grad_bias is None else FEW_ROWS
+    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates), few)
+    apart = grad_bias is not None and batch > few
+    partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if apart else None
+    sums, sizes = None if apart else grad_bias, (batch, state, parts, *threads)
+    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, sums, h_view, c_view, *sizes)
+    if partial is not None:
+        SUMS.launch_vouched(partial, grad_bias, parts, 3 * state)
+
+
+@on_any_arrays("x", "weights", "bias", "old_h", "old_cell")
+def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
+    """One step of an LLTM on arrays on a GPU, without PyTorch.
+
+    With (z_i, z_o, z_g) = [h, x]·Wᵀ + b: c' = c + elu(z_g)·σ(z_i) and h' = tanh(c')·σ(z_o).
+
+    Args:
+        x: (B, F), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32, float64.
+        weights: (3·S, S + F), the columns of h first; the rows of the gates i, o, g.
+        bias: (3·S).
+        old_h, old_cell: (B, S). All of x's dtype.
+
+    Returns:
+        CuPy arrays (h', c', z), z (B, 3·S), which :func:`lltm_cell_backward` takes. Large products are CuPy's, by the
+        libraries that it needs for them.
+
+    Raises:
+        TypeError: no array, not floating, or dtypes that differ.
+        ValueError: in host memory, or shapes that do not belong together.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+
+    Source: PyTorch's tutorial "Custom C++ and CUDA Extensions" (Goldsborough, 2018).
+    """
+    return forward(x, weights, bias, old_h, old_cell)
+
+
+@on_any_arrays("grad_h?", "grad_cell?", "x", "weights", "old_h", "new_cell", "gates")
+def lltm_cell_backward(
+    grad_h: Any, grad_cell: Any, x: Any, weights: Any, old_h: Any, new_cell: Any, gates: Any
+) -> Gradients:
+    """Gradients of :func:`lltm_cell`.
+
+    Args:
+        grad_h, grad_cell: of h' and c', of any strides; each may be None.
+        x, weights, old_h: what :func:`lltm_cell` was given.
+        new_cell, gates: what it gave.
+
+    Returns:
+        CuPy arrays: the gradients of x, weights, bias, old_h and old_cell.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
+    """
+    return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5)

@@ -1,0 +1,169 @@
+"""The LLTM over a sequence: checks and launches of ``kernels_cu/lltm_sequence.cu``, and the products before and after."""
+
+from functools import cache, lru_cache
+from itertools import product
+from typing import Any
+
+import kernels_cu
+from cupyops.arrays import on_any_arrays
+from cupyops.dtypes import DTYPES
+from cupyops.launch import driver
+from cupyops.launch.kernel import Kernel
+from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.teams import TeamLaunch
+
+from . import steps as lltm_steps
+from .cell import SUMS, Gradients, side_by_side
+from .checks import check_sequence, check_sequence_backward
+from .config import MatrixPlan, Plan, sequence_plan
+
+__all__ = ["lltm_sequence", "lltm_sequence_backward"]
+
+TYPES = ("float16", "bfloat16", "float32")
+MOST_STEPS = 2**31 // 128  # that a counter of 32 bits counts, of the largest team
+
+
+@cache
+def kernel_of(plan: Plan | MatrixPlan, dtype: str) -> Kernel:
+    """The kernel of one plan and one dtype."""
+    name = f"{plan.text}_backward" if plan.backward else plan.text
+    types = TYPES if isinstance(plan, Plan) else TYPES[:2]
+    return plan.kernel(kernels_cu.source(plan.text), name, {"scalar_t": dtype}, dtypes=types)
+
+
+# One of each kind, so that warmup() and the compile command find them.
+for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
+    _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
+    assert _plan is not None
+    kernel_of(_plan, _dtype)
+
+
+@lru_cache(4096)
+def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
+    """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, teams all over it
+    would have to take too many turns, or rows have more elements than the texts count."""
+    if dtype not in TYPES or 3 * state * batch >= 2**31:
+        return None
+    plan = sequence_plan(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
+    return None if plan is None else plan.fitted(lambda cut: kernel_of(cut, dtype), dtype, batch, device)
+
+
+def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
+    """The body of a sequence: h and c of every step, the last of each, and z of every step."""
+    library, dtype, steps, batch, features, state = check_sequence(x, weights, bias, h0, c0)
+    h, cells, last = (library.empty((count, batch, state), dtype, x) for count in (steps, steps, 2))
+    if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
+        if steps == 0 and not library.is_fake(h):
+            last[0], last[1] = h0, c0
+        return h, last, cells, library.empty((steps, batch, 3 * state), dtype, x)
+    gates = library.linear(library.contiguous(x), weights[:, state:], bias)
+    launch = way(state, batch, dtype, True, library.device_index(x)) if steps <= MOST_STEPS else None
+    c0 = library.contiguous(c0)
+    if launch is None:
+        lltm_steps.forward(library, weights[:, :state].T, h0, c0, gates, h, cells, dtype)
+        last[0], last[1] = h[steps - 1], cells[steps - 1]
+        return h, last, cells, gates
+    weights, h0, counters = library.contiguous(weights), library.contiguous(h0), launch.counters(library, x)
+    sizes = (steps, batch, state, features + state, *launch.counts)
+    launch.kernel.launch_vouched(weights, h0, c0, gates, h, cells, last, counters, *sizes)
+    return h, last, cells, gates
+
+
+def backward(
+    grad_h: Any,
+    grad_last: Any,
+    grad_cells: Any,
+    grad_gates: Any,
+    x: Any,
+    weights: Any,
+    h0: Any,
+    h: Any,
+    cells: Any,
+    gates: Any,
+    *want: bool,
+) -> Gradients:
+    """The body of the gradient: of x, weights, bias, h0 and c0; what is not wanted has no elements. The gradients of the
+    results may each be absent."""
+    given = (grad_h, grad_last, grad_cells, grad_gates)
+    library, dtype, steps, batch, features, state = check_sequence_backward(x, *given, h0, h, cells, gates)
+    empty, contiguous, of_state = library.empty, library.contiguous, (batch, state)
+    want_x, want_weights, want_bias, want_h, want_cell = want
+    shapes = (steps, batch, features), (3 * state, features + state), (3 * state,), of_state, of_state
+    found: Any = tuple(empty(s if wanted else (0,), dtype, x) for s, wanted in zip(shapes, want, strict=True))
+    grad_x, grad_weights, grad_bias, grad_h0, grad_c0 = found
+    if library.is_fake(grad_x):
+        return found
+    if steps == 0 or batch == 0 or state == 0:
+        for gradient in found:
+            gradient[...] = 0
+        for wanted, gradient, i in ((want_h, grad_h0, 0), (want_cell, grad_c0, 1)):
+            if wanted and grad_last is not None:
+                gradient[...] = grad_last[i]
+        return found
+    dh, *others = (None if g is None else contiguous(g) for g in given)
+    cells, gates = contiguous(cells), contiguous(gates)
+    grad_z = empty((steps, batch, 3 * state), dtype, x)
+    launch = way(state, batch, dtype, False, library.device_index(x)) if steps <= MOST_STEPS else None
+    if launch is None:
+        if dh is not None and dh is grad_h:
+            dh = library.copy(dh)  # the steps add to it
+        first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
+        lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
+        sums, parts = grad_z, steps * batch
+    else:
+        parts = launch.parts
+        sums = empty((parts, 3 * state), DTYPES[dtype].acc, x)
+        first = (grad_h0 if want_h else empty(of_state, dtype, x), grad_c0 if want_cell else empty(of_state, dtype, x))
+        all_weights, counters = contiguous(weights), launch.counters(library, x)
+        sizes = (steps, batch, state, features + state, parts, *launch.counts)
+        launch.kernel.launch_vouched(dh, *others, all_weights, gates, cells, grad_z, *first, sums, counters, *sizes)
+    if want_bias:
+        SUMS.launch_vouched(sums, grad_bias, parts, 3 * state)
+    flat = grad_z.reshape((steps * batch, 3 * state))
+    if want_x and features:
+        library.matmul_into(flat, weights[:, state:], grad_x.reshape((steps * batch, features)))
+    if want_weights:
+        before = side_by_side(library, h0, contiguous(h), contiguous(x), dtype)
+        library.matmul_into(flat.T, before, grad_weights)
+    return found
+
+
+@on_any_arrays("x", "weights", "bias", "h0", "c0")
+def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
+    """All steps of an LLTM on arrays on a GPU, without PyTorch.
+
+    Args:
+        x: (T, B, F), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32, float64.
+        weights, bias: as for :func:`cupyops.lltm_cell`.
+        h0, c0: (B, S). All of x's dtype.
+
+    Returns:
+        CuPy arrays: h (T, B, S), the last h and c (2, B, S), c (T, B, S), and z (T, B, 3·S), which
+        :func:`lltm_sequence_backward` takes. The products over all steps are CuPy's, by the libraries that it needs.
+
+    Raises:
+        TypeError: no array, not floating, or dtypes that differ.
+        ValueError: in host memory, or shapes that do not belong together.
+        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
+    """
+    return forward(x, weights, bias, h0, c0)
+
+
+@on_any_arrays("grad_h?", "grad_last?", "x", "weights", "h0", "h", "cells", "gates")
+def lltm_sequence_backward(
+    grad_h: Any, grad_last: Any, x: Any, weights: Any, h0: Any, h: Any, cells: Any, gates: Any
+) -> Gradients:
+    """Gradients of :func:`lltm_sequence`.
+
+    Args:
+        grad_h, grad_last: of h, and of the last h and c; each may be None.
+        x, weights, h0: what :func:`lltm_sequence` was given.
+        h, cells, gates: what it gave.
+
+    Returns:
+        CuPy arrays: the gradients of x, weights, bias, h0 and c0.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`lltm_sequence`.
+    """
+    return backward(grad_h, grad_last, None, None, x, weights, h0, h, cells, gates, *(True,) * 5)

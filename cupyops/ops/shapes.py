@@ -1,0 +1,127 @@
+"""What a body refuses of its arrays, declared by shapes in letters: the comparisons stand on the way to every launch, so they
+are written out once for each declaration, as :mod:`cupyops.launch.generated` writes launches."""
+
+import ast
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from cupyops.arrays import LIBRARIES
+from cupyops.dtypes import FLOATS
+from cupyops.errors import expected
+
+__all__ = ["shape_check"]
+
+
+def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
+    """A function of arrays, in the order given, that refuses those that do not belong together.
+
+    Args:
+        where: the operator, for messages.
+        shapes: of each array by its name, ``"(B, F)"`` or ``"(3 * S, S + F)"``; one with ``?`` behind it may be None. A
+            letter is the size of the first dimension that stands for it alone. All arrays have the dtype of the first,
+            which must be floating.
+
+    Returns:
+        The function. It gives the library of the first array, the name of its dtype, and the letters' values in the order
+        in which they first stand alone. It raises TypeError for a dtype and ValueError for a shape, with the name of the
+        array, the shape that it should have, and the one that it has.
+
+    >>> import cupyops
+    >>> check = shape_check("scale", x="(B, F)", weight="(2 * F,)", bias="(F,)?")
+    >>> check.sizes
+    ('B', 'F')
+    >>> with cupyops.simulate():
+    ...     import numpy
+    ...     x = numpy.ones((3, 4), "float32")
+    ...     _, dtype, B, F = check(x, numpy.ones(8, "float32"), None)
+    ...     print(dtype, B, F)
+    ...     check(x, numpy.ones(4, "float32"), None)
+    Traceback (most recent call last):
+        ...
+    ValueError: scale: `weight` must have shape (2 * F,) = (8,), got (4,)
+    """
+    optional = {name for name, shape in shapes.items() if shape.endswith("?")}
+    texts = {name: shape.rstrip("?") for name, shape in shapes.items()}
+    first, *others = texts
+    letters: list[str] = []
+    bindings, conditions, bound = [], ["_name in FLOATS"], set()
+    for name, text in texts.items():
+        dimensions = [ast.unparse(d) for d in _tuple(text).elts]
+        if name in optional or all(not d.isidentifier() or d in letters for d in dimensions):
+            continue
+        bound.add(name)
+        targets = []
+        for i, d in enumerate(dimensions):
+            if d.isidentifier() and d not in letters:
+                letters.append(d)
+                targets.append(d)
+            else:
+                targets.append(f"_{name}_{i}")
+                conditions.append(f"_{name}_{i} == {d}")
+        bindings.append(f"{', '.join(targets)}, = {name}.shape")
+    for name in others:
+        fits = f"{name}.dtype == _dtype" + ("" if name in bound else f" and {name}.shape == {texts[name]}")
+        conditions.append(f"({name} is None or ({fits}))" if name in optional else fits)
+    source = "\n".join(
+        [
+            f"def check({', '.join(texts)}):",
+            f"    _library, _dtype = LIBRARIES[type({first})], {first}.dtype",
+            f"    _name = _library.dtype_name({first})",
+            "    try:",
+            *(f"        {b}" for b in bindings),
+            f"        _fits = {' and '.join(conditions)}",
+            "    except ValueError:  # another number of dimensions",
+            "        _fits = False",
+            "    if not _fits:",
+            f"        explain([{', '.join(texts)}])",
+            f"    return _library, _name, {', '.join(letters)}",
+        ]
+    )
+
+    def explain(arrays: list[Any]) -> NoReturn:
+        _explain(where, texts, optional, arrays)
+
+    scope: dict[str, Any] = {"LIBRARIES": LIBRARIES, "FLOATS": FLOATS, "explain": explain}
+    exec(compile(source, f"<check of {where}>", "exec"), scope)
+    check: Any = scope["check"]
+    check.sizes = tuple(letters)
+    found: Callable[..., Any] = check
+    return found
+
+
+def _tuple(text: str) -> ast.Tuple:
+    """A shape as Python reads it.
+
+    Raises:
+        ValueError: it is no tuple.
+    """
+    expression = ast.parse(text, mode="eval").body
+    if not isinstance(expression, ast.Tuple):
+        raise ValueError(f"a shape must be a tuple, such as '(B, F)' or '(F,)', got {text!r}")
+    return expression
+
+
+def _explain(where: str, texts: dict[str, str], optional: set[str], arrays: list[Any]) -> NoReturn:
+    """Says of arrays that do not belong together what is wrong with the first that does not."""
+    present = {name: x for name, x in zip(texts, arrays, strict=True) if x is not None}
+    first, lead = next(iter(present.items()))
+    library = LIBRARIES[type(lead)]
+    dtype = library.dtype_name(lead)
+    if dtype not in FLOATS:
+        raise TypeError(expected(where, first, f"have dtype {' or '.join(FLOATS)}", dtype))
+    for name, x in present.items():
+        if library.dtype_name(x) != dtype:
+            raise TypeError(expected(where, name, f"have dtype {dtype}, as `{first}`", library.dtype_name(x)))
+    sizes: dict[str, Any] = {}
+    for name in [name for name in texts if name not in optional]:
+        dimensions, shape = [ast.unparse(d) for d in _tuple(texts[name]).elts], tuple(present[name].shape)
+        if not any(d.isidentifier() and d not in sizes for d in dimensions):
+            continue
+        if len(dimensions) != len(shape):
+            raise ValueError(expected(where, name, f"have shape {texts[name]}", shape))
+        sizes |= {d: n for d, n in zip(dimensions, shape, strict=True) if d.isidentifier() and d not in sizes}
+    for name, x in present.items():
+        shape = eval(texts[name], dict(sizes))
+        if tuple(x.shape) != shape:
+            raise ValueError(expected(where, name, f"have shape {texts[name]} = {shape}", tuple(x.shape)))
+    raise AssertionError(f"{where}: arrays that belong together have been refused")

@@ -1,0 +1,148 @@
+"""Kernels written from element-wise programs, ``"y = x / (1 + exp(-x))"``: their text, which is meant to be read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cupyops.dtypes import FLOATS
+from cupyops.launch.geometry import Elementwise, Threads
+from cupyops.launch.kernel import Kernel
+
+from .expressions import Statement, arithmetic, kernel_name
+
+__all__ = ["Program", "alike_kernel", "strided_kernel", "text_of"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """An element-wise program and what its names are.
+
+    Attributes:
+        name: of the kernel; a second one, for operands of different layouts, has ``_strided`` behind it.
+        statements: in order.
+        inputs: arrays that are read.
+        scalars: numbers.
+        results: assigned names that are written, each of which may be left out of a call if there are several.
+    """
+
+    name: str
+    statements: tuple[Statement, ...]
+    inputs: tuple[str, ...]
+    scalars: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def text_of(program: Program) -> str:
+    """Both kernels and the function that they share.
+
+    >>> from .expressions import parse
+    >>> swish = Program("swish", tuple(parse("y = x / (1 + exp(-x))", "swish")), ("x",), (), ("y",))
+    >>> print(text_of(swish).partition("extern")[0])
+    // y = x / (1 + exp(-x))
+    //
+    //   x: x_t    y: scalar_t    arithmetic in acc_t
+    #include "pointwise.cuh"
+    #include "scalar.cuh"
+    #include "strided.cuh"
+    <BLANKLINE>
+    // One element; an operand is rounded to the result's dtype first, as PyTorch promotes.
+    __device__ __forceinline__ void swish_of(acc_t x, scalar_t (&results)[1]) {
+        const acc_t y = x / (1 + exp(-x));
+        results[0] = convert<scalar_t>(y);
+    }
+    <BLANKLINE>
+    template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }
+    __device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v); }
+    <BLANKLINE>
+    <BLANKLINE>
+    """
+    name, inputs, scalars, results = kernel_name(program.name), program.inputs, program.scalars, program.results
+    numbers = [f"acc_t {s}" for s in scalars]
+    count = len(results)
+    null = " or null" if count > 1 else ""
+    width = max(len(x) for x in (*inputs, *results))
+    arrays = [f"    const {x}_t* __restrict__ {x},{' ' * (width - len(x))}" for x in inputs]
+    outputs = [f"    scalar_t* __restrict__ {y},{' ' * (width - len(y))}" for y in results]
+    capture = ", ".join(scalars)
+    operands = ", ".join(f"operand({x})" for x in inputs)
+    given = "".join(f", {s}" for s in scalars)
+    strides = ", ".join(f"Int64s<NDIM> {x}_stride" for x in inputs)
+    lines = [
+        *(f"// {s}" for s in program.statements),
+        "//",
+        f"//   {', '.join(f'{x}: {x}_t' for x in inputs)}    {', '.join(results)}: scalar_t    arithmetic in acc_t",
+        '#include "pointwise.cuh"',
+        '#include "scalar.cuh"',
+        '#include "strided.cuh"',
+        "",
+        "// One element; an operand is rounded to the result's dtype first, as PyTorch promotes.",
+        f"__device__ __forceinline__ void {name}_of({', '.join([f'acc_t {x}' for x in inputs] + numbers)}, "
+        f"scalar_t (&results)[{count}]) {{",
+        *(f"    const acc_t {s.name} = {arithmetic(s.expression)};" for s in program.statements),
+        *(f"    results[{i}] = convert<scalar_t>({y});" for i, y in enumerate(results)),
+        "}",
+        "",
+        "template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }",
+        "__device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v); }",
+        "",
+        f'extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) {name}(',
+        *(f"{a}  // (n)" for a in arrays),
+        *(f"{o}  // (n){null}" for o in outputs),
+        f"    {', '.join([*numbers, 'long long n'])}) {{",
+        f"    scalar_t* const out[] = {{{', '.join(results)}}};",
+        f"    each(n, [{capture}]({', '.join(f'{x}_t {x}' for x in inputs)}, scalar_t (&results)[{count}]) {{ "
+        f"{name}_of({operands}{given}, results); }}, out, {', '.join(inputs)});",
+        "}",
+        "",
+        "// Operands of different layouts: each thread makes LANES elements of one innermost row.",
+        f'extern "C" __global__ void __launch_bounds__(128) {name}_strided(',
+        *(f"{a}  // a view" for a in arrays),
+        *(f"{o}  // (groups, LANES){null}" for o in outputs),
+        f"    {', '.join([*numbers, 'long long groups', 'Int64s<NDIM> size', 'Int64s<NDIM> divider', strides])}) {{",
+        "    const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
+        "    if (group >= groups) return;",
+        f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}_stride' for x in inputs)}}};",
+        f"    long long at[{len(inputs)}];",
+        "    places_of<LANES, WIDE>(group, size, divider, strides, at);",
+        *(
+            f"    const Lanes<{x}_t, LANES> {x}_lanes = load_lanes<LANES>({x} + at[{i}], {x}_stride[0]);"
+            for i, x in enumerate(inputs)
+        ),
+        f"    Lanes<scalar_t, LANES> lanes[{count}];",
+        "#pragma unroll",
+        "    for (int k = 0; k < LANES; ++k) {",
+        f"        scalar_t results[{count}];",
+        f"        {name}_of({', '.join(f'operand({x}_lanes.lane[k])' for x in inputs)}{given}, results);",
+        *(f"        lanes[{i}].lane[k] = results[{i}];" for i in range(count)),
+        "    }",
+        *(
+            f"    {f'if ({y}) ' if count > 1 else ''}reinterpret_cast<Lanes<scalar_t, LANES>*>({y})[group] = lanes[{i}];"
+            for i, y in enumerate(results)
+        ),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def alike_kernel(program: Program, text: str) -> Kernel:
+    """The kernel for operands of one layout."""
+    return Kernel(text, kernel_name(program.name), Elementwise("n"), dtypes=FLOATS)
+
+
+def strided_kernel(program: Program, text: str, ndim: int, lanes: int, wide: bool) -> Kernel:
+    """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
+    constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
+    geometry = Threads("groups", block=(128, 1, 1))
+    return Kernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)
+
+
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Refuses names that the text itself uses.
+
+    Raises:
+        ValueError: so it is.
+    """
+    taken = sorted(
+        {"n", "k", "out", "at", "lanes", "results", "group", "groups", "size", "divider", "strides"} & set(names)
+    )
+    if taken:
+        raise ValueError(f"{where}: `{taken[0]}` is a name that the kernel's own text uses; call it `{taken[0]}_`")

@@ -1,0 +1,382 @@
+"""Small programs of assignments, ``"s = 1 / (1 + exp(-x)); y = x * s"``: what they read and what they make.
+
+Expressions are CUDA C++. Names that are read and never assigned are inputs; those that are assigned and not read again are
+results; the others are for the program itself. What is written here becomes kernels in :mod:`cupyops.programs.elementwise`
+and :mod:`cupyops.programs.rows`.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from .words import NO_REDUCTIONS, OF_ROWS, WRITTEN, no_assignment, other_language
+
+__all__ = ["Statement", "arithmetic", "check_operations", "inputs_of", "kernel_name", "names_in", "parse", "results_of"]
+
+# Functions of CUDA's headers, whose names a kernel cannot have.
+_CUDA_FUNCTIONS = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "assert",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clock",
+        "clock64",
+        "copysign",
+        "cos",
+        "cosh",
+        "cospi",
+        "cyl_bessel_i0",
+        "cyl_bessel_i1",
+        "div",
+        "erf",
+        "erfc",
+        "erfcinv",
+        "erfcx",
+        "erfinv",
+        "exp",
+        "exp10",
+        "exp2",
+        "expm1",
+        "fabs",
+        "fdim",
+        "fdividef",
+        "floor",
+        "fma",
+        "fmax",
+        "fmin",
+        "fmod",
+        "free",
+        "frexp",
+        "hypot",
+        "ilogb",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "j0",
+        "j1",
+        "jn",
+        "labs",
+        "ldexp",
+        "lgamma",
+        "llabs",
+        "llmax",
+        "llmin",
+        "llrint",
+        "llround",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logb",
+        "lrint",
+        "lround",
+        "malloc",
+        "max",
+        "memcpy",
+        "memset",
+        "min",
+        "modf",
+        "nan",
+        "nearbyint",
+        "nextafter",
+        "norm",
+        "norm3d",
+        "norm4d",
+        "normcdf",
+        "normcdfinv",
+        "pow",
+        "pow10",
+        "powi",
+        "printf",
+        "rcbrt",
+        "remainder",
+        "remquo",
+        "rhypot",
+        "rint",
+        "rnorm",
+        "rnorm3d",
+        "rnorm4d",
+        "round",
+        "rsqrt",
+        "saturate",
+        "scalbln",
+        "scalbn",
+        "signbit",
+        "sin",
+        "sincos",
+        "sincospi",
+        "sinh",
+        "sinpi",
+        "sqrt",
+        "tan",
+        "tanh",
+        "tgamma",
+        "trunc",
+        "umax",
+        "ullmax",
+        "ullmin",
+        "umin",
+        "y0",
+        "y1",
+        "yn",
+    ]
+)
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# Words that stand for themselves in an expression.
+_KNOWN = frozenset(
+    (
+        "INFINITY",
+        "NAN",
+        "true",
+        "false",
+        "float",
+        "double",
+        "int",
+        "unsigned",
+        "long",
+        "bool",
+        "acc_t",
+        "scalar_t",
+        "const",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``name = expression``."""
+
+    name: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.expression}"
+
+
+def parse(program: str, where: str) -> list[Statement]:
+    """The assignments of a program, which end at ``;`` or with their line.
+
+    Raises:
+        ValueError: something is no assignment, a name is assigned twice, or there is nothing.
+    """
+    statements: list[Statement] = []
+    if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
+        words = f"`{floored[0].strip()}` is a comment in CUDA C++: write floor(a / b)"
+        raise ValueError(f"{where}: in `{program.strip()}`: {words}")
+    for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
+        if not piece.strip():
+            continue
+        if words := other_language(piece):
+            raise ValueError(f"{where}: in `{piece.strip()}`: {words}")
+        match = _ASSIGNMENT.fullmatch(piece)
+        if match is None:
+            got = f"{piece.strip()!r}{no_assignment(piece)}"
+            raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {got}")
+        if re.search(r"[-+*/%<>=&|^?:,!~]$", match[2]):
+            raise ValueError(
+                f"{where}: `{piece.strip()}` ends within an expression; a statement ends with its line or at a ;"
+            )
+        if not _paired(match[2]):
+            raise ValueError(f"{where}: the parentheses of `{piece.strip()}` do not pair")
+        if any(s.name == match[1] for s in statements):
+            raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
+        if match[1] in names_in(match[2]):
+            raise ValueError(f"{where}: `{piece.strip()}` reads what it assigns; give the result another name")
+        statements.append(Statement(match[1], match[2]))
+    if not statements:
+        raise ValueError(f"{where}: expected assignments such as `y = x * x`, got {program!r}")
+    return statements
+
+
+def _paired(expression: str) -> bool:
+    depth = 0
+    for character in expression:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def names_in(expression: str) -> list[str]:
+    """The variables that an expression reads, in order; functions are not variables.
+
+    >>> names_in("x * exp(-0.5f * x) + 1e-3 * scale")
+    ['x', 'scale']
+    """
+    found: dict[str, None] = {}
+    for match in _WORD.finditer(expression):
+        if match[0] not in _KNOWN and not re.match(r"\s*(\(|::)", expression[match.end() :]):
+            found[match[0]] = None
+    return list(found)
+
+
+def inputs_of(statements: Sequence[Statement], known: Collection[str] = ()) -> list[str]:
+    """Names that are read and that no statement before has assigned, in order, but for the known.
+
+    >>> inputs_of(parse("s = a * b; y = s + c * limit", "example"), known=["limit"])
+    ['a', 'b', 'c']
+    """
+    assigned, found = set(known), dict[str, None]()
+    for statement in statements:
+        found |= {name: None for name in names_in(statement.expression) if name not in assigned}
+        assigned.add(statement.name)
+    return list(found)
+
+
+def results_of(statements: Sequence[Statement]) -> list[str]:
+    """Names that are assigned and not read again.
+
+    >>> results_of(parse("s = a + b; y = s * s; z = a - b", "example"))
+    ['y', 'z']
+    """
+    read = {name for statement in statements for name in names_in(statement.expression)}
+    return [statement.name for statement in statements if statement.name not in read]
+
+
+_DECIMAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])")
+_INTEGER_ARGUMENT = re.compile(r"(?<=[(,])(\s*)(-?\d+)(\s*)(?=[,)])")
+
+
+def arithmetic(expression: str) -> str:
+    """The expression with its numbers in the type of the arithmetic: a bare 0.5 is a double in C++, and makes one of all
+    that it meets.
+
+    >>> arithmetic("0.5 * fmax(x, 0) + 2 * x")
+    'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x'
+    """
+    expression = _DECIMAL.sub(lambda m: f"acc_t({m[0]})", expression)
+    return _INTEGER_ARGUMENT.sub(r"\1acc_t(\2)\3", expression)
+
+
+def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
+    """(start, end, function, argument) of each call of one argument to one of the functions, from left to right.
+
+    >>> list(calls("1 + sum(x * (y + 1))", ["sum"]))
+    [(4, 20, 'sum', 'x * (y + 1)')]
+    """
+    at = 0
+    for match in re.finditer(r"(?<![\w.])([A-Za-z_]\w*)\s*\(", expression):
+        if match.start() < at or match[1] not in functions:
+            continue
+        depth, commas, end = 1, 0, match.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(expression[end], 0)
+            commas += expression[end] == "," and depth == 1
+            end += 1
+        if commas == 0:
+            at = end
+            yield match.start(), end, match[1], expression[match.end() : end - 1].strip()
+
+
+REDUCTIONS = ("sum", "max", "min", "column_sum")
+# Functions of whole numbers, or that make them, and types.
+_TYPES = frozenset(
+    (
+        "float",
+        "double",
+        "int",
+        "unsigned",
+        "long",
+        "short",
+        "char",
+        "bool",
+        "size_t",
+        "uint",
+        "acc_t",
+        "scalar_t",
+        "sizeof",
+    )
+)
+_WHOLE = frozenset(
+    ("lrint", "llrint", "lround", "llround", "ilogb", "isnan", "isinf", "isfinite", "signbit", "min", "max", "abs")
+)
+
+
+def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
+    """Refuses functions of other languages, functions whose names come close to one of CUDA C++, and the operators ``^`` and ``%``
+    on floating numbers. The compiler refuses what else is no CUDA C++.
+
+    Args:
+        rows: the program is of rows, which can be reduced.
+        whole: names that are whole numbers.
+
+    Raises:
+        ValueError: a statement holds one of these.
+    """
+    for statement in statements:
+        words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)
+        if words:
+            raise ValueError(f"{where}: in `{statement}`: {words}")
+
+
+def _unknown_function(expression: str, rows: bool) -> str:
+    reduced = {name for _, _, name, _ in calls(expression, (*REDUCTIONS, *OF_ROWS))}
+    for match in re.finditer(r"(?<![\w.:])([A-Za-z_]\w*)\s*\(", expression):
+        name = match[1]
+        if name in NO_REDUCTIONS:
+            return f"there is no {name}: a row is reduced by sum, max and min"
+        if name in WRITTEN:
+            return f"CUDA C++ has no {name}: it is {WRITTEN[name]}"
+        if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and name in reduced):
+            if not rows:
+                return f"{name} goes over a row, and an element-wise program has none: declare it by row_reduce"
+            if name in OF_ROWS:
+                return f"there is no {name}: it is {OF_ROWS[name]}"
+            if name in ("sum", "column_sum") and name not in reduced:
+                return f"{name} takes one argument"
+            continue
+        if name in _CUDA_FUNCTIONS or name in _TYPES or name.startswith("_"):
+            continue
+        if name.endswith("f") and name[:-1] in _CUDA_FUNCTIONS:
+            continue
+        known = (*sorted(_CUDA_FUNCTIONS), *WRITTEN, *(REDUCTIONS if rows else ()), *(OF_ROWS if rows else ()))
+        if close := get_close_matches(name.lower(), known, n=1, cutoff=0.8):
+            meant = {**WRITTEN, **OF_ROWS}.get(close[0])
+            return f"CUDA C++ has no {name}; did you mean {close[0]!r}" + (f", which is {meant}?" if meant else "?")
+    return ""
+
+
+def _whole_operator(expression: str, whole: Collection[str]) -> str:
+    """What to write for ``^`` and ``%`` of what are no whole numbers."""
+    for match in re.finditer(r"(\w+|\))\s*([\^%])\s*(\w*)", expression):
+        left, sign, right = match.groups()
+        operands = [left, right] if left != ")" else [_function_before(expression, match.start()), right]
+        if any(re.match(r"[A-Za-z_]", x) and x not in whole and x not in _WHOLE and x not in _TYPES for x in operands):
+            a, b = left if left != ")" else "a", right or "b"
+            if sign == "%":
+                return f"% is of whole numbers in CUDA C++: write fmod({a}, {b})"
+            product = f"{a} * {a}, or " if b == "2" else ""
+            return f"^ is exclusive or in CUDA C++, of whole numbers alone: write {product}pow({a}, {b})"
+    return ""
+
+
+def _function_before(expression: str, end: int) -> str:
+    """The function whose call ends there, the only name in parentheses, or nothing."""
+    depth, at = 0, end
+    while at >= 0:
+        depth += {")": 1, "(": -1}.get(expression[at], 0)
+        if depth == 0:
+            break
+        at -= 1
+    called = re.search(r"([A-Za-z_]\w*)\s*$", expression[:at])
+    inside = expression[at + 1 : end]
+    if called:
+        return called[1]
+    # Comparisons and casts make whole numbers; what else is in parentheses is of its names.
+    return "" if re.search(r"[<>=!&|(]", inside) else next(iter(names_in(inside)), "")
+
+
+def kernel_name(name: str) -> str:
+    """What the kernel of an operator is called in its text: as the operator, or with an underscore behind it where CUDA has a
+    function of that name."""
+    return f"{name}_" if name in _CUDA_FUNCTIONS else name

@@ -1,0 +1,96 @@
+"""Kernels that are cut in several ways: a plan is chosen in Python, by sizes, dtype and GPU, and the text compiled for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from cupyops.launch.geometry import Geometry
+from cupyops.launch.kernel import Kernel
+
+__all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Plan", "lanes_for", "threads_for"]
+
+CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
+# Of a multiprocessor, by compute capability, where not 2048.
+THREADS_AT_ONCE = {75: 1024, 86: 1536, 87: 1536, 88: 1536, 89: 1536, 110: 1536, 120: 1536, 121: 1536}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way. A subclass is a frozen dataclass; what compilations differ in are its fields, so equal plans share one.
+
+    A field is a macro of the text by its name in capitals, left out where it has its default, which is then the text's, too.
+
+    Attributes:
+        launch_only: fields that are no macros.
+        cluster: blocks of a cluster, a field or property where there are several.
+        shared: bytes of dynamic shared memory of a block, likewise.
+
+    >>> @dataclass(frozen=True)
+    ... class Tiles(Plan):
+    ...     width: int
+    ...     rows_each: int = 1
+    >>> Tiles(32).constants, Tiles(32, 2).constants
+    ({'WIDTH': 32}, {'WIDTH': 32, 'ROWS_EACH': 2})
+    """
+
+    launch_only: ClassVar[frozenset[str]] = frozenset()
+    # Not annotated: as fields of a subclass they come where it names them.
+    cluster = 1
+    shared = 0
+
+    @property
+    def geometry(self) -> Geometry:
+        """How many threads a launch has."""
+        raise NotImplementedError
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros of the text."""
+        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.name not in self.launch_only}
+        return {name.upper(): int(value) for name, (value, default) in values.items() if value != default}
+
+    @property
+    def since(self) -> int:
+        """The compute capability that it needs."""
+        return CLUSTERS_SINCE if self.cluster > 1 else 0
+
+    def kernel(
+        self,
+        text: str,
+        name: str,
+        *choices: Mapping[str, str],
+        geometry: Geometry | None = None,
+        constants: Mapping[str, int] | None = None,
+        **options: Any,
+    ) -> Kernel:
+        """The kernel of a text that is cut so.
+
+        Args:
+            choices: of types, to be compiled ahead; by default each dtype for all of them.
+            geometry: in place of the plan's own.
+            constants: further macros.
+            options: as for :class:`cupyops.Kernel`.
+        """
+        return Kernel(
+            text,
+            name,
+            geometry or self.geometry,
+            constants={**self.constants, **(constants or {})},
+            shared=self.shared,
+            choices=choices or None,
+            **{"since": self.since, **options},
+        )
+
+
+def lanes_for(n: int, itemsize: int) -> int:
+    """Elements of the widest access that divides a row, up to 16 bytes."""
+    lanes = 16 // itemsize
+    while n % lanes:
+        lanes //= 2
+    return lanes
+
+
+def threads_for(accesses: int, vectors: int) -> int:
+    """Threads that make so many accesses at so many each: a power of 2, or whole warps."""
+    threads = -(-accesses // vectors)
+    return max(4, 1 << (threads - 1).bit_length()) if threads <= 32 else -(-threads // 32) * 32

@@ -1,0 +1,177 @@
+"""Checks of the shapes and layouts that tensors have, and of what happens to the inputs."""
+
+import torch
+from torch import Tensor
+
+from .compare import assert_close
+from .inputs import Arguments, expanded, fresh, laid_out, lead_of, misaligned_all, tensors_in
+from .registry import KERNEL_LANES, Fault, Skip, check
+from .subject import Subject, first_words
+from .values import target
+
+__all__ = ["empties", "gradient_strides", "inputs_kept", "misaligned", "sizes", "strides"]
+
+_CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the kernel and use them."
+
+
+def _alike(subject: Subject, what: str, args: Arguments) -> None:
+    """The results on these tensors are those on contiguous copies of them."""
+    copies = tuple(
+        x.detach().contiguous().clone(memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x
+        for x in args
+    )
+    wanted = subject.wanted(args)
+    try:
+        got = subject.results(args, wanted=wanted)
+    except Exception as error:
+        raise Fault(f"{what}: {first_words(error)}") from error
+    assert_close(what, got, subject.results(copies, wanted=wanted), than="of a contiguous copy it is")
+
+
+@check(_CONTIGUOUS)
+def strides(subject: Subject) -> str:
+    """Transposed, sliced, padded and expanded tensors give what contiguous copies of them give."""
+    tried = 0
+    for dtype, args in subject.each:
+        for name, changed in laid_out(args):
+            _alike(subject, f"{dtype}, {name}", changed)
+            tried += 1
+        if not subject.mutated:  # what is written cannot be expanded
+            for name, changed in expanded(args):
+                _alike(subject, f"{dtype}, {name}", changed)
+                tried += 1
+    return subject.told(tried, "layouts")
+
+
+@check(
+    "Look at the address before an access wider than an element (elementwise.cuh and rows.cuh do), or copy with "
+    "`.clone()` in the body where `x.data_ptr() % 16` is not 0."
+)
+def misaligned(subject: Subject) -> str:
+    """Tensors whose address is no multiple of 16 bytes give what aligned copies of them give."""
+    tried = 0
+    for dtype, args in subject.each:
+        _alike(subject, f"{dtype}, one element behind a multiple of 16 bytes", misaligned_all(args))
+        tried += 1
+    return subject.told(tried, "samples")
+
+
+@check(
+    "Begin the backward with `grad = grad.contiguous()`, or pass its strides to the kernel and use them; where a backward launches "
+    "by itself, with `grad = grad.resolve_neg()`, too."
+)
+def gradient_strides(subject: Subject) -> str:
+    """Gradients with strides of 0 (as `y.sum()` gives), transposed ones and those with the negative bit (as the backward of an
+    imaginary part gives) do what contiguous ones do."""
+    tried = 0
+    for dtype, args in subject.each:
+        ready = subject.need_gradients(args)
+        kinds = {
+            "gradients of stride 0": {n: torch.ones((), dtype=y.dtype, device=y.device).expand_as(y) for n, y in ready.items()},
+            "transposed gradients": {
+                n: g.permute(*reversed(range(g.dim()))).contiguous().permute(*reversed(range(g.dim())))
+                for n, g in subject.seeds(ready).items()
+            },
+            "gradients of every other element": {
+                n: torch.stack((torch.zeros_like(g), g), -1)[..., 1] for n, g in subject.seeds(ready).items()
+            },
+            "gradients with the negative bit": {n: torch._neg_view(-g) for n, g in subject.seeds(ready).items()},
+        }  # fmt: skip
+        for what, seeds in kinds.items():
+            try:
+                got = subject.results(fresh(args), seeds=seeds)
+            except Exception as error:
+                raise Fault(f"{dtype}, {what}: {first_words(error)}") from error
+            copies = {n: g.resolve_neg().clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
+            assert_close(
+                f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="with a contiguous one it is"
+            )
+            tried += 1
+    return subject.told(tried, "gradients")
+
+
+@check(
+    "A launch over no elements does nothing by itself; look at what the body does around it: divisions by a size, "
+    "reshape(-1, ...), max() of nothing."
+)
+def empties(subject: Subject) -> str:
+    """Tensors without elements give tensors without elements, or what the reference makes of them; with gradients."""
+    tried = 0
+    for dtype, args in subject.each:
+        if not lead_of(args).dim():
+            continue
+        none = subject.rows(args, 0)
+        try:
+            got = subject.results(fresh(none))
+        except Exception as error:
+            raise Fault(f"{dtype}, no rows: {first_words(error)}") from error
+        if subject.kernels and subject.op.reference is not None:
+            wanted = subject.results(fresh(none), subject.reference, wanted=subject.wanted(none))
+            got = {n: got[n] for n in got if n in wanted}
+            assert_close(f"{dtype}, no rows", got, {n: wanted[n] for n in got}, than="of the reference it is")
+        tried += 1
+    if not tried:
+        raise Skip("the samples have no dimension that could be empty")
+    return subject.told(tried, "samples")
+
+
+@check(
+    "Look at the last block and the tail behind the last whole vector; sizes come from the tensors, never from a sample.",
+    lanes=KERNEL_LANES,
+    needs=("values",),
+)
+def sizes(subject: Subject) -> str:
+    """One row, three, and numbers that no vector and no block divides give what the reference gives."""
+    tried = 0
+    for dtype, args in subject.each:
+        for count in (1, 3, 37, 1023):
+            lead = lead_of(args)
+            if count == 1023 and lead.dim() and lead.numel() > 64 * lead.shape[0]:
+                continue  # a thousand long rows take the simulator minutes
+            rows = subject.rows(args, count)
+            got = subject.outputs(fresh(rows))
+            right = target(subject, rows, got, {})
+            assert_close(f"{dtype}, {count} rows", got, right.exact, right.allowed, right.than)
+            tried += 1
+    return subject.told(tried, "sizes")
+
+
+@check(
+    "Allocate what the operator returns; never return an input or a view of one, and never write into one that the schema "
+    "does not mark, `Tensor(a!) x`.",
+    ground=True,
+)
+def inputs_kept(subject: Subject) -> str:
+    """Inputs and gradients are not written into, and no output is an input or shares its memory."""
+    for dtype, args in subject.variants:
+        mine = fresh(args)
+        wanted = subject.wanted(mine)
+        before = [x.detach().clone() if isinstance(x, Tensor) else x for x in mine]
+        leaves = [
+            x.detach().requires_grad_(i in wanted and not (subject.mutated or subject.refusal))
+            if isinstance(x, Tensor)
+            else x
+            for i, x in enumerate(mine)
+        ]
+        with torch.enable_grad():
+            outputs = subject.call(leaves)
+        outputs = outputs[: len(outputs) - len(subject.mutated)]
+        ready = [y for y in outputs if y.requires_grad]
+        seeds = [torch.ones_like(y) for y in ready]
+        if ready:
+            torch.autograd.grad(ready, [leaves[i] for i in wanted], seeds, allow_unused=True)
+        for i in tensors_in(mine):
+            name = subject.schema[i].name
+            if i not in subject.mutated and not _same(mine[i], before[i]):
+                raise Fault(f"{dtype}: `{name}` is written into")
+            for k, y in enumerate(outputs):
+                if y.numel() and y.untyped_storage().data_ptr() == mine[i].untyped_storage().data_ptr():
+                    raise Fault(f"{dtype}: output {k} shares the memory of `{name}`")
+        for g in seeds:
+            if not bool((g == 1).all()):
+                raise Fault(f"{dtype}: the gradient of an output is written into")
+    return subject.told(len(subject.variants), "samples")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)

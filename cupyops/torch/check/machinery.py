@@ -1,0 +1,397 @@
+"""Checks of what PyTorch does with an operator: fakes, torch.compile, export, transforms, autocast, opcheck."""
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cupyops.torch.core.results import WrongResults
+
+from .compare import assert_close
+from .inputs import Arguments, fresh, lead_of, moved_on, tensors_in
+from .registry import Fault, Skip, check
+from .subject import Subject, first_cause, first_words, quiet
+from .values import target
+
+__all__ = [
+    *("autocast", "compile_dynamic", "compile_static", "defaults", "differentiable"),
+    *("export", "fakes", "opcheck", "returned", "torch_func", "vmap"),
+]
+
+_ON_FAKES = (
+    "The body runs on tensors without memory, too: no .item(), .tolist(), data_ptr() or branch on values in it; shapes "
+    "and dtypes of what it allocates come from those of its arguments."
+)
+
+
+@check("Count what body and backward return: one tensor for each result of the schema, on every way out.", ground=True)
+def returned(subject: Subject) -> str:
+    """Body and backward return the tensors that their schemas say."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for args in subject.samples:
+        # Fakes have no memory: whatever else is wrong with a kernel, nothing of it runs before the checks that look for it.
+        mode = FakeTensorMode()
+        wanted = subject.wanted(args)
+        given = [mode.from_tensor(x.detach()) if isinstance(x, Tensor) else x for x in fresh(args)]
+        try:
+            with mode, quiet(), torch.enable_grad():
+                leaves = [x if subject.mutated or i not in wanted else x.requires_grad_() for i, x in enumerate(given)]
+                ready = [y for y in subject.call(leaves) if y.requires_grad]
+                if ready:
+                    seeds = [torch.ones_like(y) for y in ready]
+                    torch.autograd.grad(ready, [leaves[i] for i in wanted], seeds, allow_unused=True)
+        except Exception as error:
+            if isinstance(wrong := first_cause(error), WrongResults):
+                raise Fault(str(wrong)) from None
+            # `fakes` says what else does not go on fakes.
+    count = len(subject.samples)
+    return f"{count} sample{'s' if count != 1 else ''} on fake tensors"
+
+
+@check(_ON_FAKES)
+def fakes(subject: Subject) -> str:
+    """On fake tensors the operator gives the shapes, dtypes and layouts that it gives on real ones."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for dtype, args in subject.variants:
+        real = subject.outputs(fresh(args))
+        mode = FakeTensorMode()
+        fake = tuple(mode.from_tensor(x.detach()) if isinstance(x, Tensor) else x for x in fresh(args))
+        with mode:
+            try:
+                got = subject.outputs(fake)
+            except Exception as error:
+                raise Fault(f"{dtype}, on fake tensors: {first_words(error)}") from error
+        if list(got) != list(real):
+            raise Fault(f"{dtype}: {len(got)} outputs on fake tensors, {len(real)} on real ones")
+        for name, y in real.items():
+            for what in ("dtype", "shape", "device", "stride"):
+                values = [v() if callable(v) else v for v in (getattr(x, what) for x in (got[name], y))]
+                if values[0] != values[1] and not (what == "stride" and y.numel() < 2):
+                    raise Fault(
+                        f"{dtype}: {name} has {what} {_plain(values[0])} on fake tensors (of the body), and {_plain(values[1])} "
+                        f"on real ones ({'of the reference' if not subject.kernels else 'of the body'})",
+                        "" if subject.kernels else "Have the reference return what the body allocates.",
+                    )
+    return subject.told(len(subject.variants), "samples")
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, tuple) else value
+
+
+def _around(subject: Subject, args: Arguments) -> Callable[..., Any]:
+    """The operator between two others, as a function that nothing else has compiled."""
+    op, changed = subject.op, [i for i in subject.wanted(args) if i not in subject.mutated]
+
+    def around(*given: Any) -> Any:
+        out = op(*(x * 1 if i in changed else x for i, x in enumerate(given)))
+        outputs = [] if out is None else [out] if isinstance(out, Tensor) else list(out)
+        return [y * 1 for y in outputs]
+
+    # PyTorch counts compilations by code object.
+    code = around.__code__.replace(co_name=f"around_{subject.op.name}")
+    return types.FunctionType(code, around.__globals__, closure=around.__closure__)
+
+
+def _compile(subject: Subject, args: Arguments, dynamic: bool, backend: str) -> tuple[Callable[..., Any], list[int]]:
+    """The compiled function, and a list that gets an entry for each compilation."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    compiled: list[int] = []
+    behind = lookup_backend(backend)
+
+    def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        compiled.append(len(inputs))
+        return behind(graph, inputs)
+
+    return torch.compile(_around(subject, args), fullgraph=True, dynamic=dynamic, backend=counting), compiled
+
+
+def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, args: Arguments) -> None:
+    """The same results and gradients as without compilation."""
+    wanted = subject.wanted(args)
+    try:
+        with quiet():
+            got = subject.results(fresh(args), function, wanted=wanted)
+    except Exception as error:
+        raise Fault(f"{what}: {first_words(error)}") from error
+    right = subject.results(fresh(args), wanted=wanted)
+    assert_close(what, got, right, than="without torch.compile it is")
+
+
+def _backends(subject: Subject) -> list[str]:
+    """Inductor is what users have; without a GPU it needs a C++ compiler and a minute, and adds nothing."""
+    return ["aot_eager", "inductor"] if subject.lane == "cuda" else ["aot_eager"]
+
+
+def _left_out(subject: Subject, args: Arguments) -> Arguments:
+    """The arguments without the last ones that have their default."""
+    count = len(args)
+    while count and _at_default(subject.schema[count - 1], args[count - 1]):
+        count -= 1
+    return args[:count]
+
+
+def _at_default(argument: Any, value: Any) -> bool:
+    return argument.has_default_value() and not isinstance(value, Tensor) and value == argument.default_value
+
+
+@check(
+    "PyTorch's dispatcher leaves out arguments that have their default: a Function takes as many as come, and gives as many "
+    "gradients as ctx.needs_input_grad has entries.",
+    needs=("fakes", "gradients", "differentiable"),
+)
+def defaults(subject: Subject) -> str:
+    """Arguments that have their default may be left out: of the operator, of torch.ops, in a compiled program."""
+    tried = 0
+    for dtype, args in subject.each:
+        short = _left_out(subject, args)
+        if len(short) == len(args):
+            continue
+        ways: dict[str, tuple[Arguments, Any]] = {
+            "torch.ops, all arguments given": (args, subject.op.op),
+            "torch.ops": (short, subject.op.op),
+            "the operator": (short, subject.op.call),
+        }
+        if not tried:
+            ways["compiled by aot_eager"] = short, _compile(subject, short, False, "aot_eager")[0]
+        right = subject.results(fresh(args))
+        for what, (given, function) in ways.items():
+            words = f"{dtype}, {what}, with the default of {', '.join(a.name for a in subject.schema[len(short) :])}"
+            try:
+                with quiet():
+                    got = subject.results(fresh(given), function)
+            except Exception as error:
+                raise Fault(f"{words}: {first_words(error)}") from error
+            assert_close(words, got, right, than="of the operator with all arguments it is")
+            tried += 1
+    if not tried:
+        raise Skip("no sample has its last argument at a default")
+    return subject.told(tried, "calls")
+
+
+@check(
+    "Reference and gradient have to agree on it: detach in the reference what ctx.mark_non_differentiable names, and take "
+    "in the backward the gradient of every other result.",
+    needs=("gradients",),
+)
+def differentiable(subject: Subject) -> str:
+    """The same results take gradients, called plainly and through torch.ops."""
+    subject.need_gradients(subject.samples[0])
+    for args in subject.samples:
+        leaves = [
+            x.detach().clone().requires_grad_(i in subject.wanted(args)) if isinstance(x, Tensor) else x
+            for i, x in enumerate(args)
+        ]
+        with torch.enable_grad():
+            plainly, through = (
+                [y.requires_grad for y in subject.call(leaves, function)] for function in (None, subject.op.op)
+            )
+        for k, (one, other) in enumerate(zip(plainly, through, strict=True)):
+            if one != other:
+                name = subject.op.op._schema.returns[k].name
+                raise Fault(
+                    f"output {k}{f', `{name}`,' if name else ''} takes {'a' if one else 'no'} gradient where the operator is called plainly, and "
+                    f"{'one' if other else 'none'} through torch.ops"
+                )
+    return f"{len(subject.samples)} samples"
+
+
+@check(
+    "Let body and backward call operators and allocate, no more; what they keep between calls, or read of the world, is "
+    "not seen by a compiled program.",
+    needs=("fakes", "gradgradcheck", "differentiable"),
+)
+def compile_static(subject: Subject) -> str:
+    """torch.compile(fullgraph=True) compiles a call and its gradient, and they give what they give without it."""
+    # Every sample of one dtype, and one of the others: a compilation takes about as long as all other checks of a sample.
+    first = subject.each[0][0]
+    tried = [*((name, args) for name, args in subject.each if name == first), *subject.one_each[1:]]
+    for backend in _backends(subject):
+        for dtype, args in subject.one_each[:1] if backend == "inductor" else tried:
+            function, _ = _compile(subject, args, False, backend)
+            _run_compiled(subject, function, f"{dtype}, compiled by {backend}", args)
+    return f"{subject.told(len(tried), 'samples')}, by {' and '.join(_backends(subject))}"
+
+
+@check(
+    "A size became a Python number while tracing: int(x.shape[0]), a table looked up by a size, a branch on one. Pass sizes "
+    "on as they are; decide by dtype and by what does not change.",
+    needs=("fakes", "compile_static"),
+)
+def compile_dynamic(subject: Subject) -> str:
+    """One compilation with dynamic shapes serves every number of rows."""
+    dtype, args = subject.one_each[0]
+    if not lead_of(args).dim():
+        raise Skip("the samples have no dimension that could change")
+    taken = {n for i in tensors_in(args) for n in args[i].shape}
+    # Sizes that are equal when compiled are taken for the same; 0 and 1 are always compiled apart.
+    counts = [n for n in (5, 7, 11, 13, 17, 33) if n not in taken][:3]
+    function, compiled = _compile(subject, args, True, "aot_eager")
+    for count in counts:
+        before = len(compiled)  # the first time it may be more than one: PyTorch starts anew where it finds numbers
+        _run_compiled(subject, function, f"{dtype}, dynamic, {count} rows", subject.rows(args, count))
+        if 0 < before < len(compiled):
+            raise Fault(f"compiled for {counts[0]} rows, and again for {count}")
+    return f"{', '.join(map(str, counts))} rows of {dtype}"
+
+
+@check(
+    "As for torch.compile: the body runs on fake tensors while the program is recorded.",
+    needs=("fakes", "compile_static"),
+)
+def export(subject: Subject) -> str:
+    """torch.export keeps the operator as one node, and the program gives what the operator gives."""
+    op = subject.op
+    dtype = subject.each[0][0]
+    for args in subject.of_dtype(dtype):
+        positions = tensors_in(args)
+
+        class Model(torch.nn.Module):
+            def forward(self, *tensors: Tensor, args: Arguments = args, positions: Sequence[int] = positions) -> Any:
+                full = list(args)
+                for i, x in zip(positions, tensors, strict=True):
+                    full[i] = x
+                return op(*full)
+
+        given = fresh(args)
+        with quiet(), torch.no_grad():
+            program = torch.export.export(Model(), tuple(given[i].detach() for i in positions))
+            if op.op not in [n.target for n in program.graph.nodes]:
+                raise Fault(f"{dtype}: the exported program has no node of {op.qualified_name}")
+            found = program.module()(*(fresh(args)[i].detach() for i in positions))
+        outputs = [found] if isinstance(found, Tensor) else list(found or ())
+        wanted = subject.outputs(fresh(args))
+        assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="of the operator it is")
+    return f"{len(subject.of_dtype(dtype))} samples of {dtype}"
+
+
+@check(
+    "Look at setup_context and backward: a transform runs them as they are, with every output of the forward.",
+    needs=("gradgradcheck", "differentiable"),
+)
+def torch_func(subject: Subject) -> str:
+    """torch.func.grad gives the gradients that autograd gives."""
+    for dtype, args in subject.each:
+        ready = subject.need_gradients(args)
+        wanted = tuple(subject.wanted(args))
+        seeds = subject.seeds(ready)
+        plain = tuple(x.detach().clone() if isinstance(x, Tensor) else x for x in args)
+
+        def loss(*full: Any, seeds: dict[str, Tensor] = seeds) -> Tensor:
+            outputs = subject.call(full)
+            named = {"output": outputs[0]} if len(outputs) == 1 else {f"output {i}": y for i, y in enumerate(outputs)}
+            total = torch.zeros((), dtype=torch.float64, device=subject.device)
+            for name, g in seeds.items():
+                total = total + (named[name] * g).sum().double()
+            return total
+
+        found = torch.func.grad(loss, wanted)(*plain)
+        right = subject.results(fresh(args), seeds=seeds)
+        named = {f"gradient of {subject.schema[i].name}": g for i, g in zip(wanted, found, strict=True)}
+        right = {n: x for n, x in right.items() if n in named}
+        assert_close(f"{dtype}, torch.func.grad", named, right, than="of autograd it is")
+    return subject.told(len(subject.each), "samples")
+
+
+@check(
+    "Declare `elementwise=True` only where each element of the result depends on the elements at its place alone; else give "
+    "a reference that can be batched.",
+    needs=("values",),
+)
+def vmap(subject: Subject) -> str:
+    """torch.func.vmap over tensors stacked gives what calls on each of them give."""
+    if subject.mutated:
+        raise Skip("the operator writes into its arguments")
+    for dtype, args in subject.each:
+        positions = tensors_in(args)
+        second = moved_on(args, 1)
+
+        def run(*tensors: Tensor, args: Arguments = args, positions: Sequence[int] = positions) -> Any:
+            full = list(args)
+            for i, x in zip(positions, tensors, strict=True):
+                full[i] = x
+            return tuple(subject.call(full))
+
+        with torch.no_grad():
+            batched = (torch.stack((args[i], second[i])).detach() for i in positions)
+            try:
+                found = torch.func.vmap(run)(*batched)
+            except Exception as error:
+                if subject.op.reference is None and not subject.op.elementwise:
+                    raise Skip(
+                        f"there is nothing that a rule for vmap could be made of: {first_words(error)}"
+                    ) from None
+                raise
+        for k, one in enumerate((args, second)):
+            # The rule may run the reference, so it is held to what any right arithmetic gives, not to the kernel's bits.
+            got = dict(zip(subject.outputs(fresh(one)), (y[k] for y in found), strict=True))
+            right = target(subject, one, got, {})
+            assert_close(f"{dtype}, batched, number {k}", got, right.exact, right.allowed, right.than)
+    return subject.told(len(subject.each), "samples")
+
+
+@check(
+    "The declared policy converts the tensors before the body; operations of PyTorch's own inside the body follow autocast "
+    "again, and change the dtype under it: leave them out, or run them in torch.autocast(device, enabled=False)."
+)
+def autocast(subject: Subject) -> str:
+    """Under autocast the operator does what its declared policy says, and the gradients keep the inputs' dtypes."""
+    kind = subject.device.type
+    taken = [name for name, _ in subject.each]
+    lower = next((getattr(torch, name) for name in ("bfloat16", "float16") if name in taken), torch.bfloat16)
+    policy = subject.op._autocast.get(kind)
+    tried = 0
+    for dtype, args in subject.each:
+        if policy == "lower" and str(lower).removeprefix("torch.") not in taken:
+            raise Skip("the policy is `lower`, and the operator takes no 16-bit dtype")
+
+        def cast(x: Any) -> Any:
+            floating = isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
+            if not floating or policy is None:
+                return x
+            return x.detach().to(torch.float32 if policy == "float32" else lower)
+
+        right = subject.results(tuple(cast(x) for x in fresh(args)), wanted=subject.wanted(args))
+        try:
+            under = torch.autocast(kind, dtype=lower)
+            got = subject.results(fresh(args), wanted=subject.wanted(args), forward=under)
+        except Exception as error:
+            raise Fault(f"{dtype}, under autocast: {first_words(error)}") from error
+        words = f"{dtype}, under autocast with the policy {policy!r}"
+        inputs = {f"gradient of {a.name}": x for a, x in zip(subject.schema, args, strict=False)}
+        for name, x in right.items():
+            like = inputs.get(name, x)
+            if name in got and got[name].dtype != like.dtype:
+                raise Fault(f"{words}: {name} has dtype {got[name].dtype}, and should have {like.dtype}")
+        assert_close(words, got, right, than="of tensors converted before it is")
+        tried += 1
+    return f"{subject.told(tried, 'samples')}, policy {policy!r}"
+
+
+@check(
+    "PyTorch's words say which of its tests failed: torch.library.opcheck.",
+    needs=("strides", "gradient_strides", "fakes", "compile_static", "compile_dynamic"),
+)
+def opcheck(subject: Subject) -> str:
+    """torch.library.opcheck: schema, registration of the gradient, fakes, and traces with dynamic shapes."""
+    dtype = subject.one_each[0][0]
+    for args in subject.of_dtype(dtype):
+        floating = subject.wanted(args)
+        for grad in (False, True) if floating and not subject.mutated else (False,):
+            given = tuple(
+                x.detach().clone().requires_grad_(grad and i in floating) if isinstance(x, Tensor) else x
+                for i, x in enumerate(args)
+            )
+            try:
+                with quiet():
+                    torch.library.opcheck(subject.op.op, given)
+            except Exception as error:
+                raise Fault(
+                    f"{dtype}{', with gradients' if grad else ''}: {' '.join(str(error).split())[:1000]}"
+                ) from error
+    return f"{len(subject.of_dtype(dtype))} samples of {dtype}"

@@ -1,0 +1,288 @@
+"""Checks of how an operator runs: under sanitizers and guard bands, again and again, in threads, on streams, devices,
+in graphs."""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from cupyops import simulator
+from cupyops.commands.compile import ARCHITECTURES, NO_SPILLS, compile_job, jobs_for
+from cupyops.compile import toolchain
+from cupyops.compile.compiler import first_error, supported_architectures
+from cupyops.errors import CompileError, LaunchError, MissingDependencyError
+from cupyops.launch import debug
+from cupyops.launch import recording as launches
+
+from .compare import assert_close, assert_same_bits
+from .inputs import Arguments, fresh, lead_of, misaligned_all, moved_on, to_device, with_rows
+from .registry import KERNEL_LANES, Fault, Skip, check
+from .subject import MEND_THE_TEXT, Subject, first_words
+
+__all__ = [
+    *("compiles", "determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
+]
+
+# Samples beyond so many elements are cut for the simulator, which takes some microseconds an element.
+SIMULATED_ELEMENTS = 1 << 14
+BUSY_CYCLES = 20_000_000  # of the GPU: about 10 ms
+
+
+@check(
+    "The message names the line, the block and the thread, and of a race both lines. A sum of many threads in one place takes "
+    "atomicAdd, or a part for each and a sum of the parts behind a barrier or in a second launch.",
+    lanes=KERNEL_LANES,
+    ground=True,
+)
+def sanitizer(subject: Subject) -> str:
+    """In the simulator, each access is within bounds, and nothing races with anything, in shared or in global memory."""
+    cpu = torch.device("cpu")
+    try:
+        with simulator.simulate(sanitize=True), launches.recorded() as record:
+            for _dtype, args in subject.variants:
+                cut = _cut(subject, to_device(args, cpu))
+                subject.results(fresh(cut))
+                subject.results(misaligned_all(cut))
+    except LaunchError as error:
+        raise Fault(str(error)) from error
+    except MissingDependencyError as error:
+        raise Skip(first_words(error)) from None
+    except CompileError as error:
+        if subject.lane != "cuda" and "NVRTC accepts the text" not in str(error):
+            raise
+        raise Skip(f"the simulator does not cover the text: {first_words(error)}") from None
+    if not record:
+        raise Skip("the operator launches no kernel")
+    names = dict.fromkeys(launch.kernel.name for launch in record)
+    return f"{len(record)} launches of {', '.join(names)}"
+
+
+@check(
+    "`python -m cupyops compile` shows size, registers and spills for every architecture. Against spills: fewer values in a "
+    "thread's arrays, indices that are known when compiling, a smaller block.",
+    lanes=KERNEL_LANES,
+)
+def compiles(subject: Subject) -> str:
+    """The kernels compile for the oldest architecture of the compiler and for sm_90, without a warning or, there, a spill."""
+    if not toolchain.has_nvrtc():
+        raise Skip("NVRTC is not installed here")
+    with launches.recorded() as record:
+        for _dtype, args in subject.variants:
+            subject.results(fresh(args))
+    kernels = list({id(launch.kernel): launch.kernel for launch in record}.values())
+    if not kernels:
+        raise Skip("the operator launches no kernel")
+    architectures = sorted({max(min(supported_architectures()), ARCHITECTURES[0]), NO_SPILLS})
+    rows = [compile_job(job) for job in jobs_for(kernels, architectures)]
+    for row in rows:
+        where = f"{row.what} for sm_{row.architecture}"
+        if row.error:
+            raise Fault(first_error(row.error), MEND_THE_TEXT)
+        if row.warnings:
+            raise Fault(f"{where}: {row.warnings[0]}")
+        if row.spills_in_vain:
+            raise Fault(f"{where} spills {row.spilled} bytes of registers")
+    most = max(row.registers for row in rows)
+    return f"{len(rows)} compilations of {', '.join(dict.fromkeys(k.name for k in kernels))}; at most {most} registers"
+
+
+def _cut(subject: Subject, args: Arguments) -> Arguments:
+    """Few enough rows for the simulator."""
+    lead = lead_of(args)
+    if lead.numel() <= SIMULATED_ELEMENTS or not lead.dim():
+        return args
+    per_row = lead.numel() // lead.shape[0]
+    return with_rows(args, max(1, SIMULATED_ELEMENTS // per_row))
+
+
+@check("The message names the kernel, the output and the element.", lanes=("cuda",), ground=True)
+def guard_bands(subject: Subject) -> str:
+    """In debug mode, no launch writes outside its outputs."""
+    tried = 0
+    for dtype, args in subject.variants:
+        for what, changed in (("as given", args), ("not aligned", misaligned_all(args))):
+            wanted = subject.results(fresh(changed) if changed is args else changed)
+            try:
+                with debug.debug_mode():
+                    got = subject.results(fresh(changed) if changed is args else changed)
+            except LaunchError as error:
+                raise Fault(f"{dtype}, {what}: {error}") from error
+            assert_close(f"{dtype}, {what}, in debug mode", got, wanted, than="without it is")
+            tried += 1
+    return subject.told(tried, "samples")
+
+
+@check(
+    "Sum in a fixed order, without atomics; write what is read, and read what was written; keep nothing between calls.",
+    lanes=KERNEL_LANES,
+    ground=True,
+)
+def determinism(subject: Subject) -> str:
+    """The same arguments give the same bits, in outputs and gradients, every time."""
+    runs = 100 if subject.lane == "cuda" else 10
+    for dtype, args in subject.each:
+        first = subject.results(fresh(args))
+        for run in range(1, runs):
+            assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "in the first run it was")
+    return f"{runs} runs of {subject.told(len(subject.each), 'samples')}"
+
+
+def _two_data(args: Arguments) -> Iterator[Arguments]:
+    for by in (1, 7):
+        yield moved_on(args, by)
+
+
+@check(
+    "Keep no buffers, arrays or counters outside the call: body and backward allocate what they need, each time.",
+    needs=("side_stream",),
+)
+def threads(subject: Subject) -> str:
+    """Several threads at once, each with data of its own, get what each alone gets."""
+    count, rounds = (8, 25) if subject.lane == "cuda" else (4, 8)
+    dtype, args = subject.one_each[0]
+    given = [moved_on(args, i) for i in range(count)]
+    wanted = [subject.results(fresh(mine)) for mine in given]
+    _synchronize(subject)
+    failures: list[Exception] = []
+
+    def work(mine: Arguments, right: Mapping[str, Tensor]) -> None:
+        try:
+            with _own_stream(subject):
+                for _ in range(rounds):
+                    got = subject.results(fresh(mine))
+                    _synchronize_stream(subject)
+                    _same(subject, f"{dtype}, in one of {count} threads", got, right, "alone it is")
+        except Exception as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=pair) for pair in zip(given, wanted, strict=True)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads of Python take turns more often than they would
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]
+    return f"{count} threads, {rounds} calls of {dtype} each"
+
+
+def _same(subject: Subject, what: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor], than: str) -> None:
+    """The same bits from kernels; PyTorch's own may depend on more than the values."""
+    if subject.kernels:
+        assert_same_bits(what, got, wanted, than)
+    else:
+        assert_close(what, got, wanted, than=than)
+
+
+@contextmanager
+def _own_stream(subject: Subject) -> Iterator[None]:
+    if subject.lane != "cuda":
+        yield
+        return
+    with torch.cuda.device(subject.device), torch.cuda.stream(torch.cuda.Stream(subject.device)):
+        yield
+
+
+def _synchronize(subject: Subject) -> None:
+    if subject.lane == "cuda":
+        torch.cuda.synchronize(subject.device)
+
+
+def _synchronize_stream(subject: Subject) -> None:
+    if subject.lane == "cuda":
+        torch.cuda.current_stream(subject.device).synchronize()
+
+
+def _poison(like: Mapping[str, Tensor]) -> None:
+    """Leaves memory of these sizes, most likely the next to be handed out, full of something else."""
+    held = [torch.full_like(x, 77) for x in like.values()]
+    del held
+
+
+@check(
+    "Launch on PyTorch's current stream, as a Kernel does by itself: no stream of your own, no default stream, and nothing "
+    "that CuPy computes outside `Stream.from_external(torch.cuda.current_stream())`.",
+    lanes=("cuda",),
+)
+def side_stream(subject: Subject) -> str:
+    """On a side stream, with the default stream kept busy, the results are right, and are there when the stream is done."""
+    dtype, args = subject.one_each[0]
+    rounds = 5
+    for by in range(rounds):
+        data = moved_on(args, by)
+        wanted = subject.results(fresh(data))
+        _synchronize(subject)
+        side = torch.cuda.Stream(subject.device)
+        torch.cuda._sleep(BUSY_CYCLES)  # a launch on the default stream waits, and its reader on the other does not
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(BUSY_CYCLES // 10)
+            _poison(wanted)
+            got = subject.results(fresh(data))
+            copies = {name: x.clone() for name, x in got.items()}
+        side.synchronize()
+        assert_same_bits(f"{dtype}, on a side stream", copies, wanted, "on the default stream it is")
+        _synchronize(subject)
+    return f"{rounds} rounds of {dtype}"
+
+
+@check(
+    "Use the tensors' device: allocate through the tensors (`torch.empty_like(x)`, `x.new_empty`), and keep nothing that "
+    "belongs to one GPU.",
+    lanes=("cuda",),
+)
+def second_device(subject: Subject) -> str:
+    """On the second GPU, while the first is current, the results are those of the first, and are on the second."""
+    if torch.cuda.device_count() < 2:
+        raise Skip("there is one GPU")
+    other = torch.device("cuda", 1 - subject.device.index if subject.device.index < 2 else 0)
+    for dtype, args in subject.each:
+        with torch.cuda.device(subject.device):
+            wanted = subject.results(fresh(args))
+            got = subject.results(fresh(to_device(args, other)))
+            if torch.cuda.current_device() != subject.device.index:
+                raise Fault(f"{dtype}: the call made another device current")
+        for name, x in got.items():
+            if x.device != other:
+                raise Fault(f"{dtype}: {name} is on {x.device}, and the inputs are on {other}")
+        assert_same_bits(f"{dtype}, on {other}", got, wanted, f"on {subject.device} it is")
+    return subject.told(len(subject.each), "samples")
+
+
+@check(
+    "A replay repeats launches on the same addresses and runs no Python: no values read on the host, no memory from "
+    "outside PyTorch's allocator, nothing chosen by the data.",
+    lanes=("cuda",),
+    needs=("side_stream",),
+)
+def graph_replay(subject: Subject) -> str:
+    """A CUDA graph of a call and its gradient, replayed with new data, gives what a call on that data gives."""
+    dtype, args = subject.one_each[0]
+    static = fresh(args)
+    seeds = subject.seeds(subject.differentiable(static))  # they come from the host, which a capture does not allow
+    with torch.cuda.stream(torch.cuda.Stream(subject.device)):
+        subject.results(static, seeds=seeds)  # what is compiled or allocated once is not for the graph
+    _synchronize(subject)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            got = subject.results(static, seeds=seeds)
+    except Exception as error:
+        raise Fault(f"{dtype}: the capture failed: {first_words(error)}") from error
+    replays = 0
+    for data in _two_data(args):
+        with torch.no_grad():
+            for held, new in zip(static, data, strict=True):
+                if isinstance(held, Tensor):
+                    held.copy_(new)
+        graph.replay()
+        _synchronize(subject)
+        assert_same_bits(f"{dtype}, replayed with new data", got, subject.results(fresh(data)), "of a call on it it is")
+        replays += 1
+    return f"{replays} replays of {dtype}"

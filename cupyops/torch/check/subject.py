@@ -1,0 +1,409 @@
+"""An operator under check: its samples in every dtype, one lane, and its results and gradients on any arguments."""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cupyops import simulator
+from cupyops.compile.compiler import first_error
+from cupyops.dtypes import FLOATS
+from cupyops.errors import CompileError, LaunchError
+from cupyops.torch.core.operator import Operator
+
+from .inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
+from .registry import Skip
+
+__all__ = [
+    *("MEND_THE_TEXT", "Subject", "Variant", "does_not_compile", "first_cause", "first_words", "quiet"),
+    "refuses_gradient",
+]
+
+# What to change where a kernel does not compile, whatever the check.
+MEND_THE_TEXT = "Mend the kernel's text at the first error; what a compiler says behind it often follows from it."
+
+# A dtype and arguments in it.
+Variant = tuple[str, Arguments]
+
+# What says that an argument is not taken, rather than that the operator is broken.
+_REFUSALS = (TypeError, ValueError, NotImplementedError)
+
+
+class Subject:
+    """One operator in one lane.
+
+    Attributes:
+        samples: arguments, on the lane's device; behind those given, ones that have numbers at their defaults and
+            elsewhere, where none of those given has.
+        tolerance: times what the values may be off.
+        dtypes: names that the operator has to take; None: those of the floating ones that it does not refuse.
+        schema: the operator's arguments, as PyTorch has them.
+    """
+
+    def __init__(
+        self,
+        op: Operator,
+        samples: Sequence[Arguments],
+        lane: str,
+        *,
+        tolerance: float = 1.0,
+        dtypes: Sequence[str] | None = None,
+    ) -> None:
+        self.op = op
+        self.lane = lane
+        self.device = torch.device("cuda", torch.cuda.current_device()) if lane == "cuda" else torch.device("cpu")
+        if lane == "cuda" and (given := [a[i] for a in samples for i in tensors_in(a) if a[i].is_cuda]):
+            self.device = given[0].device
+        self.samples = [fresh(to_device(args, self.device)) for args in samples]
+        self.tolerance = tolerance
+        self.dtypes = dtypes
+        self.schema = op.op._schema.arguments
+        self.refused: dict[str, str] = {}
+        with self.mode():
+            self.samples += self._about_defaults()
+
+    # Where it runs
+
+    def mode(self) -> AbstractContextManager[None]:
+        """Within it, the operator runs in the lane."""
+        return simulator.simulate(self.lane == "simulator", sanitize=True)
+
+    @property
+    def kernels(self) -> bool:
+        """Whether kernels run, not the reference."""
+        return self.lane != "reference"
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """The reference, outside the simulator.
+
+        Raises:
+            Skip: there is none.
+        """
+        reference = self.op.reference
+        if reference is None:
+            raise Skip("the operator has no reference")
+
+        def plain(*args: Any) -> Any:
+            with simulator.simulate(False):
+                return reference(*args)
+
+        return plain
+
+    # What it runs on
+
+    @property
+    def mutated(self) -> list[int]:
+        """Positions of the tensors that the schema declares as written, ``Tensor(a!)``."""
+        return [i for i, a in enumerate(self.schema) if a.alias_info is not None and a.alias_info.is_write]
+
+    def wanted(self, args: Arguments) -> list[int]:
+        """Positions of the tensors to differentiate by: those of the sample that require gradients; where none does, all
+        floating ones."""
+        floating = [i for i in tensors_in(args) if args[i].is_floating_point() and i not in self.mutated]
+        return [i for i in floating if args[i].requires_grad] or floating
+
+    def _about_defaults(self) -> list[Arguments]:
+        """Of the first sample: one with all numbers at their defaults, and for each whose default all samples have one with
+        another number, as far as the operator takes them."""
+        first, found = self.samples[0], list[Arguments]()
+        defaults = {i: a.default_value for i, a in enumerate(self.schema) if isinstance(a.default_value, (int, float))}
+        usual = tuple(defaults.get(i, x) for i, x in enumerate(first))
+        if any(all(args[i] != value for args in self.samples) for i, value in defaults.items()) and self._takes(usual):
+            found.append(fresh(usual))
+        for i, value in defaults.items():
+            if all(args[i] == value for args in self.samples):
+                others = ((*first[:i], other, *first[i + 1 :]) for other in _near(value))
+                found += [fresh(args) for args in others if self._takes(args)][:1]
+        return found
+
+    def _takes(self, args: Arguments) -> bool:
+        """Whether the operator takes numbers that nobody has given it; a launch that goes wrong is for the checks."""
+        try:
+            for function in [self.op.call, *([self.reference] if self.op.reference is not None else [])]:
+                self.outputs(fresh(args), function)
+        except (*_REFUSALS, ArithmeticError, LookupError, RuntimeError) as error:
+            return isinstance(error, LaunchError)
+        return True
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """Each sample in its own dtype and in every floating one that the operator takes."""
+        found: list[Variant] = []
+        for args in self.samples:
+            own = lead_of(args).dtype
+            names = dict.fromkeys((str(own).removeprefix("torch."), *(self.dtypes or FLOATS)))
+            for name in names if own.is_floating_point else list(names)[:1]:
+                changed = fresh(args) if getattr(torch, name) == own else self._taken(name, args)
+                if changed is not None:
+                    found.append((name, changed))
+        return found
+
+    def _taken(self, name: str, args: Arguments) -> Arguments | None:
+        """The arguments in a dtype: all of them, or the lead alone; None where the operator takes neither."""
+        for alone in (False, True):
+            changed = converted(args, getattr(torch, name), alone=alone)
+            if refusal := self._refused(changed):
+                self.refused.setdefault(name, refusal)
+            else:
+                self.refused.pop(name, None)
+                return changed
+        return None
+
+    def widened(self, args: Arguments) -> Arguments:
+        """The arguments in float64, as the operator takes them.
+
+        Raises:
+            Skip: it does not.
+        """
+        if lead_of(args).dtype == torch.float64:
+            return args
+        if (found := self._taken("float64", args)) is None:
+            raise Skip("there is no reference, and the operator does not take float64")
+        return found
+
+    def _refused(self, args: Arguments) -> str:
+        """Why the operator does not take the arguments, or nothing."""
+        try:
+            if not self.kernels:
+                # The body says what the operator takes, and not the reference, which may take more.
+                with contextlib.suppress(RuntimeError):
+                    self.outputs(to_device(args, torch.device("meta")))
+            self.results(fresh(args))
+        except _REFUSALS as error:
+            return "" if does_not_compile(error) else first_words(error)
+        except RuntimeError as error:
+            if "not implemented for" in str(error):  # PyTorch's own, of a reference
+                return first_words(error)
+        return ""
+
+    @property
+    def each(self) -> list[Variant]:
+        """Every sample of each dtype. In the reference's lane, of the wide ones alone where there are any: PyTorch's own
+        results in 16 bits depend on layout and on how a gradient is come by."""
+        wide = [(name, args) for name, args in self.variants if name in ("float32", "float64")]
+        return wide if wide and not self.kernels else self.variants
+
+    @property
+    def one_each(self) -> list[Variant]:
+        """The first sample of each dtype, of :attr:`each`."""
+        return list({name: (name, args) for name, args in reversed(self.each)}.values())[::-1]
+
+    def of_dtype(self, name: str) -> list[Arguments]:
+        """The samples in a dtype.
+
+        Raises:
+            Skip: the operator does not take it.
+        """
+        found = [args for dtype, args in self.variants if dtype == name]
+        if not found:
+            why = self.refused.get(name, "the samples are not floating")
+            raise Skip(f"needs {name}, and the operator does not take it: {why}")
+        return found
+
+    def told(self, count: int, what: str) -> str:
+        """How far a check looked: so many things, in the dtypes there are."""
+        dtypes = ", ".join(dict.fromkeys(name for name, _ in self.variants))
+        refused = f"; refused: {', '.join(self.refused)}" if self.refused else ""
+        return f"{count} {what} of {dtypes}{refused}"
+
+    def rows(self, args: Arguments, count: int) -> Arguments:
+        """The arguments with another number of rows.
+
+        Raises:
+            Skip: the operator does not take another number of them.
+        """
+        for by_row in (False, True):
+            try:
+                self.call(with_rows(args, 3, by_row=by_row))
+            except (*_REFUSALS, RuntimeError) as error:
+                if does_not_compile(error):
+                    raise
+                refusal = first_words(error)
+            else:
+                return with_rows(args, count, by_row=by_row)
+        raise Skip(f"the first dimension cannot have another size: {refusal}")
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the operator has no gradient, in its own words, or nothing: one that says so is not at fault."""
+        args = fresh(self.samples[0])
+        wanted = self.wanted(args)
+        if self.mutated or not wanted:
+            return ""
+        leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
+        try:
+            with torch.enable_grad():
+                ready = [y for y in self.call(leaves) if y.requires_grad]
+            torch.autograd.grad(
+                ready, [leaves[i] for i in wanted], [torch.zeros_like(y) for y in ready], allow_unused=True
+            )
+        except RuntimeError as error:
+            return first_words(error) if refuses_gradient(error) else ""
+        except Exception:
+            pass  # a check will say it
+        return ""
+
+    # What comes out
+
+    def call(self, args: Sequence[Any], function: Callable[..., Any] | None = None) -> list[Tensor]:
+        """Outputs, and behind them what the schema declares as written."""
+        found = (function or self.op.call)(*args)
+        outputs = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
+        return [*outputs, *(args[i] for i in self.mutated if isinstance(args[i], Tensor))]
+
+    def outputs(self, args: Arguments, function: Callable[..., Any] | None = None) -> dict[str, Tensor]:
+        """The outputs by name, without gradients."""
+        with torch.no_grad():
+            return _numbered(self.call(args, function))
+
+    def results(
+        self,
+        args: Arguments,
+        function: Callable[..., Any] | None = None,
+        *,
+        wanted: Sequence[int] | None = None,
+        seeds: Mapping[str, Tensor] | None = None,
+        forward: AbstractContextManager[Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """Outputs and gradients by name.
+
+        Args:
+            function: what to call in place of the operator.
+            wanted: what to differentiate by.
+            seeds: by output, its gradient; by default :meth:`seeds` of all that have one. Outputs that are not in it take
+                none.
+            forward: what the forward runs in.
+        """
+        wanted = self.wanted(args) if wanted is None else wanted
+        if self.mutated or not wanted or self.refusal:
+            with forward or contextlib.nullcontext():
+                return self.outputs(args, function)
+        leaves = [
+            x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) and x.is_floating_point() else x
+            for i, x in enumerate(args)
+        ]
+        with forward or contextlib.nullcontext(), torch.enable_grad():
+            outputs = _numbered(self.call(leaves, function))
+        ready = {name: y for name, y in outputs.items() if y.requires_grad}
+        given = {n: g for n, g in (seeds if seeds is not None else self.seeds(ready)).items() if n in ready}
+        by = [leaves[i] for i in wanted]
+        gradients: Sequence[Tensor | None] = [None] * len(by)
+        if given:
+            gradients = torch.autograd.grad([ready[n] for n in given], by, list(given.values()), allow_unused=True)
+        named = {
+            f"gradient of {self.schema[i].name}": g for i, g in zip(wanted, gradients, strict=True) if g is not None
+        }
+        return {name: y.detach() for name, y in outputs.items()} | named
+
+    def differentiable(self, args: Arguments) -> dict[str, Tensor]:
+        """The outputs that take gradients."""
+        wanted = self.wanted(args)
+        if self.mutated or not wanted or self.refusal:
+            return {}
+        leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(args)]
+        with torch.enable_grad():
+            outputs = _numbered(self.call(leaves))
+        return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
+
+    def need_gradients(self, args: Arguments) -> dict[str, Tensor]:
+        """The outputs that take gradients.
+
+        Raises:
+            Skip: there is none.
+        """
+        if self.mutated:
+            raise Skip("the operator writes into its arguments, and has no gradient")
+        if self.refusal:
+            raise Skip(f"the operator says that it has no gradient: {self.refusal}")
+        found = self.differentiable(fresh(args))
+        if not found:
+            raise Skip("no output takes a gradient")
+        return found
+
+    def seeds(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A gradient for each output, the same ones for the same shapes."""
+        generator = torch.Generator().manual_seed(20240229)
+        return {
+            name: torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
+            for name, y in outputs.items()
+        }
+
+
+def _near(value: float) -> list[Any]:
+    """Other numbers of a kind, of which an operator may take one."""
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
+
+
+def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {"output": outputs[0]} if len(outputs) == 1 else {f"output {i}": y for i, y in enumerate(outputs)}
+
+
+def refuses_gradient(error: BaseException) -> bool:
+    """Whether an operator, or PyTorch for it, says that it cannot be differentiated (again), rather than fails to be."""
+    return any(words in str(error) for words in ("has no gradient", "once_differentiable"))
+
+
+def first_words(error: BaseException) -> str:
+    """What went wrong first, in short: the first line of its words; of a text that does not compile, the first error with the
+    author's lines around it."""
+    cause = first_cause(error)
+    if isinstance(cause, CompileError):
+        return f"{type(cause).__name__}: {first_error(str(cause))}"
+    words = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {words[0] if words else ''}"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error that began it: what this package has put into words, or what the author's code ran into, without what
+    PyTorch and the author have wrapped around it."""
+    met = [error]
+    while (below := met[-1].__cause__ or met[-1].__context__) is not None and below not in met:
+        met.append(below)
+    if compiled := next((e for e in met if isinstance(e, CompileError)), None):
+        return compiled
+    told = [error]
+    for wrapped in met[1:]:
+        # Dynamo raises its own from None, and what it caught is left as the context. What an author's handler caught and
+        # did not raise from is another matter than what then went wrong in it.
+        if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
+            break
+        told.append(wrapped)
+    # An error from within PyTorch says less than what PyTorch makes of it.
+    return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
+
+
+def does_not_compile(error: BaseException) -> bool:
+    """Whether a kernel's text that does not compile is behind an error."""
+    return isinstance(first_cause(error), CompileError)
+
+
+def _is_ours(error: BaseException) -> bool:
+    return not _of_pytorch(error) and _raised_in(error) == "cupyops"
+
+
+def _of_pytorch(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "torch"
+
+
+def _raised_in(error: BaseException) -> str:
+    """The package whose code raised it."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What PyTorch warns of on the way is its own business."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

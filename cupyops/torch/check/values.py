@@ -1,0 +1,321 @@
+"""Checks of what an operator computes: every element, in every dtype, and the gradients."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .compare import assert_close, error_in_eps, least_allowed
+from .inputs import Arguments, fresh, lead_of
+from .registry import KERNEL_LANES, Fault, Skip, check
+from .subject import Subject, first_words, quiet, refuses_gradient
+
+__all__ = [
+    *("Target", "gradcheck", "gradgradcheck", "gradients", "special_values", "subsets", "target", "values", "written"),
+]
+
+# Up to so many elements, gradcheck differentiates by each; beyond, along random directions.
+FEW = 64
+# All subsets of so many inputs are tried; of more, each alone and all together.
+MANY_INPUTS = 4
+
+
+@contextmanager
+def _filled() -> Iterator[None]:
+    """Memory from ``torch.empty`` and its like holds NaN, or an integer's largest value."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with quiet():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
+
+
+def _fill_of(x: Tensor) -> Tensor:
+    """Where x holds what unwritten memory is filled with."""
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return x.isnan()
+    return x if x.dtype == torch.bool else x == torch.iinfo(x.dtype).max
+
+
+@check(
+    "Have the kernel write every element: look at the bound of its last block or tail, or allocate with zeros where it "
+    "adds to what is there.",
+    lanes=KERNEL_LANES,
+    ground=True,
+)
+def written(subject: Subject) -> str:
+    """Outputs and gradients do not depend on what was in their memory before."""
+    for dtype, args in subject.variants:
+        plain = subject.results(fresh(args))
+        # What is freed is handed out again: most likely this run's memory holds zeros where it is not written.
+        zeros = [torch.zeros_like(x) for x in plain.values()]
+        del plain, zeros
+        plain = subject.results(fresh(args))
+        with _filled():
+            filled = subject.results(fresh(args))
+        for name, x in filled.items():
+            if not x.is_meta and name in plain:
+                left = _fill_of(x) & ~_fill_of(plain[name])
+                if bool(left.any()):
+                    first = [int(i) for i in left.nonzero()[0]]
+                    raise Fault(
+                        f"{dtype}: {int(left.sum())} of {x.numel()} elements of {name} still hold what was in memory "
+                        f"before, or were made of it; the first is {first} of {list(x.shape)}"
+                    )
+    return subject.told(len(subject.variants), "samples")
+
+
+def _doubled(args: Arguments) -> Arguments:
+    return tuple(
+        x.detach().double().requires_grad_(x.requires_grad) if isinstance(x, Tensor) and x.is_floating_point() else x
+        for x in args
+    )
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a result should be.
+
+    Attributes:
+        exact: results in float64.
+        allowed: by name, the error in eps.
+        than: where they are from, for messages.
+    """
+
+    exact: Mapping[str, Tensor]
+    allowed: Mapping[str, float]
+    than: str
+
+
+def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: Mapping[str, Tensor]) -> Target:
+    """What results should be: at most twice as far from those in float64 as PyTorch's own arithmetic of the dtype is,
+    plus one rounding.
+
+    Raises:
+        Skip: there is no reference, and the operator does not take float64.
+        Fault: a dtype is not the reference's.
+    """
+    wide = {name: g.double() for name, g in seeds.items()}
+    wanted, theirs = subject.wanted(args), {}
+    if subject.op.reference is None:
+        exact, than = subject.results(subject.widened(args), seeds=wide), "in float64 the operator itself gives"
+    else:
+        exact = subject.results(_doubled(args), subject.reference, wanted=wanted, seeds=wide)
+        theirs, than = _reference_in_dtype(subject, args, seeds), "the reference in float64 gives"
+    allowed = {}
+    for name, x in got.items():
+        if name in theirs and x.dtype != theirs[name].dtype:
+            raise Fault(
+                f"{name} has dtype {x.dtype}, and the reference gives {theirs[name].dtype}",
+                "Allocate the output in the dtype that the reference returns, or let the reference return the body's.",
+            )
+        own = error_in_eps(theirs[name], exact[name]) if name in theirs and name in exact else 0.0
+        least = least_allowed(x.dtype)
+        allowed[name] = subject.tolerance * max(least, 2 * (own + 0.5) if math.isfinite(own) else least)
+    return Target({name: x for name, x in exact.items() if name in got}, allowed, than)
+
+
+def _compare(subject: Subject, dtype: str, args: Arguments, keep: str) -> float:
+    """Results whose names begin with ``keep``, beside those in float64: the largest error in eps."""
+    seeds = subject.seeds(subject.differentiable(fresh(args)) if keep == "gradient" else {})
+    found = subject.results(fresh(args), seeds=seeds) if seeds else subject.outputs(fresh(args))
+    got = {name: x for name, x in found.items() if name.startswith(keep)}
+    right = target(subject, args, got, seeds)
+    return assert_close(dtype, got, right.exact, right.allowed, right.than)
+
+
+def _reference_in_dtype(subject: Subject, args: Arguments, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What PyTorch's own arithmetic makes of it; nothing where PyTorch has none for the dtype."""
+    try:
+        return subject.results(fresh(args), subject.reference, wanted=subject.wanted(args), seeds=seeds)
+    except RuntimeError as error:
+        if "not implemented for" in str(error):
+            return {}
+        raise
+
+
+def _told(subject: Subject, errors: Mapping[str, float]) -> str:
+    beside = (
+        "the reference" if subject.op.reference is not None else "the operator itself, since there is no reference,"
+    )
+    found = ", ".join(f"{dtype} {error:.2g}" for dtype, error in errors.items())
+    refused = f"; refused: {', '.join(subject.refused)}" if subject.refused else ""
+    return f"largest error in eps beside {beside} in float64: {found}{refused}"
+
+
+def _all_dtypes(subject: Subject, keep: str) -> str:
+    variants = subject.variants
+    for name in subject.dtypes or ():
+        if name in subject.refused:
+            raise Fault(
+                f"{name} is refused: {subject.refused[name]}",
+                "Add it to the kernel's dtypes, or leave it out of `dtypes`.",
+            )
+    errors: dict[str, float] = {}
+    for dtype, args in variants:
+        errors[dtype] = max(errors.get(dtype, 0.0), _compare(subject, dtype, args, keep))
+    return _told(subject, errors)
+
+
+@check(
+    "Look at the formula first; then compute in acc_t and round once, where the result is stored.",
+    lanes=KERNEL_LANES,
+)
+def values(subject: Subject) -> str:
+    """The outputs are as near to the reference in float64 as PyTorch's own arithmetic of the dtype, twice over."""
+    return _all_dtypes(subject, "output")
+
+
+@check(
+    "Look at the backward's algebra, and at what it saves: the forward's inputs, unchanged, or its output.",
+    lanes=KERNEL_LANES,
+    needs=("values",),
+)
+def gradients(subject: Subject) -> str:
+    """The gradients are as near to those of the reference in float64, likewise."""
+    subject.need_gradients(subject.samples[0])
+    return _all_dtypes(subject, "gradient")
+
+
+@check(
+    "Give NaN and infinities a thought where the kernel compares, clamps or divides: a comparison with NaN is false, inf - "
+    "inf and 0·inf are NaN.",
+    lanes=KERNEL_LANES,
+    needs=("values",),
+)
+def special_values(subject: Subject) -> str:
+    """NaN, infinities, zeros, subnormal and huge numbers give NaN, infinities and finite numbers where the reference does."""
+    reference, tried = subject.reference, 0
+    for dtype, args in subject.each:
+        lead = lead_of(args)
+        if not lead.is_floating_point() or not lead.numel():
+            continue
+        info = torch.finfo(lead.dtype)
+        tiny = info.smallest_normal / 4
+        special = (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny, -tiny, info.max, info.min)
+        for value in special:
+            at = next(i for i, x in enumerate(args) if x is lead)
+            other = lead.detach().clone(memory_format=torch.contiguous_format)
+            other.view(-1)[lead.numel() // 2] = value
+            changed = (*fresh(args[:at]), other, *fresh(args[at + 1 :]))
+            got = subject.outputs(changed)
+            same = subject.outputs(changed, reference)
+            exact = subject.outputs(_doubled(changed), reference)
+            for name, x in got.items():
+                if not x.dtype.is_floating_point:
+                    continue
+                kinds = [_kind(y) for y in (x, same[name].to(x.dtype), exact[name].to(x.dtype))]
+                strange = (kinds[0] != kinds[1]) & (kinds[0] != kinds[2])
+                if bool(strange.any()):
+                    i = tuple(int(j) for j in strange.nonzero()[0])
+                    raise Fault(
+                        f"{dtype}: with {value} as element {lead.numel() // 2} of `{subject.schema[at].name}`, {name}"
+                        f"{list(i)} is {x[i].item()}, and the reference gives {same[name][i].item()}"
+                    )
+                tried += 1
+    if not tried:
+        raise Skip("the samples have no floating elements")
+    return subject.told(tried, "results")
+
+
+def _kind(x: Tensor) -> Tensor:
+    """0 for finite numbers, 1 and 2 for the infinities, 3 for NaN."""
+    return x.isposinf().int() + 2 * x.isneginf().int() + 3 * x.isnan().int()
+
+
+def _scalar_function(subject: Subject, args: Arguments) -> tuple[Any, list[Tensor]]:
+    """The operator as a function of the tensors to differentiate by, with the outputs that take gradients."""
+    names = list(subject.need_gradients(args))
+    wanted = subject.wanted(args)
+
+    def function(*leaves: Tensor) -> tuple[Tensor, ...]:
+        full = list(args)
+        for i, x in zip(wanted, leaves, strict=True):
+            full[i] = x
+        outputs = subject.call(full)
+        return tuple(outputs) if len(outputs) == 1 else tuple(outputs[int(n.partition(" ")[2])] for n in names)
+
+    return function, [args[i].detach().clone().requires_grad_() for i in wanted]
+
+
+def _gradcheck(subject: Subject, of: Any) -> str:
+    samples = subject.of_dtype("float64")
+    counted = 0
+    for args in samples:
+        function, leaves = _scalar_function(subject, args)
+        elements = sum(x.numel() for x in leaves)
+        try:
+            with quiet():
+                of(function, leaves, fast_mode=elements > FEW, nondet_tol=0.0)
+        except RuntimeError as error:  # GradcheckError is one; so is what backward raises
+            if of is torch.autograd.gradgradcheck and refuses_gradient(error):
+                raise Skip(f"the gradient says that it has none: {first_words(error)}") from None
+            raise Fault(" ".join(str(error).split())) from error
+        counted += elements
+    return f"{len(samples)} samples, {counted} elements"
+
+
+@check(
+    "Look at the backward's algebra: it is not the derivative of the forward. Where an input takes no gradient on purpose, "
+    "have those tensors of the sample require one that do.",
+    needs=("gradients",),
+)
+def gradcheck(subject: Subject) -> str:
+    """The gradients are what differences of the forward are, in float64; undefined ones are taken."""
+    return _gradcheck(subject, torch.autograd.gradcheck)
+
+
+@check(
+    "Let the backward call operators, not kernels, and save inputs rather than what was computed on the way; an operator "
+    "without a Function of its own differentiates its reference.",
+    needs=("gradcheck",),
+)
+def gradgradcheck(subject: Subject) -> str:
+    """The gradients of the gradients are what differences of the gradients are, in float64."""
+    return _gradcheck(subject, torch.autograd.gradgradcheck)
+
+
+@check(
+    "Have the backward look at ctx.needs_input_grad, return None where it is False, and take None for the gradient of an "
+    "output that is not used.",
+    needs=("gradients",),
+)
+def subsets(subject: Subject) -> str:
+    """Each subset of the inputs, and each output alone, gives the gradients that it should."""
+    tried = 0
+    for args in subject.samples:
+        ready = subject.need_gradients(args)
+        positions = subject.wanted(args)
+        sizes = range(1, len(positions) + 1) if len(positions) <= MANY_INPUTS else (1, len(positions))
+        every = subject.results(fresh(args))
+        for some in chain.from_iterable(combinations(positions, size) for size in sizes):
+            names = [subject.schema[i].name for i in some]
+            try:
+                got = subject.results(fresh(args), wanted=some)
+            except Exception as error:
+                raise Fault(f"with gradients wanted by {', '.join(names)} alone: {first_words(error)}") from error
+            wanted = {n: x for n, x in every.items() if n.removeprefix("gradient of ") in names}
+            assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="with all wanted it is")
+            tried += 1
+        for name in ready:
+            seeds = {n: torch.zeros_like(g) if n != name else g for n, g in subject.seeds(ready).items()}
+            zeros = subject.results(fresh(args), seeds=seeds)
+            try:
+                got = subject.results(fresh(args), seeds={name: seeds[name]})
+            except Exception as error:
+                raise Fault(f"with {name} alone in use: {first_words(error)}") from error
+            for n, x in zeros.items():  # None stands for zeros
+                if n.startswith("gradient") and (n in got or bool(x.any())):
+                    assert_close(f"{name} alone in use", got, {n: x}, than="with zeros for the others it is")
+            tried += 1
+    return f"{tried} subsets"

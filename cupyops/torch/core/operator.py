@@ -1,0 +1,377 @@
+"""The mechanism that makes a PyTorch operator out of one body.
+
+An operator has a body (allocate, launch), perhaps a reference in plain PyTorch, and, where it has a gradient of its own,
+the backward's body (:mod:`cupyops.torch.core.gradients`) or a :class:`torch.autograd.Function` in the documented form:
+``forward`` without ctx, ``setup_context``, ``backward``. From these follow:
+
+=========================  ==========================================================================================
+CUDA, no gradient          the body, called directly
+CUDA, gradient             a Function around body and backward, in the form that costs least
+CPU                        the reference; autograd differentiates it. While kernels are simulated, or without a
+                           reference, as CUDA, the kernels simulated
+tracing, modes, wrappers   a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
+torch.func                 a Function of the same parts, in the form that transforms ask for
+gradient of a gradient     the operators that the backward calls have gradients themselves: declared, or their
+                           reference's
+vmap                       a rule of its own; one call on the batched tensors, for elementwise operators; the
+                           reference's; else a call for each
+autocast                   a policy: as they come, float32, or the lower type
+ONNX                       a declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
+=========================  ==========================================================================================
+
+An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient and says so. Declaring a name again replaces the
+operator of before, as a notebook does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from cupyops import simulator
+from cupyops.errors import expected
+
+from .dispatch import (
+    call_source,
+    dispatch_modes,
+    fast_function,
+    forward_mode,
+    grad_enabled,
+    has_tangent,
+    is_compiling,
+    transforms_active,
+    write_call,
+)
+from .gradients import Backward, Gradient, Schema, declared, of_reference, refused, without_autocast
+from .implementations import completed, counted, detaching, on_cpu, under_transforms, with_care, without_tangents
+from .results import held_to_schema
+from .tensors import PLAIN_TENSORS, NoStorageError
+from .vmap import vmap_by_loop, vmap_of_reference
+
+__all__ = ["Operator", "operator", "operator_of"]
+
+# By qualified name; an operator that is forgotten is not kept by it.
+_DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
+
+
+def operator_of(target: Any) -> "Operator | None":
+    """The operator that a node of a traced graph calls, if it was made by :class:`Operator`."""
+    return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
+
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+
+class Operator:
+    """A PyTorch operator: call it with the schema's arguments, in order or by name.
+
+    Args:
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``; tensors come first, ``Tensor?`` may be None,
+            ``Tensor(a!)`` is written to, and there may be several results or none: ``-> (Tensor y, Tensor z)``.
+        implementation: the body, or an ``autograd.Function`` whose ``forward(*args)`` is the body, with
+            ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None. A Function may have
+            ``recording(ctx, *args)``, too: the first two in one, for plain tensors, which may save what is no result.
+        backward: the gradient's body, which says by the names of its parameters what it needs: ``grad_y`` is the gradient
+            of the result y (``grad_out`` where the schema names none), the name of an input or result is its value,
+            ``want_x`` is whether x's gradient is asked for (where not, None will do). Tensors first. Or an operator of
+            such arguments.
+        wrt: names of the inputs whose gradients ``backward`` returns, in order; by default all tensors.
+        reference: the same operation in plain PyTorch: what CPU tensors get, and the gradient where there is no other,
+            also that of a gradient. It must not return an input or a view of one. Without it, CPU tensors run the
+            kernels, simulated.
+        elementwise: each element of the result depends on the elements at its place alone, so that vmap is one call on
+            batched tensors.
+        autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
+            one of these per kind of device, ``{"cuda": "float32"}``.
+        onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``; without it, a
+            model that calls the operator cannot be exported to ONNX.
+        record: what records a gradient on plain tensors instead of the Function, where PyTorch's own operators do so at
+            less cost: called as ``record(apply, *args)``, with the Function's ``apply``.
+        vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, as ``torch.library.register_vmap`` takes it.
+
+    Attributes:
+        op: the registered ``torch.ops.mylib.scale.default``.
+        call: the operator as a plain function, which costs a call a little less.
+        backward: the operator that makes the gradient, if one was declared.
+
+    Raises:
+        ValueError: another word for ``autocast``; a schema without a namespace, or with a tensor behind other
+            arguments; a backward that asks for what there is not; a gradient of an operator that writes to arguments.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        implementation: type[torch.autograd.Function] | Callable[..., Any],
+        *,
+        backward: "Operator | Callable[..., Any] | None" = None,
+        wrt: Sequence[str] | None = None,
+        reference: Callable[..., Any] | None = None,
+        elementwise: bool = False,
+        autocast: str | Mapping[str, str | None] | None = None,
+        onnx: Callable[..., Any] | None = None,
+        record: Callable[..., Any] | None = None,
+        vmap: Callable[..., Any] | None = None,
+        _mend: str = "",
+    ) -> None:
+        policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
+        if not {None, "float32", "lower"}.issuperset(policies.values()):
+            raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
+        parsed = Schema.parse(schema)
+        self.name = parsed.name
+        self.qualified_name = f"{parsed.namespace}::{self.name}"
+        self.schema = schema
+        self.reference = reference
+        plain = None if reference is None else without_autocast(reference)
+        fixed: tuple[int, ...] = ()  # results that take no gradient, and tensors that get none
+        constant: tuple[int, ...] = ()
+        self.onnx = onnx
+        self.elementwise = elementwise
+        self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
+        self._tensors = tuple(enumerate(parsed.tensors))
+        self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
+        self._mutated = parsed.mutated
+        self._withdrawn = False
+        self.backward: Operator | None = None
+        self.body: Callable[..., Any] = implementation
+        recording: Callable[..., Any] | None = None
+        if parsed.mutated:
+            if backward is not None or isinstance(implementation, type):
+                raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
+            self.body = counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
+            gradient = None
+        elif isinstance(implementation, type):
+            function: Any = implementation
+            self.body = function.forward
+            gradient = function.setup_context, function.backward
+            recording = getattr(function, "recording", None)
+        elif backward is not None:
+            wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
+            if not isinstance(backward, Operator):
+                found = Backward(parsed, backward, wrt, plain)
+                backward = Operator(found.schema, found.body, reference=found.reference, _mend=found.refusal)
+            self.backward = backward
+            arguments = [a.name for a in backward.op._schema.arguments]
+            gradient = declared(parsed, arguments, backward.call, wrt)
+            fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
+            constant = tuple(i for i, name in self._tensors if name not in wrt)
+        else:
+            words = (self.name, _mend) if _mend else (self.name,)
+            gradient = refused(*words) if plain is None else of_reference(plain)
+        self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
+        # What makes tangents; programs without a reference have it of their expressions.
+        self._with_derivatives = self._plain
+        self._held = held_to_schema(self.body, parsed)
+        self._apply = (
+            self._refuse
+            if gradient is None
+            else fast_function(self.name, self.body, *gradient, recording, first=self._held)
+        )
+        if record is not None:
+            self._apply = partial(record, self._apply)
+        if (earlier := _DECLARED.get(self.qualified_name)) is not None:
+            earlier._withdraw()
+        self._library = torch.library.Library(parsed.namespace, "FRAGMENT")
+        if vmap is None and not parsed.mutated:
+            if elementwise:
+                vmap = self._vmap
+            else:
+                whole = None if plain is None else completed(plain, parsed)
+                vmap = (
+                    vmap_by_loop(partial(_DECLARED.get, self.qualified_name))
+                    if whole is None
+                    else vmap_of_reference(whole)
+                )
+        self._register(parsed, gradient, vmap)
+        self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
+        self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
+        self.call: Callable[..., Any] = write_call(
+            call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
+            {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
+            first=self._held,
+        )
+        _DECLARED[self.qualified_name] = self
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.op._schema}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The operator's result.
+
+        Raises:
+            TypeError: an argument that should be a tensor is none; else what body and reference raise.
+            RuntimeError: it writes to a tensor, and one of its tensors requires grad; body or backward returned something
+                other than its schema says.
+        """
+        return self.call(*args, **kwargs)
+
+    def _dispatch(self, args: tuple[Any, ...]) -> Any:
+        """All but the common case, which is plain tensors on a GPU."""
+        for i, name in self._tensors:
+            if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
+                wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
+                raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
+        args = self._cast(args)
+        tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
+        if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
+            self._refuse()
+        if forward_mode() and (found := self._with_tangents(args)) is not None:
+            return found
+        if is_compiling():
+            return self._registered(args)
+        if transforms_active():
+            return self._by_transforms(args)
+        if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
+            return self._registered(args)
+        if all(x.is_cpu for x in tensors) and not simulator.enabled():
+            if self._plain is not None:
+                return self._plain(*args)
+            with simulator.simulate():
+                return self._dispatch(args)
+        if any(x.is_neg() for x in tensors):
+            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
+            resolved = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args)
+            results = self._dispatch(resolved)
+            for i, name in self._tensors:
+                if name in self._mutated and resolved[i] is not args[i]:
+                    args[i].copy_(resolved[i])
+            return results
+        if not all(x.is_cuda or x.is_cpu for x in tensors):
+            return self._registered(args)
+        try:
+            if grad_enabled() and any(x.requires_grad for x in tensors):
+                return self._apply(*args)
+            return self._held(*args)
+        except NoStorageError:
+            if not any(is_batched(x) for x in tensors):
+                raise
+        return self._registered(args)  # gradients that autograd batches by itself: the dispatcher calls it for each
+
+    def _by_transforms(self, args: tuple[Any, ...]) -> Any:
+        if forward_mode() and (found := self._with_tangents(args)) is not None:
+            return found
+        return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
+
+    def _with_tangents(self, args: tuple[Any, ...]) -> Any:
+        """The results with their tangents, by operations that PyTorch knows the derivatives of, the reference's; None where no
+        tensor has a tangent.
+
+        Raises:
+            RuntimeError: a tensor has a tangent, and the operator no reference.
+        """
+        if self._with_derivatives is not None and not self._mutated:
+            return self._with_derivatives(*args)
+        if has_tangent(args):
+            raise RuntimeError(f"{self.name} has no forward-mode derivative: give it a reference")
+        return None
+
+    def _registered(self, args: tuple[Any, ...]) -> Any:
+        if self._withdrawn:
+            raise RuntimeError(
+                f"{self.qualified_name} has been declared again since; this object of before still takes plain tensors, but "
+                "tracing, modes and transforms know the newest alone: call that one"
+            )
+        return self.op(*args)
+
+    def _withdraw(self) -> None:
+        """Leaves the name to another declaration. Plain tensors need none."""
+        self._withdrawn = True
+        self._library._destroy()
+
+    def _refuse(self, *args: Any) -> Any:
+        raise RuntimeError(
+            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors requires grad: it "
+            "has no gradient, so call it under torch.no_grad()"
+        )
+
+    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not self._autocast:
+            return args
+        cast = list(args)
+        for i, _ in self._tensors:
+            x = args[i]
+            if x is None:
+                continue
+            device = x.device.type
+            policy = self._autocast.get(device)
+            if policy is None or not x.is_floating_point() or x.dtype == torch.float64:
+                continue
+            if torch.is_autocast_enabled(device):
+                cast[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
+        return tuple(cast)
+
+    def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
+        library, name = self._library, self.qualified_name
+        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
+        body = completed(self._held, schema)
+        either = completed(on_cpu(self._held, self._plain), schema)
+        library.impl(self.name, without_tangents(self.name, body), "CUDA")
+        library.impl(self.name, without_tangents(self.name, either), "CPU")
+        if not self._mutated:
+            # Transforms know no operators of torch.library: they find what this object does under them.
+            library.impl(
+                self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
+            )
+        torch.library.register_fake(name, body, lib=library)
+        if gradient is not None:
+            setup_context, backward = gradient
+
+            def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                ctx.set_materialize_grads(False)
+                setup_context(ctx, inputs, output)
+
+            backward = with_care(backward, len(schema.types))
+            torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
+        if vmap is not None:
+            torch.library.register_vmap(name, vmap, lib=library)
+
+    def _transformed_function(self, setup_context: Any, backward: Any, vmap: Any) -> Any:
+        """The Function in the form that ``torch.func`` asks for. A transform finds it by an Operator's call, and by
+        :func:`under_transforms` where an operator of ``torch.library`` is called."""
+
+        def forward(*args: Any) -> Any:
+            return self._registered(args)
+
+        backward = with_care(backward, len(self.op._schema.arguments))
+        members = {"forward": forward, "setup_context": setup_context, "backward": backward, "vmap": vmap}
+        static = {name: staticmethod(member) for name, member in members.items()}
+        return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
+
+    def _vmap(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        """All tensors with the batch in front and the same rank behind it; the operator does the rest."""
+        positions = [i for i, _ in self._tensors]
+        rank = max(args[i].dim() - (in_dims[i] is not None) for i in positions)
+        batched = list(args)
+        for i in positions:
+            x, dim = args[i], in_dims[i]
+            x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+            batched[i] = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
+        for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
+            batched[i] = x
+        found = self(*batched)
+        if isinstance(found, Tensor):
+            return found, 0
+        # A gradient that nobody wants has no elements, and no batch.
+        size = info.batch_size
+        return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
+
+
+def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
+    """:class:`Operator` as a decorator of its body::
+
+        @operator("mylib::swiglu(Tensor a, Tensor b) -> Tensor", backward=swiglu_backward)
+        def swiglu(a, b): ...
+
+    Args:
+        schema, options: as for :class:`Operator`.
+    """
+
+    def declare(body: Callable[..., Any]) -> Operator:
+        found = Operator(schema, body, **options)
+        found.__doc__ = body.__doc__
+        return found
+
+    return declare

@@ -1,0 +1,293 @@
+"""Layer normalisation for PyTorch, also of a sum: the functions and the modules. :mod:`autograd_bridge` offers them beside the
+other operators.
+
+Each Function is written as PyTorch documents it around bodies from :mod:`cupyops`, and made an operator by
+:class:`cupyops.torch.Operator`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cupyops.errors import expected
+from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
+from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
+from cupyops.ops.layer_norm.body import forward as layer_norm_body
+from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
+from cupyops.ops.layer_norm.checks import as_shape
+from cupyops.torch.core.dispatch import dispatch_modes, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import DTYPE_NAMES
+
+from . import onnx_translations, references
+
+__all__ = ["AddLayerNorm", "LayerNorm", "add_layer_norm", "layer_norm", "layer_norm_backward"]
+
+
+class LayerNormFunction(torch.autograd.Function):
+    """y = x̂·weight + bias; the gradients stand in ``kernels_cu/layer_norm_backward.cu``. The statistics are results, too,
+    that take no gradient."""
+
+    forward = staticmethod(layer_norm_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
+        _, stats = output
+        ctx.mark_non_differentiable(stats)
+        ctx.save_for_backward(x, weight, stats)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_y is None:
+            return None, None, None, None, None, None
+        x, weight, stats = ctx.saved_tensors
+        want_x, want_weight, want_bias, *_ = ctx.needs_input_grad
+        found = _layer_norm_gradients(ctx, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
+        return *found, None, None, None
+
+
+class AddLayerNormFunction(torch.autograd.Function):
+    """(layer_norm(s), s) of s = x + residual: as :class:`LayerNormFunction`, and both summands get the gradient of s."""
+
+    forward = staticmethod(add_layer_norm_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, residual, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
+        _, s, stats = output
+        ctx.mark_non_differentiable(stats)
+        ctx.save_for_backward(s, weight, stats)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.x_dtype, ctx.residual_dtype = x.dtype, residual.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        want_x, want_residual, want_weight, want_bias, *_ = ctx.needs_input_grad
+        grad, grad_weight, grad_bias = grad_s, None, None
+        if grad_y is not None:
+            s, weight, stats = ctx.saved_tensors
+            grad, grad_weight, grad_bias = _layer_norm_gradients(
+                ctx, want_x or want_residual, want_weight, want_bias, grad_y, s, stats, weight, grad_s
+            )
+        grad_x = _as(grad, ctx.x_dtype) if want_x else None
+        grad_residual = _as(grad, ctx.residual_dtype) if want_residual else None
+        return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
+
+
+def _layer_norm_gradients(
+    ctx: Any,
+    want_s: bool,
+    want_weight: bool,
+    want_bias: bool,
+    grad_y: Tensor,
+    s: Tensor,
+    stats: Tensor,
+    weight: Tensor | None,
+    grad_sum: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    grad_s, grad_weight, grad_bias = _layer_norm_backward.call(
+        grad_y, s, stats, weight, grad_sum, ctx.normalized_shape, ctx.eps, want_s, want_weight, want_bias
+    )
+    return (
+        grad_s if want_s else None,
+        grad_weight if want_weight else None,
+        _as(grad_bias, ctx.bias_dtype) if want_bias else None,
+    )
+
+
+def _as(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return grad if grad is None or grad.dtype == dtype else grad.to(dtype)
+
+
+_layer_norm = Operator(
+    "cupyops::layer_norm(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps, str? dtype=None)"
+    " -> (Tensor, Tensor)",
+    LayerNormFunction,
+    reference=references.layer_norm,
+    autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
+    onnx=onnx_translations.layer_norm,
+)
+# What a call takes that records no gradient: the statistics are not written.
+_layer_norm_inference = Operator(
+    "cupyops::layer_norm_inference(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps,"
+    " str? dtype=None) -> Tensor",
+    layer_norm_inference_body,
+    reference=references.layer_norm_inference,
+    autocast={"cuda": "float32"},
+    onnx=onnx_translations.layer_norm_inference,
+)
+_add_layer_norm = Operator(
+    "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
+    " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
+    AddLayerNormFunction,
+    reference=references.add_layer_norm,
+    onnx=onnx_translations.add_layer_norm,
+)
+_layer_norm_backward = Operator(
+    "cupyops::layer_norm_backward(Tensor grad_y, Tensor x, Tensor stats, Tensor? weight, Tensor? grad_sum,"
+    " SymInt[] normalized_shape, float eps, bool want_x, bool want_weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
+    layer_norm_backward_body,
+    reference=references.layer_norm_backward,
+)
+
+
+def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether a call may be asked for its gradient; what is traced or transformed may be later."""
+    try:
+        wanted = (
+            x.requires_grad
+            or (weight is not None and weight.requires_grad)
+            or (bias is not None and bias.requires_grad)
+        )
+    except AttributeError:
+        return True  # no tensor, which the operator refuses by the name that was called
+    if wanted and grad_enabled():
+        return True
+    return bool(is_compiling() or transforms_active() or dispatch_modes())
+
+
+def _name_of(where: str, dtype: torch.dtype | None) -> str | None:
+    """What the operators call a dtype, since a body knows no torch."""
+    if dtype is None:
+        return None
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(expected(where, "dtype", "be a torch.dtype or None", type(dtype).__name__))
+    return DTYPE_NAMES[dtype]
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    return_stats: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """Layer normalisation, a drop-in for ``torch.nn.functional.layer_norm``.
+
+    y = (x - mean)/√(var + eps)·weight + bias, with mean and (biased) variance over the last dimensions of x.
+
+    On a GPU, float32 and float64 keep the rows' accuracy where the mean is large beside the deviation; the gradients of
+    weight and bias are sums in a fixed order; a row's result does not depend on the other rows. Under autocast on a
+    GPU the operation is in float32, as PyTorch's.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, any layout.
+        normalized_shape: the last dimensions of x.
+        weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
+        eps: what is added to the variance.
+        return_stats: also give mean and 1/√(var + eps), which take no gradient.
+        dtype: of y, which is rounded to it once; by default x's. A matrix product under autocast that reads y as bfloat16
+            reads the same bits where the norm has rounded them, and a pass over memory is saved in each direction.
+
+    Returns:
+        A new tensor of x's shape, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
+        in place of each dimension of ``normalized_shape``.
+
+    Raises:
+        TypeError: x is no tensor, or it or the dtype not floating.
+        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
+        ValueError: tensors on different devices.
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+
+    >>> layer_norm(torch.tensor([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]]), 3)
+    tensor([[-1.2247,  0.0000,  1.2247],
+            [ 0.0000,  0.0000,  0.0000]])
+    """
+    shape, name = as_shape(normalized_shape), _name_of("layer_norm", dtype)
+    if not (return_stats or _records(x, weight, bias)):
+        return _layer_norm_inference.call(x, weight, bias, shape, eps, name)
+    y, stats = _layer_norm.call(x, weight, bias, shape, eps, name)
+    return (y, stats[0], stats[1]) if return_stats else y
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """s = x + residual and layer_norm(s) in one pass: what a transformer does before each of its branches.
+
+    s is rounded to its dtype before it is normalised, so the result is that of the two operations one after the other.
+    Under autocast the dtypes are as they come. The gradient of s is in s's dtype, whatever that of y.
+
+    Args:
+        x, residual: of one shape; s has their promoted dtype.
+        normalized_shape, weight, bias, eps, dtype: as for :func:`layer_norm` of s; s itself keeps its dtype.
+
+    Returns:
+        New tensors (layer_norm(s), s).
+
+    Raises:
+        ValueError: residual has not x's shape; else as :func:`layer_norm`.
+
+    >>> y, s = add_layer_norm(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, -1.0]), 3)
+    >>> s
+    tensor([2., 2., 2.])
+    """
+    name = _name_of("add_layer_norm", dtype)
+    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, as_shape(normalized_shape), eps, name)
+    return y, s
+
+
+def layer_norm_backward(
+    grad_y: Tensor,
+    x: Tensor,
+    stats: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    grad_sum: Tensor | None = None,
+    wants: Sequence[bool] = (True, True, True),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of :func:`layer_norm`, itself differentiable.
+
+    Args:
+        grad_y: gradient of the result, of x's shape and the result's dtype.
+        x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
+        stats: mean and rstd, stacked: (2, ...).
+        grad_sum: added to the gradient of x.
+        wants: whether the gradients of x, weight and bias are wanted.
+
+    Returns:
+        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _layer_norm_backward.call(
+        grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants
+    )
+    return found
+
+
+class LayerNorm(nn.LayerNorm):
+    """``torch.nn.LayerNorm`` with :func:`layer_norm` as its forward: same arguments, same ``state_dict``. ``forward(x, dtype=...)``
+    asks for a result of that dtype."""
+
+    def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+        y: Tensor = layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)
+        return y
+
+
+class AddLayerNorm(nn.LayerNorm):
+    """:class:`LayerNorm` of a sum: ``forward(x, residual)`` gives (layer_norm(x + residual), x + residual)."""
+
+    def forward(  # type: ignore[override]
+        self, input: Tensor, residual: Tensor, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

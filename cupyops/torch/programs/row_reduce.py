@@ -1,0 +1,241 @@
+"""Operators from row programs: ``row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s")``."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cupyops.arrays import check_devices
+from cupyops.errors import expected
+from cupyops.programs.elementwise import check_names
+from cupyops.programs.expressions import check_operations, inputs_of, parse
+from cupyops.programs.rows import RowProgram, kernel_of, plan_of, text_of
+from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
+from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
+
+from .elementwise import Written, check_options, content_name, named_results, of_backward, schema_of
+from .reference import row_reference
+
+__all__ = ["row_reduce"]
+
+
+def row_reduce(
+    program: str,
+    backward: str | None = None,
+    *,
+    name: str | None = None,
+    rows: Sequence[str] = (),
+    indices: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    scalars: Sequence[str] = (),
+    results: Sequence[str] = (),
+    **options: Any,
+) -> Written:
+    """An operator on the rows of its inputs, their last dimension, which are read once and held in registers.
+
+    >>> softmax = row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s", name="mylib::row_softmax")
+    >>> softmax
+    <Operator mylib::row_softmax(Tensor x) -> Tensor y>
+
+    The program is as :func:`elementwise`'s, and may reduce: ``sum(...)``, ``max(...)`` and ``min(...)`` of one argument go
+    over the row and give one value for it; ``j`` is the column and ``N`` the length of a row. In a backward,
+    ``grad_weight = column_sum(...)`` sums over the rows, in a fixed order. A row's bits do not depend on the other rows'.
+    Of 16-bit dtypes ``exp`` is a single instruction behind a product: off by some |x|·2^-24 + 2^-22 of its value. A name that a
+    function makes and several passes read is kept in registers: give ``exp(x - m)`` a name where it stands twice.
+
+    Args:
+        program: results may be of elements, of x's shape, or of rows, of that without its last dimension.
+        backward: of the gradients, as :func:`elementwise`'s.
+        name: ``"mylib::softmax"``; by default made of the program.
+        rows: inputs with one value a row; their shape is x's without its last dimension.
+        indices: the same, of int64; in the program an int, which those beyond an int's range do not leave.
+        columns: inputs with one value a column, a weight of shape (N).
+        scalars: inputs that are numbers; they come behind the tensors.
+        results: names of the results, where one of them is read again.
+        options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
+
+    Returns:
+        The operator, of floating tensors of one dtype; rows and columns may have another floating one. ``op.show()``
+        prints its text.
+
+    Raises:
+        ValueError: the program is not of assignments, or of Python's or NumPy's words, its backward reads what there is not or
+            makes no gradient, or a reduction stands where none can.
+        TypeError: an option that there is not.
+        CompileError: at the first call for a dtype: what the expressions say is no CUDA C++.
+    """
+    where = (name or "row_reduce").rpartition(":")[2]
+    statements = parse(program, where)
+    check_options(where, options)
+    whole = ("j", "N", *indices)
+    check_operations(where, statements, rows=True, whole=whole)
+    inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
+    results = named_results(where, statements, results)
+    name = name or content_name(results[0], "rows", program, backward, rows, indices, columns, scalars, results)
+    where = name.rpartition(":")[2]
+    kinds = {**dict.fromkeys(inputs, "element"), **dict.fromkeys(rows, "row"), **dict.fromkeys(indices, "index")}
+    kinds |= dict.fromkeys(columns, "column")
+
+    def made(called: str, steps: Any, reads: Sequence[str], outputs: Sequence[str]) -> RowProgram:
+        check_names(where, [*reads, *scalars, *(s.name for s in steps)])
+        of = {k: tuple(x for x in reads if kinds[x] == k) for k in ("element", "row", "index", "column")}
+        if not of["element"]:
+            raise ValueError(f"{where}: `{program}` reads no tensor of rows")
+        return RowProgram(
+            called, tuple(steps), of["element"], of["row"], of["index"], of["column"], tuple(scalars), tuple(outputs)
+        )
+
+    forward = made(where, statements, inputs, results)
+    kinds |= forward.kinds()
+    inputs = ordered(forward)
+    schema = schema_of(name, inputs, scalars, results)
+    texts = [text_of(forward)]
+    gradient, wrt = None, None
+    if backward is not None:
+        steps = parse(backward, f"{where}'s backward")
+        check_operations(f"{where}'s backward", steps, rows=True, whole=whole)
+        wrt, reads = of_backward(where, steps, inputs, results, scalars)
+        kinds |= {f"grad_{y}": kinds[y] for y in results}
+        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt])
+        _check_gradients(where, back, kinds, wrt)
+        texts.append(text_of(back))
+        schema_back = named_for_its_arguments(
+            f"{name}_backward", schema_of("", ordered(back), scalars, back.results, wants=wrt)
+        )
+        takes = list(Schema.parse(schema_back).types)
+        kinds_back = [kinds[x] for x in wrt]
+        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
+        gradient = Operator(
+            schema_back,
+            body_of(back, texts[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
+            reference=by_reference
+            or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
+        )
+    operator = Written(
+        schema,
+        body_of(forward, texts[0], [kinds[y] for y in results]),
+        backward=gradient,
+        wrt=wrt,
+        **options,
+    )
+    if operator.reference is None:
+        of_results = [kinds[y] for y in results]
+        operator._with_derivatives = row_reference(forward, of_results, lambda i, tensors: tensors[0].dtype)
+    operator.text = "\n".join(texts)
+    return operator
+
+
+def ordered(program: RowProgram) -> tuple[str, ...]:
+    """The tensors in the order in which the kernel takes them."""
+    return (*program.elements, *program.rows, *program.indices, *program.columns)
+
+
+def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: Sequence[str]) -> None:
+    found = back.kinds()
+    for x in wrt:
+        if kinds[x] != found[f"grad_{x}"]:
+            how = {"column": "a column_sum(...)", "row": "a value of the row", "element": "a value of the element"}
+            raise ValueError(f"{where}: `grad_{x}` must be {how[kinds[x]]}, as `{x}` is of one {kinds[x]}")
+
+
+_library = TorchLibrary()
+
+
+def body_of(
+    program: RowProgram,
+    text: str,
+    kinds: Sequence[str],
+    *,
+    wants: bool = False,
+    columns_like: Sequence[str] = (),
+) -> Callable[..., Any]:
+    """The body: tensors, numbers and, where ``wants``, for each result whether it is wanted.
+
+    Args:
+        kinds: of the results.
+        columns_like: inputs that the results are gradients of, whose dtype a sum over rows takes if they are given.
+    """
+    kernel = functools.cache(functools.partial(kernel_of, program, text))
+    names, held = ordered(program), program.held
+    count, numbers, made = len(names), len(program.scalars), len(program.results)
+    resident = functools.cache(lambda made, types, device: made.resident_blocks(dict(types), device))
+
+    def body(*args: Any) -> Any:
+        tensors, scalars = args[:count], args[count : count + numbers]
+        wanted = args[count + numbers :] if wants else (True,) * made
+        x = tensors[0]
+        _check(program, tensors)
+        n = x.shape[-1]
+        shapes = {"element": x.shape, "row": x.shape[:-1]}
+        summed = [w and kind == "column" for kind, w in zip(kinds, wanted, strict=True)]
+        outs: list[Any] = [
+            x.new_empty(shapes[kind]) if w and not s else None for kind, w, s in zip(kinds, wanted, summed, strict=True)
+        ]
+        dtypes = [_dtype_like(columns_like, names, i, tensors) if s else None for i, s in enumerate(summed)]
+
+        def finished(sums: Callable[[int], Tensor]) -> Any:
+            found = tuple(sums(i).to(dtypes[i]) if s else outs[i] for i, s in enumerate(summed))
+            filled = tuple(x.new_empty(0) if y is None else y for y in found)
+            return filled if made > 1 else filled[0]
+
+        rows = math.prod(x.shape[:-1])
+        if _library.is_fake(x) or rows == 0 or not any(wanted):
+            return finished(lambda i: x.new_zeros(n))
+        given = [t.contiguous() for t in tensors]
+        dtype = DTYPE_NAMES[x.dtype]
+        plan = plan_of(n, dtype, held)
+        chosen = kernel(plan, dtype)
+        blocks = min(-(-rows // plan.groups), 2**31 - 1)
+        if not any(kind == "column" for kind in kinds):
+            chosen.launch_vouched(*given, *outs, *scalars, rows, n, blocks)
+            return finished(lambda i: outs[i])
+        blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), x.get_device()))
+        parts = blocks * plan.groups
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        # Where rows are too long for registers, the sums grow in place.
+        make = x.new_zeros if plan.stream else x.new_empty
+        sums = [make((parts, n), dtype=wide) if s else None for s in summed]
+        arrays: list[Any] = [part if s else out for part, out, s in zip(sums, outs, summed, strict=True)]
+        chosen.launch_vouched(*given, *arrays, *scalars, rows, n, blocks, parts)
+        return finished(lambda i: arrays[i].sum(0))
+
+    return body
+
+
+def _dtype_like(of: Sequence[str], names: Sequence[str], i: int, tensors: Sequence[Tensor]) -> torch.dtype:
+    """The dtype of the gradient of a column, ``of[i]``: its own, or x's where the program does not read it."""
+    return tensors[names.index(of[i])].dtype if of[i] in names else tensors[0].dtype
+
+
+def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:
+    given = dict(zip(names, tensors, strict=True))
+    parameters = kernel.signature.parameters
+    return {
+        kind: next(DTYPE_NAMES[given[parameters[i].name].dtype] for i in places if parameters[i].name in given)
+        for kind, places in kernel.signature.bindings.items()
+    }
+
+
+def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
+    """Refuses tensors that do not belong together.
+
+    Raises:
+        ValueError: a shape or a device other than the first's asks for.
+    """
+    lead, x = program.elements[0], tensors[0]
+    if x.dim() == 0:
+        raise ValueError(expected(program.name, lead, "have rows, at least one dimension", "a tensor of shape ()"))
+    wanted = {
+        **dict.fromkeys(program.elements, ("have the shape", x.shape)),
+        **dict.fromkeys((*program.rows, *program.indices), ("have a value for each row", x.shape[:-1])),
+        **dict.fromkeys(program.columns, ("have a value for each column", x.shape[-1:])),
+    }
+    for name, tensor in zip(ordered(program), tensors, strict=True):
+        words, shape = wanted[name]
+        if tensor.shape != shape:
+            raise ValueError(expected(program.name, name, f"{words} of `{lead}`, {tuple(shape)}", tuple(tensor.shape)))
+    check_devices(program.name, **dict(zip(ordered(program), tensors, strict=True)))

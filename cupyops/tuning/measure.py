@@ -1,0 +1,222 @@
+"""Candidates for one launch, held against each other: the same results, and which takes how long.
+
+They run on the call's own inputs and on copies of its outputs, on the call's stream. Each launch is timed between two
+events, behind a write that empties the L2 cache, as the operators before it in a network would; that write also gives the
+host the time to queue the launch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from cupyops.arrays import numpy_dtype
+from cupyops.compile import toolchain
+from cupyops.dtypes import DTYPES
+from cupyops.errors import LaunchError, TuningError
+from cupyops.launch import driver
+from cupyops.launch.arguments import Call
+
+if TYPE_CHECKING:
+    from cupyops.launch.kernel import Kernel
+
+__all__ = ["microseconds"]
+
+_SECONDS = 0.1  # what timing may take, all candidates together
+_ROUNDS = (5, 25)  # at least, at most
+_FLUSHING = (
+    1 << 25
+)  # bytes written before each launch, or twice the cache: long enough for the host to queue the launch
+_CHUNK = 1 << 26  # bytes that are compared at once
+_ALIGNMENT = 256  # an output that is not aligned so must stay so, since kernels choose their accesses by it
+
+
+def microseconds(
+    kernels: Sequence["Kernel"], names: Sequence[str], call: Call, rtol: float, atol: float
+) -> dict[str, float | None]:
+    """What a launch of each takes, in the middle of several; None where the GPU does not take it.
+
+    Args:
+        kernels: the first is the one that is right.
+        names: of the kernels, for messages.
+        call: arguments that fit them all, on a GPU.
+        rtol, atol: how far results may be from the first's, ``|a - b| <= atol + rtol * |b|``; with 0 and 0 not one bit.
+
+    Raises:
+        TuningError: another result than the first's.
+        LaunchError: the first is refused, or one fails while it runs.
+        MemoryError: no room for the copies.
+    """
+    runtime = toolchain.cupy().cuda.runtime
+    stream = call.library.stream(call.lead.device)
+    launches: dict[str, Callable[[], None]] = {}
+    with _copies(runtime, call, kernels[0]) as (reference, copies):
+        for kernel, name in zip(kernels, names, strict=True):
+            try:
+                outputs = copies if launches else reference
+                launch = _launch(kernel, call, outputs.values, stream)
+                outputs.refill(stream)
+                launch()
+            except (LaunchError, ValueError):
+                if not launches:
+                    raise
+                continue  # more threads, or shared memory, than this GPU has
+            try:
+                runtime.streamSynchronize(stream)
+            except Exception as error:
+                raise LaunchError(f"{kernel.describe(call.types)} with {name} failed: {error}") from error
+            if launches and (difference := copies.difference(reference, stream, rtol, atol)):
+                raise TuningError(
+                    f"{kernel.describe(call.types)}: {name} gives another result than {names[0]}: {difference}. One of the "
+                    f"two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
+                )
+            launches[name] = launch
+        with _memory(runtime, _flushing_bytes(call.lead.device)) as (flushed, size):
+            clock = _Clock(runtime, stream, lambda: runtime.memsetAsync(flushed, 0, size, stream))
+            once = sum(first for (first,) in clock.times([*launches.values()], 1))
+            times = clock.times(
+                [*launches.values()], max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0))))
+            )
+    found = {name: round(median(t), 3) for name, t in zip(launches, times, strict=True)}
+    return {name: found.get(name) for name in names}
+
+
+def _launch(kernel: "Kernel", call: Call, values: Sequence[Any], stream: int) -> Callable[[], None]:
+    """The launch of a kernel on values in place of the call's. They are packed once, not between two events."""
+    variant = kernel.variant(call.types, call.lead.device)
+    grid = kernel.grid(variant, [call.values[s] for s in kernel.geometry.sizes])
+    buffer = variant.packed(values)
+
+    def launch() -> None:
+        try:
+            driver.submit(
+                variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=variant.cooperative
+            )
+        except Exception as error:  # CuPy's driver errors
+            what = f"{variant.what} with grid {grid}, block {variant.threads}"
+            raise LaunchError(f"{what} {driver.refusal(error)}") from error
+
+    return launch
+
+
+class _Outputs:
+    """Copies of a call's outputs, and its arguments with them in place of those."""
+
+    def __init__(self, runtime: Any, call: Call, kernel: "Kernel") -> None:
+        self._runtime, self._call = runtime, call
+        self._names = [
+            p.name for p in kernel.signature.parameters if p.pointer and not p.const and p.name in call.infos
+        ]
+        self._places: dict[str, int] = {}
+        self._size = 0
+        for name in self._names:
+            info = call.infos[name]
+            self._places[name] = self._size + info.pointer % _ALIGNMENT
+            self._size = -(-(self._places[name] + self._bytes(name)) // _ALIGNMENT) * _ALIGNMENT
+        self._base = 0
+        self.values: list[Any] = []
+
+    def _bytes(self, name: str) -> int:
+        info = self._call.infos[name]
+        return info.size * DTYPES[info.dtype].itemsize
+
+    @contextmanager
+    def allocated(self) -> Iterator["_Outputs"]:
+        with _memory(self._runtime, self._size) as (self._base, _):
+            there = {name: self._base + place for name, place in self._places.items()}
+            pairs = zip(self._call.values, self._call.addresses, strict=True)
+            self.values = [there.get(name, value) for name, value in pairs]
+            yield self
+
+    def refill(self, stream: int) -> None:
+        """Has the copies hold what the call's outputs hold."""
+        runtime = self._runtime
+        for name, place in self._places.items():
+            source, kind = self._call.infos[name].pointer, runtime.memcpyDeviceToDevice
+            runtime.memcpyAsync(self._base + place, source, self._bytes(name), kind, stream)
+
+    def difference(self, other: "_Outputs", stream: int, rtol: float, atol: float) -> str:
+        """Where these differ from others first, or nothing."""
+        import numpy
+
+        for name, place in self._places.items():
+            info = self._call.infos[name]
+            width = DTYPES[info.dtype].itemsize
+            step = _CHUNK // width
+            for start in range(0, info.size, step):
+                count = min(step, info.size - start)
+                mine, theirs = (numpy.empty((count, width), numpy.uint8) for _ in range(2))
+                for outputs, host in ((self, mine), (other, theirs)):
+                    source = outputs._base + place + start * width
+                    kind = self._runtime.memcpyDeviceToHost
+                    self._runtime.memcpyAsync(host.ctypes.data, source, host.nbytes, kind, stream)
+                self._runtime.streamSynchronize(stream)
+                unlike = (mine != theirs).any(1)
+                if not unlike.any():
+                    continue
+                a, b = (v.view(numpy_dtype(info.dtype))[:, 0] for v in (mine, theirs))
+                if rtol or atol:
+                    with numpy.errstate(invalid="ignore"):
+                        got, wanted = (v.astype(numpy.float64) for v in (a, b))
+                        unlike &= ~numpy.isclose(got, wanted, rtol, atol, equal_nan=True)
+                if unlike.any():
+                    at = int(unlike.argmax())
+                    return f"element {start + at} of `{name}` is {a[at]}, and was {b[at]}"
+        return ""
+
+
+@contextmanager
+def _copies(runtime: Any, call: Call, kernel: "Kernel") -> Iterator[tuple[_Outputs, _Outputs]]:
+    with _Outputs(runtime, call, kernel).allocated() as one, _Outputs(runtime, call, kernel).allocated() as two:
+        yield one, two
+
+
+@contextmanager
+def _memory(runtime: Any, size: int) -> Iterator[tuple[int, int]]:
+    """Memory of the GPU, straight from the driver: a pool would keep it.
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+    try:
+        pointer = runtime.malloc(max(size, 1))
+    except Exception as error:
+        if "MemoryAllocation" not in str(error):
+            raise
+        raise MemoryError(f"no {size} bytes on the GPU") from error
+    try:
+        yield pointer, size
+    finally:
+        with suppress(Exception):  # a kernel that failed has taken the memory with it
+            runtime.free(pointer)
+
+
+def _flushing_bytes(device: int) -> int:
+    return max(2 * int(toolchain.cupy().cuda.Device(device).attributes["L2CacheSize"]), _FLUSHING)
+
+
+class _Clock:
+    """Times launches on one stream, each behind the same preparation."""
+
+    def __init__(self, runtime: Any, stream: int, prepare: Callable[[], None]) -> None:
+        self._runtime, self._stream, self._prepare = runtime, stream, prepare
+
+    def times(self, launches: Sequence[Callable[[], None]], rounds: int) -> list[list[float]]:
+        """Microseconds of each launch in each round: A B C A B C, so that drift meets all alike."""
+        runtime, stream = self._runtime, self._stream
+        events = [[(runtime.eventCreate(), runtime.eventCreate()) for _ in range(rounds)] for _ in launches]
+        try:
+            for turn in range(rounds):
+                for launch, pairs in zip(launches, events, strict=True):
+                    self._prepare()
+                    runtime.eventRecord(pairs[turn][0], stream)
+                    launch()
+                    runtime.eventRecord(pairs[turn][1], stream)
+            runtime.streamSynchronize(stream)
+            return [[runtime.eventElapsedTime(a, b) * 1e3 for a, b in pairs] for pairs in events]
+        finally:
+            for pairs in events:
+                for pair in pairs:
+                    for event in pair:
+                        with suppress(Exception):
+                            runtime.eventDestroy(event)

@@ -1,0 +1,178 @@
+"""From an author's text to what NVRTC sees: types, constants, headers, and lines that keep their numbers."""
+
+import re
+
+import pytest
+
+import kernels_cu
+from cupyops.compile.source import assemble
+from cupyops.dtypes import DTYPES
+
+ACC = {"float16": "float", "bfloat16": "float", "float32": "float", "float64": "double"}
+
+
+def prelude(text: str) -> str:
+    return text.partition("#line")[0]
+
+
+def error_of(text: str) -> str:
+    """What a compilation of this final text fails with."""
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import compile_text
+    from cupyops.errors import CompileError
+
+    with pytest.raises(CompileError) as caught:
+        compile_text(text, "k<float32>", "sm_80", ())
+    return str(caught.value)
+
+
+# Prelude
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_of_each_dtype(dtype: str) -> None:
+    text = prelude(assemble("", "k.cu", {"scalar_t": dtype}, {}))
+    c_type = DTYPES[dtype].c_type
+    assert f"typedef {c_type} scalar_t;" in text
+    assert f"typedef {ACC.get(dtype, c_type)} acc_t;" in text
+    assert ("#include <cuda_fp16.h>" in text) == (dtype == "float16")
+    assert ("#include <cuda_bf16.h>" in text) == (dtype == "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_c_types_have_the_size_and_sign_that_arrays_have(dtype: str) -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import compile_text
+
+    entry = DTYPES[dtype]
+    signed = dtype != "bool" and not dtype.startswith("uint")
+    text = (
+        f"static_assert(sizeof(scalar_t) == {entry.itemsize}, "
+        '"");'
+        f'static_assert((float(scalar_t(-1)) < 0) == {str(signed).lower()}, "");'
+        f'static_assert(sizeof(acc_t) == {DTYPES[entry.acc].itemsize}, "");'
+    )
+    if dtype in ("float16", "bfloat16"):
+        text = text.partition('"");')[0] + '"");'  # their conversions are no constant expressions
+    compile_text(assemble(text, "k.cu", {"scalar_t": dtype}, {}), "k", "compute_80", ())
+
+
+def test_acc_t_follows_scalar_t_and_no_other_type() -> None:
+    text = prelude(assemble("", "k.cu", {"index_t": "int32", "scalar_t": "bfloat16", "other_t": "float64"}, {}))
+    assert re.findall(r"typedef .*;", text) == [
+        "typedef int index_t;",
+        "typedef __nv_bfloat16 scalar_t;",
+        "typedef double other_t;",
+        "typedef float acc_t;",
+    ]
+    assert "acc_t" not in prelude(assemble("", "k.cu", {"index_t": "int32"}, {}))
+
+
+def test_constants_are_macros_before_the_text() -> None:
+    text = assemble("int a[N];", "k.cu", {}, {"N": 3, "NEGATIVE": -1})
+    assert text.index("#define N 3\n") < text.index("int a[N];")
+    assert "#define NEGATIVE -1\n" in text
+
+
+# Headers
+
+
+def test_a_header_is_spliced_where_it_is_first_included_and_nowhere_else() -> None:
+    headers = {"a.cuh": '#include "b.cuh"\nint a;\n', "b.cuh": "#pragma once\nint b;\n"}
+    text = assemble(
+        'int before;\n#include "a.cuh"\n#include "b.cuh"\n#include "a.cuh"\nint behind;', "k.cu", {}, {}, headers
+    )
+    code = [line for line in text.partition('#line 1 "k.cu"')[2].split("\n") if line.strip() and line[0] != "#"]
+    assert code == ["int before;", "int b;", "int a;", "int behind;"]
+    assert "pragma" not in text
+
+
+def test_headers_that_include_each_other_end() -> None:
+    headers = {"a.cuh": '#include "b.cuh"\nint a;', "b.cuh": '#include "a.cuh"\nint b;'}
+    text = assemble('#include "a.cuh"', "k.cu", {}, {}, headers)
+    assert (text.count("int a;"), text.count("int b;")) == (1, 1)
+
+
+def test_shipped_headers_are_known_and_can_be_replaced() -> None:
+    text = '#include "scalar.cuh"\n'
+    assert kernels_cu.headers()["scalar.cuh"].splitlines()[0] in assemble(text, "k.cu", {}, {})
+    mine = assemble(text, "k.cu", {}, {}, {"scalar.cuh": "int mine;"})
+    assert "int mine;" in mine
+    assert "struct Scalar" not in mine
+
+
+def test_unknown_header_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError) as caught:
+        assemble('\n#include "scaler.cuh"', "k.cu", {}, {}, {"mine.cuh": ""})
+    for words in ('k.cu: #include "scaler.cuh"', "mine.cuh, packed.cuh", "angle brackets"):
+        assert words in str(caught.value)
+
+
+def test_unknown_header_of_a_header_names_the_header() -> None:
+    with pytest.raises(ValueError, match=r'^mine.cuh: #include "none.cuh"'):
+        assemble('#include "mine.cuh"', "k.cu", {}, {}, {"mine.cuh": '#include "none.cuh"'})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '/*\n#include "none.cuh"\n*/',
+        '// #include "none.cuh"',
+        '// /* not opened\n#include <cuda_fp16.h>\nconst char* s = "/*";',
+    ],
+)
+def test_what_only_looks_like_an_include_is_left_alone(text: str) -> None:
+    assert text in assemble(text, "k.cu", {}, {})
+
+
+@pytest.mark.parametrize("line", ['#include "a.cuh"', '  #  include   "a.cuh"  // why', '#include"a.cuh"\r'])
+def test_spellings_of_an_include(line: str) -> None:
+    assert "int a;" in assemble(f"int x;\n{line}\nint y;", "k.cu", {}, {}, {"a.cuh": "int a;"})
+
+
+def test_system_headers_stay() -> None:
+    assert "#include <cuda_fp16.h>" in assemble("#include <cuda_fp16.h>\n", "k.cu", {}, {})
+
+
+# Lines
+
+
+def test_an_error_below_includes_is_reported_at_the_authors_line() -> None:
+    headers = {"outer.cuh": '#pragma once\n#include "inner.cuh"\n\nint outer;\n', "inner.cuh": "int inner;\n\n\n"}
+    author = '#include "outer.cuh"\n#include "scalar.cuh"\n#include "outer.cuh"\n\nint good;\nint bad = nonsense;\n'
+    message = error_of(assemble(author, "mine.cu", {"scalar_t": "float32"}, {"N": 1}, headers))
+    assert 'mine.cu:6: error: identifier "nonsense" is undefined' in message
+    assert ">    6 | int bad = nonsense;" in message
+    assert "     5 | int good;" in message
+
+
+def test_an_error_right_behind_an_include_is_reported_at_its_line() -> None:
+    message = error_of(assemble('#include "a.cuh"\nint bad = nonsense;', "mine.cu", {}, {}, {"a.cuh": "int a;"}))
+    assert "mine.cu:2: error" in message
+    assert ">    2 | int bad = nonsense;" in message
+
+
+def test_an_error_in_a_header_is_reported_there() -> None:
+    headers = {"outer.cuh": 'int ok;\n#include "inner.cuh"\nint bad = nonsense;\n', "inner.cuh": "int inner;\n"}
+    message = error_of(assemble('#include "outer.cuh"\n', "mine.cu", {}, {}, headers))
+    assert "outer.cuh:3: error" in message
+    assert ">    3 | int bad = nonsense;" in message
+
+
+@pytest.mark.parametrize(
+    ("filename", "shown"),
+    [
+        ("my kernels (1).cu", "my kernels (1).cu"),
+        ("C:\\Users\\new\\kernels.cu", "C:/Users/new/kernels.cu"),
+        ('say "hi".cu', "say 'hi'.cu"),
+    ],
+)
+def test_any_filename_can_be_reported(filename: str, shown: str) -> None:
+    message = error_of(assemble("\nint bad = nonsense;", filename, {}, {}))
+    assert f"{shown}:2: error" in message
+    assert ">    2 | int bad = nonsense;" in message
+
+
+def test_form_feeds_and_foreign_letters_do_not_shift_lines() -> None:
+    message = error_of(assemble("// Φ(x)\x0c\u2028 and on\n\x0c\nint bad = nonsense;", "mine.cu", {}, {}))
+    assert ">    3 | int bad = nonsense;" in message

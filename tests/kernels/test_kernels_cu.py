@@ -1,0 +1,131 @@
+"""The texts: found by name, opened by their formula, with declarations that can be read and no code that launches."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kernels_cu
+from cupyops.launch.kernel import all_kernels
+from cupyops.launch.signature import Signature, code_only
+
+TEXTS = [*(kernels_cu.source(n) for n in kernels_cu.names()), *kernels_cu.headers().values()]
+FOLDER = Path(kernels_cu.__file__).parent
+EVERY_TEXT = pytest.mark.parametrize("text", TEXTS, ids=lambda t: t.filename)
+EVERY_SOURCE = pytest.mark.parametrize("name", kernels_cu.names())
+
+
+def kernels_of(text: str) -> list[str]:
+    return re.findall(r"__global__[^;{]*?(\w+)\s*\(\s*(?:const|\w+\*)", code_only(text))
+
+
+def test_names_and_headers_are_the_files_of_the_folder() -> None:
+    assert list(kernels_cu.names()) == sorted(p.stem for p in FOLDER.glob("*.cu"))
+    assert set(kernels_cu.headers()) == {p.name for p in FOLDER.glob("*.cuh")}
+    assert len(TEXTS) == len(list(FOLDER.glob("*.cu*")))
+
+
+@EVERY_TEXT
+def test_a_text_is_its_file_and_knows_its_name(text: kernels_cu.Text) -> None:
+    assert text == (FOLDER / text.filename).read_text(encoding="utf-8")
+
+
+def test_a_text_is_read_once() -> None:
+    assert kernels_cu.source("gelu") is kernels_cu.source("gelu")
+    assert kernels_cu.headers() is kernels_cu.headers()
+
+
+@pytest.mark.parametrize("name", ["", "gelu.cu", "GELU", "../cupyops/gelu", "scalar"])
+def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        kernels_cu.source(name)
+    assert str(caught.value) == f"kernels_cu has no text named {name!r}; it has {', '.join(kernels_cu.names())}"
+
+
+# Contents
+
+
+@EVERY_TEXT
+def test_a_text_opens_with_what_it_computes(text: kernels_cu.Text) -> None:
+    first, *rest = text.split("\n")
+    assert first.startswith("// ")
+    assert rest[0].startswith("//"), "more than one line is due"
+
+
+@EVERY_SOURCE
+def test_a_text_says_its_formula_shapes_and_arithmetic(name: str) -> None:
+    text = kernels_cu.source(name)
+    opening = text[: text.index("\n#include")]
+    assert all(line.startswith("//") for line in opening.split("\n"))
+    for words in ("=", "scalar_t", "acc_t"):
+        assert words in opening
+
+
+@EVERY_TEXT
+def test_no_text_launches_anything(text: kernels_cu.Text) -> None:
+    for word in ("<<<", "cudaLaunch", "cudaMalloc", "cudaStream", "cuLaunch", "int main"):
+        assert word not in text
+
+
+@EVERY_TEXT
+def test_form_of_the_lines(text: kernels_cu.Text) -> None:
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    for number, line in enumerate(text.split("\n"), 1):
+        assert "\t" not in line, number
+        assert "\r" not in line, number
+        assert len(line) <= 150, number
+        assert line == line.rstrip(), number
+
+
+@pytest.mark.parametrize("header", kernels_cu.headers().values(), ids=lambda t: t.filename)
+def test_a_header_declares_no_kernel_and_is_included(header: kernels_cu.Text) -> None:
+    assert "__global__" not in code_only(header)
+    assert "#pragma once" in header
+    assert any(f'#include "{header.filename}"' in text for text in (*TEXTS, *written())), "nobody includes it"
+
+
+def written() -> list[str]:
+    """Texts as they are written from programs."""
+    from cupyops.programs import elementwise as elementwise_text
+    from cupyops.programs import rows as row_text
+    from cupyops.programs.expressions import parse
+
+    steps = tuple(parse("y = x", "copy"))
+    return [
+        elementwise_text.text_of(elementwise_text.Program("copy", steps, ("x",), (), ("y",))),
+        row_text.text_of(row_text.RowProgram("copy", steps, ("x",), (), (), (), (), ("y",))),
+    ]
+
+
+# Declarations
+
+
+@EVERY_SOURCE
+def test_every_declaration_can_be_read_and_is_launched_by_somebody(name: str) -> None:
+    import cupyops  # declares the shipped kernels
+
+    text = kernels_cu.source(name)
+    kernels = kernels_of(text)
+    assert len(kernels) == len(set(kernels)) == code_only(text).count("__global__") > 0
+    declared = {k.name for k in all_kernels() if k.text is text}
+    assert set(kernels) == declared, cupyops.__name__
+    for kernel in kernels:
+        assert kernel.startswith(name)
+
+
+@EVERY_SOURCE
+def test_every_declaration_tells_inputs_from_outputs_and_their_bounds(name: str) -> None:
+    text = kernels_cu.source(name)
+    for kernel in kernels_of(text):
+        parameters = Signature.parse(text, kernel).parameters
+        arrays = [p for p in parameters if p.pointer]
+        assert any(p.const for p in arrays), kernel
+        outputs = [p for p in arrays if not p.const]
+        assert outputs, kernel
+        for p in outputs:
+            assert p.shape is not None, f"{kernel}: nothing bounds what is written to {p.name}"
+        # Inputs, outputs, numbers; sizes in 64 bits.
+        assert parameters[: len(arrays)] == tuple(arrays), kernel
+        assert [p.const for p in arrays] == sorted((p.const for p in arrays), reverse=True), kernel
+        assert all(p.type == "int64" for p in parameters[len(arrays) :] if p.type.startswith(("int", "uint"))), kernel

@@ -1,0 +1,111 @@
+"""What a declaration must agree with: the types that arrays decide, the sizes that are counted by, the rest of the text."""
+
+import pytest
+
+from cupyops import Kernel, Threads
+from cupyops.dtypes import FLOATS
+from cupyops.launch.declaration import check_declaration
+from cupyops.launch.signature import Signature
+
+
+def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **constants: int) -> None:
+    text += f'extern "C" __global__ void k({declaration}) {{}}'
+    check_declaration(Signature.parse(text, "k"), text, sizes, FLOATS, constants)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "sizes", "words"),
+    [
+        ("float* x", ("n",), "`n` counts threads or elements, but is no integer parameter"),
+        ("float* x, // (M, N)\n int M, int n", (), r"`N` counts .*; did you mean 'n'\?|`N` counts"),
+        ("float* x, float n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* x, Int64s<2> n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* n", ("n",), "`n` counts .* no integer parameter"),
+        ("float* x, int unit", ("unit",), "`unit` counts threads, and has a name .* call it `unit_`"),
+        ("float* x, int lambda", ("lambda",), "`lambda` counts threads, .* call it `lambda_`"),
+    ],
+)
+def test_sizes_must_be_integer_parameters(declaration: str, sizes: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^k: {words}"):
+        checked(declaration, sizes)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        ("float* x, index_t n", "no array of the call decides the type 'index_t' of `n`"),
+        ("float* x, acc_t a", "`a` is an acc_t, which follows scalar_t, and no array is of scalar_t"),
+        ("acc_t* a, float* x", "`a` is an acc_t, which follows scalar_t"),
+        ("float* x, Int64s<NDIM> s", "the length of `s`, NDIM, must be a number or one of the kernel's constants"),
+        ("float* x, half a", "`a` is a float16 by value, which cannot be passed; declare it acc_t or float"),
+        ("float* x, __nv_bfloat16 a", "`a` is a bfloat16 by value"),
+        ("scalar_t* x, scalar_t a", "`a` is a float16 by value"),
+    ],
+)
+def test_types_that_no_call_could_fit(declaration: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^k: {words}"):
+        checked(declaration)
+
+
+def test_types_that_fit() -> None:
+    checked(
+        "const scalar_t* x, acc_t* mean /* (1) */, index_t* i, acc_t a, Int64s<NDIM> s, int n",
+        ("n",),
+        NDIM=2,
+    )
+    checked("float* x, // (N, 3, LANES)\n int N", LANES=4)
+
+
+@pytest.mark.parametrize("directive", ["#define scalar_t float\n", "  #  define scalar_t\tdouble\n"])
+def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
+    """The arrays would be read as another type than they are."""
+    with pytest.raises(TypeError, match="the text defines 'scalar_t' as a macro"):
+        checked("scalar_t* x", text=directive)
+    checked("scalar_t* x", text="#define scalar_t_of int\n// #define scalar_t float\n")
+
+
+MEANINGS = {
+    "#define real float\n": "defines 'real' as a macro",
+    "#define real\t\\\n float\n": "defines 'real' as a macro",
+    "/* why */\n#ifdef HALF\n#define real half\n#endif\n": "defines 'real' as a macro",
+    "typedef float real;\n": "declares 'real' by typedef or using",
+    "typedef float other, real, *third;\n": "declares 'real' by typedef or using",
+    "using real = float;\n": "declares 'real' by typedef or using",
+    'extern "C" { using real = float; }\n': "declares 'real' by typedef or using",
+    "namespace { using real = float; }\n": "declares 'real' by typedef or using",
+}
+NO_MEANINGS = [
+    "#if 0\n#define real float\n#endif\n",
+    "// typedef float real;\n",
+    "#define real_of(x) x\n#define real(x) x\n",
+    "struct A { using real = float; }; __device__ void f() { typedef float real; }\n",
+    "namespace a { using real = float; }\n",
+    "template <typename real> __device__ real twice(real x) { return x + x; }\n",
+]
+REAL = 'extern "C" __global__ void k(const real* x, real* y, int n) { if (n) y[0] = x[0]; }'
+
+
+@pytest.mark.parametrize("where", ["text", "header", "header of a header"])
+@pytest.mark.parametrize("meaning", MEANINGS)
+def test_a_type_that_text_or_header_gives_a_meaning_is_refused(meaning: str, where: str) -> None:
+    headers = {
+        "text": {},
+        "header": {"a.cuh": meaning},
+        "header of a header": {"a.cuh": '#include "b.cuh"\n', "b.cuh": meaning},
+    }
+    text = meaning if where == "text" else '#include "a.cuh"\n'
+    found = "the text" if where == "text" else f"the header {'a' if where == 'header' else 'b'}.cuh"
+    with pytest.raises(TypeError, match=f"^k: {found} {MEANINGS[meaning]}; the arrays of a call decide what it is"):
+        Kernel(text + REAL, "k", Threads("n"), headers=headers[where])
+
+
+@pytest.mark.parametrize("text", NO_MEANINGS)
+def test_another_of_that_name_is_no_matter(text: str) -> None:
+    for headers in ({}, {"a.cuh": text}):
+        Kernel(('#include "a.cuh"\n' if headers else text) + REAL, "k", Threads("n"), headers=headers)
+
+
+def test_a_namespace_of_the_kernel_counts() -> None:
+    with pytest.raises(TypeError, match="declares 'real' by typedef or using"):
+        Kernel(f"namespace a {{ using real = float; }} namespace a {{ {REAL} }}", "k", Threads("n"))
+    Kernel(f"namespace a {{ using real = float; }} namespace b {{ {REAL} }}", "k", Threads("n"))

@@ -1,0 +1,320 @@
+"""Reading a kernel's parameters from its declaration."""
+
+import re
+
+import pytest
+
+from cupyops.dtypes import DTYPES
+from cupyops.launch.signature import Parameter, Signature
+
+
+def parameters(
+    declaration: str, before: str = 'extern "C" __global__ void ', behind: str = ") {}"
+) -> tuple[Parameter, ...]:
+    return Signature.parse(f"{before}k({declaration}{behind}", "k").parameters
+
+
+def parameter(declaration: str) -> Parameter:
+    (found,) = parameters(declaration)
+    return found
+
+
+# Finding the kernel
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'extern "C" __global__ void ',
+        'extern "C" __global__ void __launch_bounds__(256) ',
+        'extern "C" __global__ __launch_bounds__(BLOCK_THREADS, 2) void ',
+        'extern "C" __launch_bounds__(256) __global__ void ',
+        'extern "C" __global__ void __launch_bounds__(32 * (1 + WARPS), MAX(1, 2))\n',
+        'extern "C" void __global__ ',
+        'extern\n"C"\n__global__\nvoid\n',
+        'extern "C" /* why */ __global__ void // so\n',
+        'extern "C" { __global__ void other(int n) { if (n) {} }\n__global__ void ',
+        'namespace a { extern "C" __global__ void ',
+        'void f() {}\nextern "C" static __global__ void ',
+    ],
+)
+def test_where_a_declaration_may_hide(before: str) -> None:
+    assert [p.name for p in parameters("const float* x, long long n", before)] == ["x", "n"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "__global__ void ",
+        'extern "C" void f();\n__global__ void ',
+        'extern "C" { void f(); }\n__global__ void ',
+        '// extern "C"\n__global__ void ',
+    ],
+)
+def test_a_kernel_whose_name_is_mangled_is_refused(before: str) -> None:
+    with pytest.raises(ValueError, match=r'k: declare it extern "C" __global__'):
+        parameters("float* x", before)
+
+
+def test_a_kernel_that_is_not_there_is_answered_with_the_nearest() -> None:
+    text = 'extern "C" __global__ void gelu_forward(float* x) {} extern "C" __global__ void add(float* x) {}'
+    with pytest.raises(ValueError, match=r"'gelu_foward'.*it has gelu_forward, add; did you mean 'gelu_forward'\?"):
+        Signature.parse(text, "gelu_foward")
+    with pytest.raises(ValueError, match="no __global__ function 'k' in the text; it has none"):
+        Signature.parse("void k(float* x);", "k")
+
+
+@pytest.mark.parametrize(
+    "decoy",
+    [
+        '// extern "C" __global__ void k(int wrong)\n',
+        '/* extern "C" __global__ void k(int wrong) {} */',
+        'const char* s = "__global__ void k(int wrong)";',
+        '#define K extern "C" __global__ void k(int wrong)\n',
+        '#define K \\\n  extern "C" __global__ void k(int wrong) {\n',
+        'extern "C" __global__ void k2(int wrong) {}',
+    ],
+)
+def test_what_only_looks_like_the_declaration_is_passed_over(decoy: str) -> None:
+    right = 'extern "C" __global__ void k(const float* x, long long n) {}'
+    assert Signature.parse(decoy + right, "k").names == ("x", "n")
+
+
+def test_a_definition_is_read_rather_than_its_prototypes() -> None:
+    """A prototype leaves out the shapes, or even the names."""
+    prototype = 'extern "C" __global__ void k(float*, long long);\n'
+    right = 'extern "C" __global__ void k(const float* x,  // (n)\n long long n) {}\n'
+    found = Signature.parse(prototype + right + prototype, "k")
+    assert found.names == ("x", "n")
+    assert found.parameters[0].shape == ("n",)
+
+
+def test_a_prototype_alone_will_do() -> None:
+    assert parameters("const float* x, int n", behind=");")[1] == Parameter("n", "int32")
+
+
+def test_no_parameters() -> None:
+    assert parameters("") == parameters(" /* none */ ") == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "instead"),
+    [
+        ("template <typename T> __global__ void", "scalar_t for T, which the arrays of each call decide"),
+        ('extern "C" template<int N, class Real> static __global__ void', "scalar_t for Real, which"),
+        ("template <typename T>\n// of T\n__global__ void __launch_bounds__(256)", "scalar_t for T, which"),
+        ("template <int N> __global__ void", "constants={...} for its numbers"),
+    ],
+)
+def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str) -> None:
+    words = (
+        f'k: a kernel that is a template is not taken yet: declare it extern "C" __global__ void k(...), with {instead}'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        Signature.parse(f"{before} k(float* x) {{ }}", "k")
+
+
+@pytest.mark.parametrize(
+    ("before", "got"),
+    [
+        ('extern "C" __global__ int', "int"),
+        ('extern "C" __global__ __launch_bounds__(256) unsigned int', "unsigned int"),
+        ('extern "C" { __global__ float*', "float*"),
+        ("__global__ int", "int"),
+        ('extern "C" __global__', "no return type"),
+    ],
+)
+def test_a_kernel_that_returns_something_is_refused(before: str, got: str) -> None:
+    words = (
+        f'k: a kernel must be void, got {got}: declare it extern "C" __global__ void k(...), and write what it makes into an '
+        "array"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        Signature.parse(f"{before} k(float* x) {{ return 0; }}", "k")
+
+
+@pytest.mark.parametrize("before", ['extern "C" void __global__', 'extern "C" __global__ __launch_bounds__(256) void'])
+def test_void_may_stand_on_either_side(before: str) -> None:
+    assert Signature.parse(f"{before} k(float* x) {{ }}", "k").names == ("x",)
+
+
+def test_a_list_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="k: its list of parameters has no end"):
+        parameters("const float* x, int n", behind=" {")
+
+
+# One parameter
+
+
+@pytest.mark.parametrize(
+    ("spelled", "dtype"),
+    [
+        *((d.c_type, d.name) for d in DTYPES.values()),
+        ("half", "float16"),
+        ("unsigned", "uint32"),
+        ("unsigned int", "uint32"),
+        ("int unsigned", "uint32"),
+        ("signed", "int32"),
+        ("signed int", "int32"),
+        ("short int", "int16"),
+        ("unsigned short int", "uint16"),
+        ("long long int", "int64"),
+        ("signed long long", "int64"),
+        ("long long unsigned int", "uint64"),
+        ("unsigned  long\nlong", "uint64"),
+        ("char", "int8"),
+        ("size_t", "uint64"),
+        *((f"{name}_t", name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")),
+    ],
+)
+def test_spellings_of_types(spelled: str, dtype: str) -> None:
+    assert parameter(f"{spelled} v") == Parameter("v", dtype)
+    assert parameter(f"const {spelled} v") == parameter(f"{spelled} const v") == Parameter("v", dtype)
+    assert parameter(f"{spelled}* v") == Parameter("v", dtype, pointer=True, const=False)
+
+
+@pytest.mark.parametrize("name", ["constant", "restrict_", "v1", "_", "int_value"])
+def test_names_are_taken_whole(name: str) -> None:
+    assert parameter(f"int {name}").name == name
+    assert parameter(f"const scalar_t* {name}").name == name
+    assert parameter(f"const Int64s<3> {name}").name == name
+
+
+@pytest.mark.parametrize(
+    ("spelled", "const"),
+    [
+        ("const scalar_t* x", True),
+        ("scalar_t const* x", True),
+        ("scalar_t const *x", True),
+        ("const scalar_t*x", True),
+        ("const scalar_t * __restrict__ x", True),
+        ("const scalar_t* __restrict x", True),
+        ("const scalar_t *__restrict__ const x", True),
+        ("scalar_t* x", False),
+        ("scalar_t *__restrict__ x", False),
+        ("scalar_t* const x", False),
+        ("scalar_t*\n    x", False),
+    ],
+)
+def test_const_is_what_is_pointed_to(spelled: str, const: bool) -> None:
+    assert parameter(spelled) == Parameter("x", "scalar_t", pointer=True, const=const)
+
+
+@pytest.mark.parametrize(
+    "spelled", ["Int64s<NDIM> s", "const Int64s<NDIM> s", "Int64s < NDIM > const s", "Int64s<NDIM>s"]
+)
+def test_small_tuples(spelled: str) -> None:
+    assert parameter(spelled) == Parameter("s", "int64", length="NDIM")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "words"),
+    [
+        ("float** x", r"`float\*\* x`: pass arrays as T\*"),
+        ("float *const *x", r"pass arrays as T\*"),
+        ("const float& x", r"pass arrays as T\*"),
+        ("float x[]", r"pass arrays as T\*"),
+        ("Int64s<3>* s", "which no Python value stands for"),
+        ("struct Point p", "`p` has type 'struct Point'"),
+        ("std::size_t n", "`n` has type 'std::size_t'"),
+        ("volatile float* x", "`x` has type 'volatile float'"),
+        ("void* x", "`x` has type 'void'"),
+        ("long double x", "`x` has type 'long double'"),
+        ("long n", "`n` is a long, .* declare it long long or int"),
+        ("unsigned long n", "`n` is a long"),
+        ("const long int* n", "`n` is a long"),
+        ("float (*f)(float)", "must have a type and a name|no Python value"),
+        ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
+        ("float* RESTRICT x", "and no macros"),
+        ("float", "must have a type and a name"),
+        ("unsigned int", "must have a type and a name"),
+        ("const float*", "must have a type and a name"),
+        ("int n = 5", "must have a type and a name"),
+        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` stands among its parameters"),
+    ],
+)
+def test_refused_parameters(declaration: str, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^k: .*{words}"):
+        parameters(declaration)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("declaration", "shapes"),
+    [
+        ("float* x,  // (n)\n float* y  // (M, N)\n", [("n",), ("M", "N")]),
+        ("float* x  // (n)\n , float* y  // (M, N)\n", [("n",), ("M", "N")]),
+        ("float* x /* (n) */, float* y /* (M, N) */", [("n",), ("M", "N")]),
+        ("float* x, // (n)\n float* y, // (M, N)\n long long n", [("n",), ("M", "N"), None]),
+        ("float* x, float* y, // (n)\n long long n", [None, ("n",), None]),
+        ("float* x, // a view\n float* y, // (n) elements\n long long n // (n)\n", [None, ("n",), None]),
+        ("float* x, // ( M ,N, )\n float* y, //(1)\n float* z, // ()\n int n", [("M", "N"), ("1",), (), None]),
+        ("float* x,\t// (n)\r\n long long n", [("n",), None]),
+        ("const float* x, /* (n) */ long long n", [("n",), None]),
+        ("float* x /* the input */ /* (n) */, float* y", [("n",), None]),
+        ("float* x, // (n)\n", [("n",)]),
+        ("float* x /* in */, // (n)\n float* y", [("n",), None]),
+        ("const float* x, /* (M, N) */ float* y /* (N) */, long long M", [("M", "N"), ("N",), None]),
+        ("float* x, /* (M) */ float* y, /* (N) */ int n", [("M",), ("N",), None]),
+        ("float* x /* (M,\n N) */, float* /* (K) */ y", [("M", "N"), ("K",)]),
+        ("float* x, /* (n)\n */ float* y", [("n",), None]),
+        ("float* x, ///< (n)\n float* y, /** (M) */\n float* z /*! (1) */", [("n",), ("M",), ("1",)]),
+        ("float* x,\n // all of (n)\n float* y", [None, None]),
+        ("float* x, /* (n) */ /* (n) */\n int n", [("n",), None]),
+    ],
+)
+def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) -> None:
+    assert [p.shape for p in parameters(declaration)] == shapes
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "const float* x, /* (n) */ float* y",
+        "const float* x, /* (n) */ float* y, /* (M) */ float* z",
+        "/* (n) */ const float* x, /* (n) */ float* y /* (n) */",
+        "// (n)\n float* x",
+        "float* x,\n // (n)\n float* y",
+        "float* x,\n /* (n) */ float* y /* (n) */",
+        "int n, /* (n) */ float* x",
+        "float* x, float* y,\n // (n)\n",
+    ],
+)
+def test_a_shape_that_may_mean_two_parameters_or_none_is_refused(declaration: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^k: the comment `.*\((n|M)\).*` does not say whose shape it is; put it directly"
+    ):
+        parameters(declaration)
+
+
+def test_two_shapes_of_one_parameter_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"k: two comments, `/\* \(n\) \*/` and `// \(M\)`, tell the shape of one parameter"
+    ):
+        parameters("float* x, /* (n) */ // (M)\n int n")
+
+
+@pytest.mark.parametrize("behind", [") /* (n) */ { y[0] = 1; }", ")  // (n)\n{}", ") {  // (n)\n}", ");  // (n)\n"])
+def test_shape_comment_behind_the_last_parameter(behind: str) -> None:
+    assert [p.shape for p in parameters("float* x, // (M)\n float* y", behind=behind)] == [("M",), ("n",)]
+
+
+def test_a_comment_in_the_body_is_no_shape() -> None:
+    assert parameters("float* y", behind=") { y[0] = 1; }  // (n)\n")[0].shape is None
+
+
+@pytest.mark.parametrize(
+    "comment", ["// (M * N)", "// (2n)", "// (n", "/* (M, N */", "/* (M, N + 1) */", "// (optional: may be null)"]
+)
+def test_a_shape_that_cannot_be_checked_is_refused(comment: str) -> None:
+    with pytest.raises(ValueError, match=r"k: the shape .* of `x` must be names and numbers"):
+        parameters(f"float* x {comment}\n, int n")
+
+
+def test_types_that_arrays_decide() -> None:
+    found = Signature("k", parameters("const a_t* a, const float* f, acc_t* m, scalar_t* x, a_t* b, acc_t v"))
+    assert found.bindings == {"a_t": (0, 4), "scalar_t": (3,)}
+    types = {"a_t": "int8", "scalar_t": "float16"}
+    assert [p.c_type(types) for p in found.parameters] == ["int8", "float32", "float32", "float16", "int8", "float32"]

@@ -1,0 +1,337 @@
+"""The mutants of ``tests/mutants/mutate.py``: what is broken, where, and what it is broken into."""
+
+from dataclasses import dataclass
+
+try:
+    from mutants_hopper_linear import HOPPER_LINEAR
+    from mutants_layer_norm import LAYER_NORM
+    from mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+    from mutants_linear import LINEAR, LINEAR_NARROW
+    from mutants_lltm import LLTM
+    from mutants_lltm_matrix import LLTM_MATRIX
+    from mutants_lltm_sequence import LLTM_SEQUENCE
+except ImportError:
+    from tests.mutants.mutants_hopper_linear import HOPPER_LINEAR
+    from tests.mutants.mutants_layer_norm import LAYER_NORM
+    from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+    from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
+    from tests.mutants.mutants_lltm import LLTM
+    from tests.mutants.mutants_lltm_matrix import LLTM_MATRIX
+    from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault.
+
+    Attributes:
+        kernel: that is held against it.
+        what: in words.
+        file: of ``kernels_cu``.
+        old, new: what is replaced, which stands there once, and by what.
+        tests: the expression (``pytest -k``) for the tests of this kernel.
+        stem: of the test file, where the kernel's name does not begin with it.
+    """
+
+    kernel: str
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    stem: str = ""
+
+
+def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str = "") -> list[Mutant]:
+    return [Mutant(kernel, what, file, old, new, tests, stem) for what, file, old, new in faults]
+
+
+ELEMENTWISE, STRIDED, ADD2, GELU, SCALAR = "elementwise.cuh", "strided.cuh", "add2.cu", "gelu.cuh", "scalar.cuh"
+GELU_KERNELS = "gelu.cu"
+
+# The faults of the loop that add2, add2_scalar and both GELUs share, dealt out among them.
+_BOUND = ("off by one in the tail's bound", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i <= n; i += BLOCK_THREADS")
+_SHORT = ("the last element left out", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i < n - 1; i += BLOCK_THREADS")
+_WHOLE = (
+    "a tile counted as whole too early",
+    ELEMENTWISE,
+    "BLOCK_THREADS * EACH <= n;",
+    "BLOCK_THREADS * EACH <= n + 1;",
+)
+_TAIL = ("no tail", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i < 0; i += BLOCK_THREADS")
+_STRIDE = ("wrong stride in the tail", ELEMENTWISE, "i < n; i += BLOCK_THREADS", "i < n; i += BLOCK_THREADS + 1")
+_GROUPS = (
+    "groups too close when loading",
+    ELEMENTWISE,
+    "reinterpret_cast<const Lanes<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
+    "reinterpret_cast<const Lanes<T, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
+)
+_STORE = (
+    "groups too close when storing",
+    ELEMENTWISE,
+    "reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
+    "reinterpret_cast<Lanes<Out, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
+)
+_ALIGNED = ("alignment not asked for", "lanes.cuh", "% (N * sizeof(T));", "% sizeof(T);")
+_OUT = ("alignment of the output not asked for", ELEMENTWISE, "(misaligned<LANES>(out) | ... | ", "(0ull | ... | ")
+_INT = (
+    "start of a tile cut to 32 bits",
+    ELEMENTWISE,
+    "const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);",
+    "const int start = static_cast<int>(blockIdx.x) * (BLOCK_THREADS * EACH);",
+)
+_UNSIGNED = (
+    "start of a tile cut to 32 bits without a sign",
+    ELEMENTWISE,
+    "const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);",
+    "const unsigned start = blockIdx.x * (BLOCK_THREADS * EACH);",
+)
+_LANE = ("one lane for all", ELEMENTWISE, "f(in.group[g].lane[k]...)", "f(in.group[g].lane[0]...)")
+_HALF_ROUNDING = ("bfloat16 rounded towards zero", SCALAR, "__float2bfloat16_rn(", "__float2bfloat16_rz(")
+
+MUTANTS = [
+    *_of(
+        "add2",
+        "(one_layout or integers_beyond or bits_of_torch_add or mixed or subnormals or wrap or two_to_the_32)",
+        _BOUND,
+        _TAIL,
+        _GROUPS,
+        _OUT,
+        _INT,
+        (
+            "operands swapped",
+            ADD2,
+            "return scaled_sum(operand(a), operand(b), alpha); }, out, a, b",
+            "return scaled_sum(operand(b), operand(a), alpha); }, out, a, b",
+        ),
+        ("alpha on the wrong operand", ADD2, "fma(b, alpha, a)", "fma(a, alpha, b)"),
+        ("alpha left out", ADD2, "fma(b, alpha, a)", "b + a"),
+        (
+            "rounded twice",
+            ADD2,
+            "convert<scalar_t>(fma(b, alpha, a))",
+            "convert<scalar_t>(convert<acc_t>(convert<scalar_t>(b * alpha)) + a)",
+        ),
+        ("not fused", ADD2, "fma(b, alpha, a)", "b * alpha + a"),
+        (
+            "operand not rounded to the result's dtype",
+            ADD2,
+            "operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }",
+            "operand(T v) { return convert<acc_t>(v); }",
+        ),
+        ("integers by way of 32 bits", ADD2, "typedef unsigned long long word;", "typedef unsigned word;"),
+    ),
+    *_of(
+        "add2_scalar",
+        "(with_a_number or numbers or host_scalar or two_to_the_32)",
+        _SHORT,
+        _STRIDE,
+        _ALIGNED,
+        _UNSIGNED,
+        _LANE,
+        (
+            "order of the operands swapped",
+            ADD2,
+            "return VALUE_FIRST ? scaled_sum(value",
+            "return !VALUE_FIRST ? scaled_sum(value",
+        ),
+        (
+            "alpha left out",
+            ADD2,
+            "scaled_sum(value, operand(a), alpha) : scaled_sum(operand(a), value, alpha)",
+            "scaled_sum(value, operand(a), acc_t(1)) : scaled_sum(operand(a), value, acc_t(1))",
+        ),
+        (
+            "number rounded to the dtype",
+            ADD2,
+            "scaled_sum(operand(a), value, alpha);",
+            "scaled_sum(operand(a), operand(convert<scalar_t>(value)), alpha);",
+        ),
+        (
+            "number of the first form used for both",
+            ADD2,
+            "? scaled_sum(value, operand(a), alpha) : scaled_sum(operand(a), value, alpha)",
+            "? scaled_sum(value, value, alpha) : scaled_sum(operand(a), value, alpha)",
+        ),
+    ),
+    *_of(
+        "add2_strided",
+        "(of_views or bits_of_torch_add or mixed or 32_bits)",
+        ("off by one in the bound", ADD2, "if (group >= groups) return;", "if (group > groups) return;"),
+        ("no bound", ADD2, "    if (group >= groups) return;\n", ""),
+        (
+            "thread cut to 32 bits",
+            ADD2,
+            "const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
+            "const int group = blockIdx.x * blockDim.x + threadIdx.x;",
+        ),
+        ("offset cut to 32 bits", STRIDED, "+= static_cast<long long>(i) *", "+= static_cast<int>(i) *"),
+        (
+            "indices of 32 bits only",
+            STRIDED,
+            "typedef typename Select<LARGE, long long, int>::type index_t;",
+            "typedef int index_t;",
+        ),
+        ("a's strides for b", ADD2, "strides[] = {a_stride, b_stride}", "strides[] = {a_stride, a_stride}"),
+        ("lanes counted in every dimension", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* PER_GROUP"),
+        ("lanes not counted", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* 1"),
+        ("last dimension left out", STRIDED, "if (d < DIMS - 1) next =", "if (d < DIMS - 2) next ="),
+        ("the rest is not passed on", STRIDED, "        rest = next;\n", ""),
+        (
+            "alignment of a row not asked for",
+            STRIDED,
+            "if (stride == 1 && aligned<N>(p)) return",
+            "if (stride == 1) return",
+        ),
+        ("any stride taken for 1", STRIDED, "if (stride == 1 && aligned<N>(p)) return", "if (aligned<N>(p)) return"),
+        ("a broadcast element read once too far", STRIDED, "const T v = *p;", "const T v = p[1];"),
+        ("stride of lanes left out", STRIDED, "lanes.lane[k] = p[k * stride];", "lanes.lane[k] = p[k];"),
+        (
+            "a division that ends one bit early",
+            STRIDED,
+            ">> static_cast<unsigned>(divider >> 32)",
+            ">> (static_cast<unsigned>(divider >> 32) + 1)",
+        ),
+        (
+            "a division without its carry",
+            STRIDED,
+            "(__umulhi(i, static_cast<unsigned>(divider)) + i)",
+            "(__umulhi(i, static_cast<unsigned>(divider)))",
+        ),
+        (
+            "b's offset for both",
+            ADD2,
+            "load_lanes<LANES>(a + at[0], a_stride[0])",
+            "load_lanes<LANES>(a + at[1], a_stride[0])",
+        ),
+        ("every lane the first", ADD2, "operand(bv.lane[k])", "operand(bv.lane[0])"),
+    ),
+    *_of(
+        "gelu_forward",
+        "((forward or special or tail or 16_bit or network or two_to_the_32) and not backward)",
+        _WHOLE,
+        _STRIDE,
+        _ALIGNED,
+        _INT,
+        _HALF_ROUNDING,
+        ("gate swapped", GELU, "Gate{large, small} : Gate{small, large}", "Gate{small, large} : Gate{large, small}"),
+        ("wrong half of the gate", GELU, "return x * tanh_gate(x).open;", "return x * tanh_gate(x).closed;"),
+        (
+            "tail of the wrong sign",
+            GELU,
+            "return x > acc_t(0) ? acc_t(1) - t : t;",
+            "return x > acc_t(0) ? t : acc_t(1) - t;",
+        ),
+        (
+            "a coefficient in its fourth digit",
+            GELU,
+            "q = fmaf(q, a, -4.586157052e-1f);",
+            "q = fmaf(q, a, -4.585157052e-1f);",
+        ),
+        (
+            "float32's tail from the short polynomial",
+            GELU,
+            "? tail_16_bit(fabsf(x)) : tail(fabsf(x));",
+            "? tail_16_bit(fabsf(x)) : tail_16_bit(fabsf(x));",
+        ),
+        (
+            "no form of its own in the far tail",
+            GELU,
+            "x < -5.0f) return normcdff(x);",
+            "x < -50.0f) return normcdff(x);",
+        ),
+        ("double by a cancelling form", GELU, "return x < -3.0 ? normcdf(x)", "return x < -30.0 ? normcdf(x)"),
+        ("kappa's digits swapped", GELU, "constexpr double KAPPA = 0.044715;", "constexpr double KAPPA = 0.044751;"),
+        ("no absolute value", GELU, "e = exp(-fabs(two_u));", "e = exp(-two_u);"),
+        (
+            "the polynomial beyond where it is fitted",
+            GELU,
+            "__device__ __forceinline__ float tail_16_bit(float a) {\n    a = fminf(a, 16.0f);",
+            "__device__ __forceinline__ float tail_16_bit(float a) {\n    a = fminf(a, 3.0f);",
+        ),
+    ),
+    *_of(
+        "gelu_backward",
+        "(backward or gradient or network or 16_bit)",
+        _SHORT,
+        _STORE,
+        _OUT,
+        _UNSIGNED,
+        _LANE,
+        ("x and its gradient swapped", GELU_KERNELS, "grad_x, grad_y, x);", "grad_x, x, grad_y);"),
+        ("gradient left out", GELU_KERNELS, "convert<acc_t>(grad_y) * gelu_derivative", "gelu_derivative"),
+        (
+            "derivative without its second term",
+            GELU,
+            "return normal_cdf(x) + x * normal_pdf(x);",
+            "return normal_cdf(x);",
+        ),
+        (
+            "sign of the second term",
+            GELU,
+            "return normal_cdf(x) + x * normal_pdf(x);",
+            "return normal_cdf(x) - x * normal_pdf(x);",
+        ),
+        ("density without its half", GELU, "exp(acc_t(-0.5) * x * x)", "exp(acc_t(-1.0) * x * x)"),
+        (
+            "16-bit density once instead of squared",
+            GELU,
+            "const float d = p * root * root;",
+            "const float d = p * root;",
+        ),
+        (
+            "a coefficient of the 16-bit derivative in its third digit",
+            GELU,
+            "p = fmaf(p, a, 4.621462092e-02f);",
+            "p = fmaf(p, a, 4.631462092e-02f);",
+        ),
+        ("slope without its three", GELU, "acc_t(6.0 * SQRT_2_OVER_PI * KAPPA)", "acc_t(2.0 * SQRT_2_OVER_PI * KAPPA)"),
+        (
+            "gate's derivative from one half of it",
+            GELU,
+            "gate.open + c * gate.open * gate.closed * slope",
+            "gate.open + c * gate.open * gate.open * slope",
+        ),
+        ("nothing holds huge numbers", GELU, "fmin(fmax(x, acc_t(-32)), acc_t(32))", "x"),
+        (
+            "the derivative of the other form",
+            GELU,
+            "    if constexpr (TANH) {\n        const Gate gate",
+            "    if constexpr (!TANH) {\n        const Gate gate",
+        ),
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
+        for mutant in _of(kernel, tests, *faults, stem="layer_norm")
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in HOPPER_LINEAR.items()
+        for mutant in _of(kernel, tests, *faults, stem="hopper_linear")
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in LINEAR_NARROW.items()
+        for mutant in _of(kernel, tests, *faults, stem="linear_narrow")
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE | LLTM_MATRIX).items()
+        for mutant in _of(kernel, tests, *faults)
+    ),
+]
+
+# Mutants that no test without a GPU can notice, or none at all, and why.
+KNOWN: dict[tuple[str, str], str] = {
+    ("hopper_linear", "a block ends while the other sends to it"): (
+        "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
+        "arrival, and the end of a tile takes several"
+    ),
+    ("layer_norm_backward_apart", "address in a strip cut to 32 bits"): (
+        "strips are of few rows, which have no more than 2^22 elements; what is written in 64 bits stays right if more are few one day"
+    ),
+    ("layer_norm_forward_wide", "stage not waited for"): (
+        "in the simulator a copy has come as soon as it is asked for, and each warp asks for what it takes itself"
+    ),
+}

@@ -1,0 +1,206 @@
+"""Breaks the kernels in ways that people break kernels in, and counts what the tests that need no GPU notice.
+
+    python -m tests.mutants.mutate                     # every mutant; some half an hour on two cores
+    python -m tests.mutants.mutate --kernels 'gelu*'   # those of kernels with such names
+    python -m tests.mutants.mutate --list
+
+Each mutant is one replacement in one text, made in a copy of the checkout. A mutant of a shared header is held against
+one kernel that includes it. The lanes without a GPU run on the copy until the first failure; a mutant that nothing
+notices survives, and is named at the end with what is known of it (:data:`KNOWN`). The exit status is 1 where fewer
+than 95 % are noticed, or one survives that nobody has explained.
+"""
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from queue import Queue
+
+try:
+    from mutants import KNOWN, MUTANTS, Mutant
+except ImportError:
+    from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parent.parent
+# By the stem of a kernel's text, the tests that are about it, most telling first.
+TESTS = (
+    "tests/test_simulated_{stem}_kernels.py",
+    "tests/test_simulated_{stem}_large.py",
+    "tests/test_simulated_{stem}.py",
+    "tests/kernels/test_simulated_kernels.py",
+    "tests/test_{stem}.py",
+    "tests/simulator/test_simulator_use.py",
+    "tests/operators/test_operators.py",
+)
+WANTED = 0.95
+LIMIT = 900  # seconds for the tests of a kernel without a fault
+NO_TESTS = 5  # pytest's exit status where -k leaves none
+# Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
+PATIENCE = 60
+# A process for each run, forked where what takes longest to import is there.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pytest", "torch"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: the first test that failed, or nothing."""
+
+    mutant: Mutant
+    noticed: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the tests of a kernel do without a fault: the files that hold any, and the seconds that a mutant has."""
+
+    files: tuple[str, ...]
+    limit: float
+
+
+def broken(text: str, mutant: Mutant) -> str:
+    """The text with its fault.
+
+    Raises:
+        ValueError: what is to be replaced does not stand there exactly once.
+    """
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.file}: {mutant.old!r} stands there {text.count(mutant.old)} times; once is wanted")
+    return text.replace(mutant.old, mutant.new)
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """The checkout without what a run does not need."""
+    unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "data", "runs")
+    return Path(shutil.copytree(ROOT, folder, ignore=unwanted))
+
+
+def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
+    """Runs the tests of its kernel on the unbroken texts: what fails there would notice nothing.
+
+    Raises:
+        RuntimeError: a test fails, or there is none.
+    """
+    stem = mutant.stem or mutant.kernel.partition("_")[0]
+    files, started = [], time.perf_counter()
+    for name in TESTS:
+        if (checkout / (file := name.format(stem=stem))).exists():
+            status, told = pytest_of(mutant, file, checkout, LIMIT)
+            if status not in (0, NO_TESTS):
+                raise RuntimeError(f"{mutant.kernel}: its tests fail without a fault: {told}")
+            files += [file] if status == 0 else []
+    if not files:
+        raise RuntimeError(f"{mutant.kernel}: no test is {mutant.tests}")
+    return Baseline(tuple(files), PATIENCE + 4 * (time.perf_counter() - started))
+
+
+def run(mutant: Mutant, checkout: Path, baseline: Baseline) -> Outcome:
+    """Runs the tests on a copy with this fault until the first failure, and mends the copy."""
+    path = checkout / "kernels_cu" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    path.write_text(broken(text, mutant), encoding="utf-8")
+    started = time.perf_counter()
+    try:
+        told = ""
+        for file in baseline.files:
+            status, told = pytest_of(mutant, file, checkout, baseline.limit)
+            if status:
+                break
+        return Outcome(mutant, told, time.perf_counter() - started)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def pytest_of(mutant: Mutant, file: str, checkout: Path, limit: float) -> tuple[int, str]:
+    """pytest's exit status for the tests of a kernel in one file, and the first that failed, "" if none did."""
+    chosen = f"({mutant.tests}) and not reference and not cuda and not gdb and not ctrl_c"
+    options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-k", chosen, file]
+    with tempfile.NamedTemporaryFile() as output:
+        process = PROCESSES.Process(target=_run_pytest, args=(str(checkout), options, output.name))
+        process.start()
+        process.join(limit)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return 1, f"no end within {limit:.0f} s"
+        told = Path(output.name).read_text(encoding="utf-8", errors="replace")
+    if process.exitcode in (0, NO_TESTS):
+        return process.exitcode, ""
+    failed = [line.split(" ", 2)[1] for line in told.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return 1, failed[0] if failed else f"pytest ended with {process.exitcode}: {told[-300:]}"
+
+
+def _run_pytest(checkout: str, options: list[str], output: str) -> None:
+    with open(output, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(checkout)
+    os.environ["PYTHONPATH"] = checkout
+    sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]
+    import pytest
+
+    sys.exit(int(pytest.main(options)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the mutants and prints what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", default="*", metavar="PATTERN", help="only kernels with such names, as in a shell")
+    parser.add_argument("--what", default="", help="only mutants whose description holds these words")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
+    parser.add_argument("--list", action="store_true", help="print the mutants, run none")
+    options = parser.parse_args(argv)
+    mutants = [m for m in MUTANTS if fnmatch(m.kernel, options.kernels) and options.what in m.what]
+    for mutant in mutants:
+        broken((ROOT / "kernels_cu" / mutant.file).read_text(encoding="utf-8"), mutant)
+    if options.list:
+        print("\n".join(f"{m.kernel}: {m.what} ({m.file})" for m in mutants))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        checkouts: Queue[Path] = Queue()
+        for i in range(options.jobs):
+            checkouts.put(copy_of_checkout(Path(folder) / str(i)))
+
+        unbroken = copy_of_checkout(Path(folder) / "unbroken")
+        baselines = {m.kernel: baseline_of(m, unbroken) for m in {m.kernel: m for m in mutants}.values()}
+
+        def one(mutant: Mutant) -> Outcome:
+            checkout = checkouts.get()
+            try:
+                outcome = run(mutant, checkout, baselines[mutant.kernel])
+            finally:
+                checkouts.put(checkout)
+            told = outcome.noticed or "SURVIVED"
+            print(f"{mutant.kernel}: {mutant.what}: {told} ({outcome.seconds:.0f} s)", flush=True)
+            return outcome
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            outcomes = list(pool.map(one, mutants))
+    return report(outcomes)
+
+
+def report(outcomes: Sequence[Outcome]) -> int:
+    """Prints counts and survivors; the exit status."""
+    survivors = [o.mutant for o in outcomes if not o.noticed]
+    for kernel in dict.fromkeys(o.mutant.kernel for o in outcomes):
+        own = [o for o in outcomes if o.mutant.kernel == kernel]
+        print(f"{kernel}: {sum(bool(o.noticed) for o in own)} of {len(own)} noticed")
+    noticed = len(outcomes) - len(survivors)
+    print(f"together: {noticed} of {len(outcomes)}, {noticed / max(len(outcomes), 1):.1%}")
+    for mutant in survivors:
+        print(f"survivor: {mutant.kernel}: {mutant.what}: {KNOWN.get((mutant.kernel, mutant.what), 'NOT EXPLAINED')}")
+    explained = all((m.kernel, m.what) in KNOWN for m in survivors)
+    return 0 if explained and noticed >= WANTED * len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

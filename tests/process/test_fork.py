@@ -1,0 +1,177 @@
+"""A fork in the midst of things: the child simulates, compiles and sets as if its other threads had never been."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Python warns, from 3.12 on, of a fork beside threads, which is what this is about. A child that hangs is ended by its alarm.
+BEGIN = """
+import os, signal, sys, threading, traceback, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+import cupyops
+from cupyops import Kernel, Threads, debug, launches, sharing, simulator
+
+TEXT = '''extern "C" __global__ void twice(const float* x /* (n) */, float* y /* (n) */, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + x[i];
+}'''
+
+def right(kernel, n=300):
+    x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    kernel(x, y, n)
+    assert (y == 2 * x).all(), y
+
+def child(work):
+    process = os.fork()
+    if process == 0:
+        signal.alarm(300)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status == 0, f"a child ended with {status}"
+"""
+
+BUSY = """
+kernel, other = Kernel(TEXT, "twice", Threads("n")), Kernel("// of the child\\n" + TEXT, "twice", Threads("n"))
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        right(kernel, 200_000)
+
+with cupyops.simulate(sanitize=True):
+    right(kernel)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+
+    def simulate():
+        right(kernel)
+        with cupyops.simulate(optimize=False):  # compiled by the child
+            right(other)
+
+    try:
+        for _ in range(5):
+            child(simulate)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    right(kernel)
+    process = os.fork()  # and a child may have children
+    if process == 0:
+        child(lambda: right(kernel))
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == 0
+"""
+
+BUILDING = """
+begun, go = threading.Event(), threading.Event()
+
+def make():
+    begun.set()
+    go.wait()
+    return "made by the parent"
+
+def made():
+    with sharing.alone(path):
+        return make()
+
+path = sharing.Path(sys.argv[1], "lock")
+got = []
+thread = threading.Thread(target=lambda: got.append(sharing.once("key", made)))
+thread.start()
+begun.wait()
+
+def build():
+    assert sharing.once("key", lambda: "made by the child") == "made by the child"
+    assert not os.path.exists("/proc/self/fd") or str(path) not in map(os.path.realpath, (f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")))
+
+try:
+    child(build)
+finally:
+    go.set()
+    thread.join()
+assert got == ["made by the parent"]
+"""
+
+SETTINGS = """
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        with cupyops.debug_mode(), launches.recorded():
+            pass
+
+def settings():
+    with cupyops.debug_mode(), launches.recorded():
+        assert debug.enabled() and launches.recording()
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+sys.setswitchinterval(1e-6)
+for thread in threads:
+    thread.start()
+try:
+    for _ in range(50):
+        child(settings)
+finally:
+    stop.set()
+    for thread in threads:
+        thread.join()
+"""
+
+OWN_FOLDER = """
+with cupyops.simulate():
+    right(Kernel(TEXT, "twice", Threads("n")))
+    folder = simulator.build._own_folder(os.getpid())
+    process = os.fork()
+    if process == 0:
+        right(Kernel(TEXT, "twice", Threads("n")))
+        assert simulator.build._root() != folder
+        sys.exit()  # which runs what was registered for the exit
+    assert os.waitpid(process, 0)[1] == 0
+    assert folder.is_dir(), "a child has removed its parent's folder"
+"""
+
+
+def run(code: str, folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + code, str(folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+@pytest.mark.simulator
+def test_a_child_simulates_while_its_parent_does(tmp_path: Path) -> None:
+    run(BUSY, tmp_path)
+
+
+def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_makes(tmp_path: Path) -> None:
+    run(BUILDING, tmp_path)
+
+
+def test_a_child_sets_what_threads_of_its_parent_were_setting(tmp_path: Path) -> None:
+    run(SETTINGS, tmp_path)
+
+
+@pytest.mark.simulator
+def test_a_child_leaves_its_parent_the_folder_that_is_not_the_cache(tmp_path: Path) -> None:
+    run(OWN_FOLDER, tmp_path, CUPYOPS_CACHE_DIR=os.devnull)

@@ -1,0 +1,151 @@
+"""What programs compute: without a reference, so that a CPU simulates them, under checks."""
+
+import pytest
+import torch
+
+import cupyops
+from cupyops.compile.compiler import OPTIONS, binary_for
+from cupyops.launch.kernel import all_kernels
+from cupyops.torch import elementwise, row_reduce
+
+
+@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    with cupyops.simulate(request.param == "cpu", sanitize=True):
+        yield request.param
+
+
+def test_several_results_and_numbers(place: str) -> None:
+    op = elementwise(
+        "y = a * b + limit; z = a - b",
+        "grad_a = grad_y * b + grad_z; grad_b = grad_y * a - grad_z",
+        scalars=["limit"],
+        name="programs_test::several",
+    )
+    for shape in ((5,), (37, 19), (511,), (512,), (513,)):
+        a, b = (torch.randn(shape, device=place, requires_grad=True) for _ in range(2))
+        y, z = op(a, b, 0.5)
+        torch.testing.assert_close(y, a * b + 0.5)
+        torch.testing.assert_close(z, a - b)
+        grad_y, grad_z = torch.randn_like(y), torch.randn_like(z)
+        for wanted in ((a,), (b,), (a, b)):
+            got = torch.autograd.grad((y, z), wanted, (grad_y, grad_z), retain_graph=True)
+            exact = {a: grad_y * b + grad_z, b: grad_y * a - grad_z}
+            for x, g in zip(wanted, got, strict=True):
+                torch.testing.assert_close(g, exact[x])
+    batched = torch.func.vmap(torch.func.grad(lambda a, b: op(a, b, 0.5)[0].sum()), in_dims=(0, None))
+    torch.testing.assert_close(batched(a.detach().reshape(27, 19), b.detach()[:19]), b.detach()[:19].expand(27, 19))
+
+
+def test_only_wanted_gradients_are_written(place: str) -> None:
+    op = elementwise("y = a * b", "grad_a = grad_y * b; grad_b = grad_y * a", name="programs_test::wanted")
+    assert op.backward is not None
+    for n in (40, 1024):
+        g, a, b = torch.randn(3, n, device=place)
+        grad_a, grad_b = op.backward(g, a, b, False, True)
+        assert grad_a.numel() == 0
+        torch.testing.assert_close(grad_b, g * a)
+
+
+def test_layouts_and_alignments_of_a_program(place: str) -> None:
+    op = elementwise("y = a * b", name="programs_test::laid_out")
+    x = torch.randn(24, 24, device=place)
+    flat = torch.randn(1001, device=place)
+    channels = torch.randn(2, 3, 4, 5, device=place).to(memory_format=torch.channels_last)
+    for a, b in (
+        (x.t(), x),
+        (x[:, 1::2], x[:, ::2]),
+        (x[3], x),
+        (x[:, :1], x.t()),
+        (flat[1:], flat[:-1]),
+        (x.expand(2, 24, 24), x),
+        (channels, channels),
+    ):
+        y = op(a, b)
+        assert torch.equal(y, a * b)
+    assert op(channels, channels).stride() == channels.stride()
+
+
+@pytest.mark.parametrize("n", [1, 37, 96, 1000, 2049, 40_000])
+def test_sums_over_rows_and_columns(place: str, n: int) -> None:
+    op = row_reduce(
+        "m = sum(x) / N; d = x - m; v = sum(d * d) / N; r = rsqrt(v + eps); y = d * r * weight + shift",
+        """
+            m = sum(x) / N
+            d = x - m
+            r = rsqrt(sum(d * d) / N + eps)
+            w = grad_y * weight
+            a = sum(w) / N
+            c = sum(w * d) / N * r * r
+            grad_x = r * (w - a - d * c)
+            grad_weight = column_sum(grad_y * d * r)
+            grad_shift = column_sum(grad_y)
+        """,
+        columns=["weight", "shift"],
+        scalars=["eps"],
+        name="programs_test::norm",
+    )
+    for rows in (1, 13) if n > 1000 else (1, 3, 70):
+        x = torch.randn(rows, n, device=place, dtype=torch.double, requires_grad=True)
+        weight, shift = (torch.randn(n, device=place, dtype=torch.double, requires_grad=True) for _ in range(2))
+        y = op(x, weight, shift, 1e-5)
+        wanted = torch.nn.functional.layer_norm(x, (n,), weight, shift, 1e-5)
+        torch.testing.assert_close(y, wanted)
+        grad = torch.randn_like(y)
+        inputs = (x, weight, shift)
+        for got, exact in zip(
+            torch.autograd.grad(y, inputs, grad), torch.autograd.grad(wanted, inputs, grad), strict=True
+        ):
+            torch.testing.assert_close(got, exact, rtol=1e-6, atol=1e-9)
+
+
+def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:
+    op = row_reduce("y = x - max(x); z = min(x)", name="programs_test::extremes")
+    x = torch.randn(4, 50, device=place)
+    x[1, 7] = x[2, 0] = x[3, 49] = float("nan")
+    y, z = op(x)
+    torch.testing.assert_close(y, x - x.amax(-1, keepdim=True), equal_nan=True)
+    torch.testing.assert_close(z, x.amin(-1), equal_nan=True)
+
+
+def test_values_of_rows_and_their_gradients(place: str) -> None:
+    op = row_reduce(
+        "y = x * gate; s = sum(x * x)",
+        "grad_x = grad_y * gate + 2 * grad_s * x; grad_gate = sum(grad_y * x)",
+        rows=["gate"],
+        name="programs_test::gated",
+    )
+    x = torch.randn(2, 5, 30, device=place, requires_grad=True)
+    gate = torch.randn(2, 5, device=place, requires_grad=True)
+    y, s = op(x, gate)
+    torch.testing.assert_close(y, x * gate[..., None])
+    torch.testing.assert_close(s, x.square().sum(-1))
+    loss, exact = (y.sum() + s.square().sum(), (x * gate[..., None]).sum() + x.square().sum(-1).square().sum())
+    for got, wanted in zip(torch.autograd.grad(loss, (x, gate)), torch.autograd.grad(exact, (x, gate)), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_compile_error_shows_the_program(place: str) -> None:
+    op = elementwise("y = frobnicate(x)", name="programs_test::unknown")
+    with pytest.raises(cupyops.CompileError, match="frobnicate"):
+        op(torch.ones(3, device=place))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ["norm", "exp", "min"])
+def test_an_operator_may_be_called_as_a_function_of_cudas(name: str) -> None:
+    op = row_reduce("y = sum(x * x)", name=f"programs_test::{name}")
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(op(x), x.square().sum(1))
+    kernel = next(k for k in all_kernels() if k.name == f"{name}_")
+    for types in kernel.type_choices():
+        assert binary_for(kernel.final_text(types), name, "sm_90", OPTIONS).code
+    other = elementwise("y = 2 * x", name=f"programs_test::twice_{name}")
+    torch.testing.assert_close(other(x), 2 * x)
+
+
+def test_an_index_beyond_32_bits_is_no_column(place: str) -> None:
+    chosen = row_reduce("y = sum(j == t ? x : 0)", indices=["t"])
+    x = torch.arange(1.0, 9.0, device=place).expand(5, 8).contiguous()
+    t = torch.tensor([3, 2**32 + 3, -(2**32) + 3, -1, 2**62], device=place)
+    assert chosen(x, t).tolist() == [4, 0, 0, 0, 0]

@@ -1,0 +1,360 @@
+"""Kernels that are written from programs: what a program may say, and what is written."""
+
+import pytest
+import torch
+from cases import FLOATS
+
+from cupyops.compile.compiler import OPTIONS
+from cupyops.launch.kernel import Kernel
+from cupyops.programs import elementwise as elementwise_text
+from cupyops.programs import rows as row_text
+from cupyops.programs.elementwise import Program
+from cupyops.programs.expressions import arithmetic, inputs_of, names_in, parse, results_of
+from cupyops.programs.rows import Holding, RowProgram, plan_of
+from cupyops.torch import elementwise, row_reduce
+
+# The language
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("x + 1", "expected assignments such as `y = x \\* x`, got 'x \\+ 1'"),
+        ("", "expected assignments"),
+        ("y = (x", "the parentheses of `y = \\(x` do not pair"),
+        ("y = x; y = 2 * x", "`y` is assigned twice"),
+        ("y = y + x", "`y = y \\+ x` reads what it assigns"),
+        ("y == x", "expected assignments"),
+    ],
+)
+def test_what_is_no_program_is_refused(program: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"wave: {words}"):
+        elementwise(program, name="programs_test::wave")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = a ** 2", "CUDA C++ has no **: write a * a, or pow(a, 2)"),
+        ("y = a ** -0.5", "CUDA C++ has no **: write pow(a, -0.5)"),
+        ("y = (a + b) ** 2", "CUDA C++ has no **: write a * a, or pow(a, 2)"),
+        ("y = a ^ 2", "^ is exclusive or in CUDA C++, of whole numbers alone: write a * a, or pow(a, 2)"),
+        ("y = (a + b)^2", "^ is exclusive or in CUDA C++, of whole numbers alone: write a * a, or pow(a, 2)"),
+        ("y = exp(a) ^ b", "^ is exclusive or in CUDA C++, of whole numbers alone: write pow(a, b)"),
+        ("y = a % 2", "% is of whole numbers in CUDA C++: write fmod(a, 2)"),
+        ("y = a // 2", "`// 2` is a comment in CUDA C++: write floor(a / b)"),
+        ("y = a > 0 and b > 0", "CUDA C++ writes && for `and`"),
+        ("y = a > 0 or b > 0", "CUDA C++ writes || for `or`"),
+        ("y = not a", "CUDA C++ writes ! for `not`"),
+        ("y = a * True", "CUDA C++ writes true for `True`"),
+        ("y = a > 0 ? a : None", "there is no None; every name is a number"),
+        ("y = a if a > 0 else 0", "CUDA C++ writes c ? x : y for `x if c else y`"),
+        ("y = np.exp(a)", "functions are CUDA's own: write exp(...)"),
+        ("y = torch.sigmoid(a)", "functions are CUDA's own: sigmoid is 1 / (1 + exp(-x))"),
+        ("y = math.pi * a", "functions are CUDA's own"),
+        ("y = a.exp()", "`a` is a number, and has no members: write exp(a)"),
+        ("y = a @ b", "CUDA C++ has no @, and a program multiplies element by element: write *"),
+        ("y = a[0]", "each name is one element, or one value of a row, and has no index"),
+        ("y = a # twice", "a comment begins with //"),
+        ("import math", "nothing is imported; CUDA's functions are there"),
+        ("return a", "nothing is returned; the results are the names that are assigned and not read again"),
+        ("y = lambda * a", "`lambda` is a reserved word, and can be no name"),
+        ("y = sigmoid(a)", "CUDA C++ has no sigmoid: it is 1 / (1 + exp(-x))"),
+        ("y = where(a > 0, a, 0)", "CUDA C++ has no where: it is c ? a : b"),
+        ("y = sgmoid(a)", "CUDA C++ has no sgmoid; did you mean 'sigmoid', which is 1 / (1 + exp(-x))?"),
+        ("y = tanhh(a)", "CUDA C++ has no tanhh; did you mean 'tanh'?"),
+        ("y = sum(a)", "sum goes over a row, and an element-wise program has none: declare it by row_reduce"),
+        ("y = max(a)", "max goes over a row, and an element-wise program has none: declare it by row_reduce"),
+    ],
+)
+def test_what_is_of_another_language_is_said_in_this_one(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        elementwise(program, name="programs_test::square")
+    assert str(caught.value) == f"square: in `{program}`: {words}"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y == a", "got 'y == a'; an assignment has one =, and == compares"),
+        ("y += a", "got 'y += a'; each name is assigned once, so instead of changing `y` give the result another name"),
+        ("float y = a", "got 'float y = a'; types are not written: y = ..."),
+        ("y: float = a", "got 'y: float = a'; types are not written: y = ..."),
+        ("y, z = a", "got 'y, z = a'; a statement assigns one name"),
+    ],
+)
+def test_what_is_no_assignment_is_said_to_be_what_it_is(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        elementwise(program, name="programs_test::square")
+    assert str(caught.value) == f"square: expected assignments such as `y = x * x`, {words}"
+
+
+def test_a_statement_that_does_not_end_or_pair_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"square: `y = a \+` ends within an expression; a statement ends with its line"
+    ):
+        elementwise("y = a +\n b", name="programs_test::square")
+    with pytest.raises(ValueError, match="square: the parentheses of `y = a\\)\\+\\(b` do not pair"):
+        elementwise("y = a)+(b", name="programs_test::square")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = x - mean(x)", "there is no mean: it is sum(x) / N"),
+        ("y = x * var(x)", "there is no var: it is sum((x - m) * (x - m)) / N, behind m = sum(x) / N"),
+        ("y = x - amax(x)", "there is no amax: it is max(x)"),
+        ("y = x / norm(x)", "there is no norm: it is sqrt(sum(x * x))"),
+        ("y = x / len(x)", "there is no len: it is N"),
+        ("y = argmax(x)", "there is no argmax: a row is reduced by sum, max and min"),
+        ("y = sum(x, 1)", "sum takes one argument"),
+        ("y = x - x.mean()", "`x` is a number, and has no members: mean is sum(x) / N"),
+        ("y = column_sm(x)", "CUDA C++ has no column_sm; did you mean 'column_sum'?"),
+        ("y = x ^ j", "^ is exclusive or in CUDA C++, of whole numbers alone: write pow(x, j)"),
+    ],
+)
+def test_what_a_row_is_not_reduced_by_is_said_in_what_it_is(program: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        row_reduce(program, name="programs_test::rows")
+    assert str(caught.value) == f"rows: in `{program}`: {words}"
+
+
+def test_a_backward_is_held_to_the_same_words() -> None:
+    with pytest.raises(
+        ValueError, match=r"square's backward: in `grad_x = grad_y \* x \*\* 2`: CUDA C\+\+ has no \*\*"
+    ):
+        elementwise("y = x * x", "grad_x = grad_y * x ** 2", name="programs_test::square")
+    with pytest.raises(ValueError, match="rows's backward: in `grad_x = mean.grad_y.`: there is no mean: it is sum"):
+        row_reduce("y = x - sum(x)", "grad_x = mean(grad_y)", name="programs_test::rows")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "y = int(a) ^ 2 + (int(a) + 1) % 3 + llrint(a) % 2",
+        "y = (a > 0) ^ (b > 0)",
+        "y = expf(a) + __expf(a) + fmaxf(a, b) + std::exp(a)",
+        "y = max(a, b) + min(a, 0) + abs(a) + fabs(a)",
+        "y = convert<acc_t>(a) + frobnicate(a) + unsigned(a) + 1.e-3f * a  // of both",
+    ],
+)
+def test_what_cuda_has_is_let_through(program: str) -> None:
+    assert elementwise(program).text
+    assert row_reduce("y = j % 2 == 0 ? x : (N ^ 1) * x; z = t % 2 * x", indices=["t"]).text
+
+
+@pytest.mark.simulator
+def test_abs_is_of_floats_as_fabs_is() -> None:
+    x = torch.tensor([-1.75, 0.25, -0.0], dtype=torch.float64)
+    y, z = elementwise("y = abs(x); z = fabs(x)", name="programs_test::absolute")(x)
+    assert y.tolist() == z.tolist() == [1.75, 0.25, 0.0]
+
+
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match="square: there is no option `dtypes`: a program is of all floating dtypes, and a"
+    ):
+        elementwise("y = x * x", name="programs_test::square", dtypes="float32")
+    with pytest.raises(
+        TypeError, match="rows: there is no option `refrence`; did you mean 'reference'\\?; there are reference"
+    ):
+        row_reduce("y = sum(x)", name="programs_test::rows", refrence=torch.sum)
+
+
+def test_names_are_told_from_functions_numbers_and_words() -> None:
+    assert names_in("x1 * exp(-a) + 1e-3f * INFINITY * acc_t(2) + (b == true ? x1 : .5)") == ["x1", "a", "b"]
+    steps = parse("s = a * b // of both\nt = s + limit; y = t * t; z = c", "example")
+    assert inputs_of(steps, ["limit"]) == ["a", "b", "c"]
+    assert results_of(steps) == ["y", "z"]
+
+
+def test_numbers_take_the_type_of_the_arithmetic() -> None:
+    """A bare 0.5 is a double, and makes one of every float that it meets; so does fmax of a float and an int."""
+    assert arithmetic("0.5 * x + 2. - .25e-3 + 1e-5") == "acc_t(0.5) * x + acc_t(2.) - acc_t(.25e-3) + acc_t(1e-5)"
+    assert arithmetic("fmax(x, 0) + pow(x, -2) + x1 * 3") == "fmax(x, acc_t(0)) + pow(x, acc_t(-2)) + x1 * 3"
+    assert arithmetic("x * 0.5f + a1.b") == "x * 0.5f + a1.b"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"backward": "grad_x = grad_z * x"},
+            r"its backward reads `grad_z`; did you mean 'grad_y'\?; there are grad_y, x, y",
+        ),
+        ({"backward": "g = grad_y * x"}, "its backward must assign `grad_x`"),
+        ({"results": ["z"]}, "the result `z` is never assigned"),
+        ({"scalars": ["x"]}, "reads no tensor"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=f"square: .*{words}|square: {words}"):
+        elementwise("y = x * x", name="programs_test::square", **options)
+
+
+def test_a_name_that_the_text_uses_is_refused() -> None:
+    with pytest.raises(ValueError, match="`n` is a name that the kernel's own text uses; call it `n_`"):
+        elementwise("y = x * n", name="programs_test::taken")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("y = x / sum(exp(x - max(x)))", "max stands within sum; give it a name before"),
+        ("y = 2 * column_sum(x)", "column_sum must be the whole right-hand side"),
+        ("s = column_sum(x); y = x - s", "is complete when all rows are, so no statement can read it"),
+    ],
+)
+def test_reductions_that_no_pass_can_make_are_refused(program: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        row_reduce(program, name="programs_test::rows")
+
+
+def test_gradients_of_the_wrong_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`grad_weight` must be a column_sum\(...\), as `weight` is of one column"):
+        row_reduce(
+            "y = x * weight",
+            "grad_x = grad_y * weight; grad_weight = grad_y * x",
+            columns=["weight"],
+            name="programs_test::kinds",
+        )
+
+
+def test_a_program_without_a_name_has_the_same_one_in_every_process() -> None:
+    first, second = elementwise("y = x * x * x"), elementwise("y = x * x")
+    assert first.qualified_name == "cupyops_elementwise::y_" + first.qualified_name[-8:]
+    assert first.qualified_name != second.qualified_name
+    assert elementwise("y = x * x * x").qualified_name == first.qualified_name
+
+
+# What is written
+
+
+SWISH = Program("swish", tuple(parse("s = 1 / (1 + exp(-x)); y = x * s", "swish")), ("x",), (), ("y",))
+
+
+def test_the_text_says_the_program_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    op = elementwise("s = 1 / (1 + exp(-x))\ny = x * s", name="programs_test::swish")
+    assert op.text == elementwise_text.text_of(SWISH)
+    assert op.text.startswith("// s = 1 / (1 + exp(-x))\n// y = x * s\n//\n")
+    op.show()
+    assert capsys.readouterr().out == op.text + "\n"
+    assert max(map(len, op.text.splitlines())) <= 150
+
+
+def of_rows(
+    name: str, program: str, inputs: tuple[str, ...], results: tuple[str, ...], **kinds: tuple[str, ...]
+) -> RowProgram:
+    found = {"rows": (), "indices": (), "columns": (), "scalars": (), **kinds}
+    return RowProgram(name, tuple(parse(program, name)), inputs, results=results, **found)
+
+
+ROWS = [
+    of_rows("softmax", "m = max(x); e = exp(x - m); r = 1 / sum(e); y = e * r", ("x",), ("y",)),
+    of_rows(
+        "rms_norm_backward",
+        """r = rsqrt(sum(x * x) / N + eps); d = sum(grad_y * weight * x) / N * r * r
+        grad_x = r * (grad_y * weight - x * d); grad_weight = column_sum(grad_y * x * r)""",
+        ("grad_y", "x"),
+        ("grad_x", "grad_weight"),
+        columns=("weight",),
+        scalars=("eps",),
+    ),
+    of_rows(
+        "cross_entropy",
+        "m = max(x); s = sum(exp(x - m)); t = sum(j == target ? x : 0); loss = log(s) + m - t",
+        ("x",),
+        ("loss",),
+        indices=("target",),
+    ),
+]
+
+
+def test_reductions_that_need_one_another_are_apart_and_others_together() -> None:
+    passes = [row_text.text_of(program).count("pass(n, load") for program in ROWS]
+    assert passes == [3, 2, 2], "softmax: maximum, sum, result; the norm's two sums in one; the loss has no elements"
+
+
+def test_the_kinds_of_values() -> None:
+    assert ROWS[0].kinds() == {"m": "row", "e": "element", "r": "row", "y": "element"}
+    assert ROWS[1].kinds()["grad_weight"] == "column"
+    assert ROWS[2].kinds()["loss"] == "row"
+
+
+def written_kernels() -> list[Kernel]:
+    several = Program("several", tuple(parse("y = a * b + c; z = a - c", "several")), ("a", "b"), ("c",), ("y", "z"))
+    found = []
+    for program in (SWISH, several):
+        text = elementwise_text.text_of(program)
+        found.append(elementwise_text.alike_kernel(program, text))
+        found += [elementwise_text.strided_kernel(program, text, *cut) for cut in ((2, 4, False), (3, 1, True))]
+    return found
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_what_is_written_compiles_without_a_warning_and_spills_no_more_than_was_measured(dtype: torch.dtype) -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import compile_text, warnings_in
+
+    name = str(dtype).removeprefix("torch.")
+    kernels = written_kernels()
+    for program in ROWS:
+        text = row_text.text_of(program)
+        # A row of a few threads; of a block; and where registers are tightest.
+        for n in (64, 4096, 16384):
+            kernels.append(row_text.kernel_of(program, text, plan_of(n, name, program.held), name))
+    for kernel in kernels:
+        types = dict.fromkeys(kernel.signature.bindings, name)
+        assert types in list(kernel.type_choices()), "what warmup() would compile"
+        what = f"{kernel.describe(types)} {kernel.constants}"
+        binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
+        assert [w for w in warnings_in(binary.log) if "Registers are spilled" not in w] == [], what
+        # Bytes a thread: of rows of 16 bits some were measured to cost less than fewer threads would.
+        assert binary.resources[kernel.name][1] <= (64 if name == "bfloat16" else 0), f"{what}: registers are spilled"
+
+
+def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
+    for program in ROWS:
+        kernel = row_text.kernel_of(
+            program, row_text.text_of(program), plan_of(512, "float32", program.held), "float32"
+        )
+        assert list(kernel.type_choices()) == [dict.fromkeys(kernel.signature.bindings, "float32")]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_a_plan_covers_its_row(dtype: str) -> None:
+    for n in (0, 1, 2, 7, 31, 32, 33, 100, 1000, 1023, 4096, 5000, 8192, 12345, 16384, 65536, 10**6):
+        for held in (Holding(1, 0, False), Holding(1, 1, True), Holding(3, 1, True), Holding(6, 2, True)):
+            plan = plan_of(n, dtype, held)
+            assert plan.block <= 1024
+            assert plan.block % plan.row_threads == 0
+            assert plan.row_threads % 32 == 0 or plan.row_threads & (plan.row_threads - 1) == 0
+            assert n % plan.lanes == 0
+            assert plan.stream or plan.row_threads * plan.lanes * plan.vectors >= n
+            assert not plan.full or plan.row_threads * plan.lanes * plan.vectors == n
+
+
+def test_what_a_thread_keeps_decides_the_cut() -> None:
+    ways = {  # as measured: threads of a row, accesses, blocks of a multiprocessor
+        Holding(1, 0, False): (128, 4, 12),
+        Holding(2, 0, True): (256, 2, 6),
+        Holding(1, 1, True): (256, 2, 6),
+        Holding(2, 1, True): (256, 2, 4),
+        Holding(3, 1, True): (256, 2, 4),
+        Holding(4, 1, True): (256, 2, 2),
+    }
+    for held, way in ways.items():
+        plan = plan_of(4096, "bfloat16", held)
+        assert (plan.row_threads, plan.vectors, plan.min_blocks) == way
+    assert plan_of(4096, "float32", Holding(2, 1, True)).min_blocks == 2
+
+
+def test_what_a_function_makes_for_several_passes_is_kept() -> None:
+    def held(*program: str) -> Holding:
+        return RowProgram("k", tuple(parse("; ".join(program), "k")), ("x",), (), (), (), (), ("y",)).held
+
+    softmax = "m = max(x)", "e = exp(x - m)", "s = sum(e)"
+    assert held(*softmax, "y = e / s") == Holding(1, 1, True)
+    assert held(*softmax, "y = x / s") == Holding(1, 0, True)  # one pass alone reads e
+    assert held("m = max(x)", "e = x - m", "s = sum(e)", "y = e / s") == Holding(1, 0, True)
+    assert held(*softmax, "y = log(s) + m") == Holding(1, 0, False)

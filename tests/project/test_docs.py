@@ -1,0 +1,169 @@
+"""Every sample in README and docs runs, and what they name exists."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from cupyops import Kernel
+from cupyops.compile.compiler import OPTIONS, compile_text
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+SIMULATED = ("operators.md", "tutorial.md")  # whose samples run kernels without saying so
+
+
+def samples(page: Path) -> list[re.Match[str]]:
+    return list(re.finditer(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+
+
+def simulated(page: Path) -> bool:
+    return page.name in SIMULATED or any("simulate(" in m[1] for m in samples(page))
+
+
+SAMPLES = [p for p in PAGES if samples(p)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.simulator if simulated(p) else ()) for p in SAMPLES],
+    ids=lambda p: p.name,
+)
+def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.name == "onnx.md":
+        pytest.importorskip("onnxscript", minversion="0.7")
+        pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    scope: dict[str, object] = {"__name__": "sample"}
+    for match in samples(page):
+        line = text.count("\n", 0, match.start(1))
+        exec(compile("\n" * line + match[1], str(page), "exec"), scope)
+    pytest.importorskip("cupy")
+    for kernel in [v for v in scope.values() if isinstance(v, Kernel)]:
+        for types in kernel.type_choices():
+            compile_text(kernel.final_text(types), kernel.describe(types), "sm_90", OPTIONS)
+    if "message" in scope:
+        shown = re.search(r"<!-- message: begin -->\n    (.*)\n<!-- message: end -->", text)
+        assert shown, page
+        assert shown[1] == scope["message"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)  # kernel[n](...) is no link
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for named in re.findall(r"`((?:kernels_cu|cupyops|tests|examples|benchmarks)/[\w/]+\.\w+)`", text):
+        if "NAME" not in named:
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+def test_figures_are_those_of_the_committed_results() -> None:
+    """Every number on the page is drawn from the results file by the committed script."""
+    from benchmarks import results_file
+    from benchmarks.table import BEGIN, insert
+
+    document = results_file.load(ROOT / "benchmarks" / "results" / "nvidia-h200.json")
+    for name, all_sizes in (("README.md", False), ("docs/benchmarks.md", True)):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert BEGIN in page
+        assert page == insert(page, document, all_sizes=all_sizes), (
+            f"draw it again: python -m benchmarks --from benchmarks/results/nvidia-h200.json --into {name}"
+        )
+
+
+def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
+    from benchmarks import results_file
+    from benchmarks.table import insert
+
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    results = ROOT / "benchmarks" / "results" / "own-ops.json"
+    if results.exists():
+        assert page == insert(page, results_file.load(results), all_sizes=True), (
+            f"draw it again: --from {results.name} --into {page}"
+        )
+    else:
+        assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
+def test_figures_of_the_lltm_are_those_of_their_results() -> None:
+    from benchmarks import lltm_report
+
+    page = (ROOT / "docs" / "lltm.md").read_text(encoding="utf-8")
+    results = ROOT / "benchmarks" / "results" / "lltm-nvidia-h200.json"
+    if results.exists():
+        assert page == lltm_report.insert(page, lltm_report.load(results)), f"draw it again: --from {results.name}"
+    else:
+        assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
+def test_both_commands_are_where_ci_looks() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
+        block = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)```", text, re.DOTALL)
+        assert block
+        assert block[1].strip().endswith(last)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernels_cu",
+        "cupyops.launch.kernel",
+        "cupyops.tiling.broadcasting",
+        "cupyops.ops.shapes",
+        "cupyops.tiling.tiles",
+        "cupyops.tuned",
+        pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
+        "cupyops.launch.generated",
+        "cupyops.programs.elementwise",
+        "cupyops.programs.expressions",
+        "cupyops.torch.elementwise",
+        "cupyops.torch.gelu",
+        "cupyops.torch.linear",
+        "cupyops.torch.layer_norm",
+        "cupyops.torch.lltm",
+        "cupyops.torch.core.dispatch",
+        "cupyops.torch.row_reduce",
+        "autograd_bridge",
+    ],
+)
+def test_docstring_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    scope = vars(module) | {"Threads": importlib.import_module("cupyops").Threads, "torch": torch}
+    failed, tried = doctest.testmod(module, extraglobs=scope)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No path of a machine and no package registry's host anywhere in the tree."""
+    forbidden = ["/" + word + "/" for word in ("work", "root")] + [
+        "py" + "pi.org",
+        "file" + "s.pythonhosted",
+        "deb" + "ian.org",
+        "npm" + "js.org",
+    ]
+    for pattern in (
+        "**/*.py",
+        "**/*.md",
+        "**/*.cu*",
+        "*.toml",
+        "*.txt",
+        "benchmarks/results/*.json",
+        "tests/*.json",
+        ".ci/*",
+    ):
+        for path in ROOT.glob(pattern):
+            parts = path.relative_to(ROOT).parts
+            if path.is_file() and not any(
+                (p.startswith(".") and p != ".ci") or p in ("build", "runs", "data") for p in parts
+            ):
+                text = path.read_text(encoding="utf-8")
+                assert not [w for w in forbidden if w in text], f"{path}"

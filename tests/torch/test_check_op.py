@@ -1,0 +1,348 @@
+"""check_op finds each fault that is planted in an operator, by the check that is for it and by no other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import faulty_ops as faulty
+import pytest
+import torch
+from faulty_ops import Mix, assert_found, changed, failing, samples
+from torch import Tensor
+
+from cupyops.torch import CHECKS, check_op
+from cupyops.torch.core.operator import operator_of
+
+# In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
+PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
+    "returns nothing": (
+        "returned",
+        lambda: Mix(body=lambda x, w, factor: None),
+        r"faulty::mix\d+: the body returned None; it must return 1 tensor \(out\).* Count what body and backward return",
+    ),
+    "returns one gradient of two": (
+        "returned",
+        lambda: Mix(backward_body=lambda grad_y, x, w, factor: grad_y * 2),
+        r"mix\d+_backward: the body returned 1 tensor; it must return 2 tensors \(out0, out1\)",
+    ),
+    "a bound off by one": (
+        "sanitizer",
+        lambda: Mix(
+            body=changed(("    if (i < n) {\n        const acc_t v", "    if (i <= n) {\n        const acc_t v"))
+        ),
+        r"mix<float32>: out of bounds: reads 4 bytes at element 133 of `x` .* at mix.cu:10",
+    ),
+    "a sum of all threads into one element": (
+        "sanitizer",
+        lambda: Mix(body=faulty.adds_up_in_one_element()),
+        r"total<float32>: a race in global memory: reads element 0 of `y` \(float32\[1\] on cpu\), which thread \(0, 0, 0\) "
+        r"wrote at total.cu:7 with nothing that orders the two at total.cu:7, by block \(0, 0, 0\), thread \(1, 0, 0\)",
+    ),
+    "a last element left out": (
+        "written",
+        lambda: Mix(
+            body=changed(("    if (i < n) {\n        const acc_t v", "    if (i < n - 1) {\n        const acc_t v"))
+        ),
+        r"float32: 1 of 133 elements of output still hold what was in memory before.*\[18, 6\] of \[19, 7\].* Have the kernel write",
+    ),
+    "writes into an input": (
+        "inputs_kept",
+        lambda: Mix(body=faulty.into_its_input),
+        r"`w` is written into.*Tensor\(a!\) x",
+    ),
+    "writes into a gradient": (
+        "inputs_kept",
+        lambda: Mix(backward=faulty.into_its_gradient),
+        "the gradient of an output is written into",
+    ),
+    "returns its input": ("inputs_kept", lambda: Mix(body=faulty.itself), "output 0 shares the memory of `x`"),
+    "counts its calls": (
+        "determinism",
+        lambda: Mix(body=faulty.counting()),
+        r"float32, run 2: \d+ of 133 elements of output differ, the first at .* without atomics",
+    ),
+    "a wrong factor": (
+        "values",
+        lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.001)),
+        r"float32: output\[\d+, \d\] is .*, and the reference in float64 gives .*: off by .* eps of float32, 16 are allowed",
+    ),
+    "takes NaN for 0": (
+        "special_values",
+        lambda: Mix(body=faulty.without_nan),
+        r"with nan as element 66 of `x`, output\[9, 3\] is 0.0, and the reference gives nan",
+    ),
+    "a wrong gradient": (
+        "gradients",
+        lambda: Mix(backward_body=faulty.wrong_gradient),
+        r"gradient of w\[\d+, \d\] is .* Look at the backward's algebra",
+    ),
+    "a wrong gradient, and no reference": (
+        "gradcheck",
+        lambda: Mix(backward_body=faulty.wrong_gradient, reference=None),
+        "Jacobian mismatch for output 0 with respect to input 1",
+    ),
+    "a wrong gradient at a default, which no sample has": (
+        "gradients",
+        lambda: Mix(backward=faulty.wrong_at_a_quarter, schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor"),
+        r"float32: gradient of [xw]\[\d+, \d\] is .* Look at the backward's algebra",
+    ),
+    "saves what it has computed": (
+        "gradgradcheck",
+        lambda: Mix(save=faulty.save_intermediates, backward=faulty.from_intermediates),
+        "Jacobian mismatch for output . with respect to input .* save inputs rather than what was computed",
+    ),
+    "launches in its backward": (
+        "gradgradcheck",
+        lambda: Mix(backward=faulty.launched_in_backward),
+        "Let the backward call operators, not kernels",
+    ),
+    "differentiates what it has saved": (
+        "derivatives",
+        lambda: Mix(gradient=faulty.DifferentiatedAgain),
+        "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and by autograd of "
+        "autograd of the reference it is .*; wrong, too: .*three times.* on copies of its own",
+    ),
+    "detaches in a transform": (
+        "transforms",
+        lambda: Mix(backward=faulty.detached_in_a_transform),
+        "torch.func.grad of grad: the derivative of order 2 by .* by ctx.save_for_backward, never on ctx",
+    ),
+    "takes the memory of every gradient for its values": (
+        "gradient_strides",
+        lambda: Mix(backward=faulty.launched_as_it_comes),
+        r"gradients with the negative bit: ValueError: mix_backward: `grad_y` must not have the negative bit.*resolve_neg\(\)",
+    ),
+    "forgets a gradient wanted alone": (
+        "subsets",
+        lambda: Mix(backward=faulty.all_or_nothing),
+        "gradients wanted by w alone: gradient of w is None, .* ctx.needs_input_grad",
+    ),
+    "takes every tensor for contiguous, and is told": (
+        "strides",
+        lambda: Mix(body=faulty.without_contiguous),
+        r"transposed: ValueError: mix: `x` must be contiguous, .* Begin the body with `x = x.contiguous\(\)`",
+    ),
+    "takes every tensor for contiguous, and is not told": (
+        "strides",
+        lambda: Mix(body=faulty.strided_unseen()),
+        r"transposed: output\[\d+, \d\] is .*, and of a contiguous copy it is",
+    ),
+    "takes every tensor of the last sample for contiguous": (
+        "strides",
+        lambda: Mix(body=faulty.only_factors_are_made_contiguous),
+        "transposed: ValueError: mix: `x` must be contiguous",
+    ),
+    "takes every address for aligned": (
+        "misaligned",
+        lambda: Mix(
+            body=changed(("acc_t v = acc_t(x[i]);", "acc_t v = (unsigned long long)x % 16 ? acc_t(2) : acc_t(x[i]);"))
+        ),
+        "one element behind a multiple of 16 bytes: output.* Look at the address before an access wider",
+    ),
+    "takes every gradient for contiguous": (
+        "gradient_strides",
+        lambda: Mix(backward_body=faulty.gradient_without_contiguous),
+        r"gradients of stride 0: ValueError: mix_backward: `grad_y` must be contiguous.* `grad = grad.contiguous\(\)`",
+    ),
+    "a shape that nothing has": (
+        "empties",
+        lambda: Mix(body=faulty.rows_by_name, elementwise=False),
+        r"no rows: RuntimeError: cannot reshape tensor of 0 elements.* reshape\(-1, ...\)",
+    ),
+    "one row is forgotten": ("sizes", lambda: Mix(body=faulty.one_row_otherwise), "float32, 1 rows: output"),
+    "looks at a value": (
+        "fakes",
+        lambda: Mix(body=faulty.looks_at_values),
+        r"on fake tensors: DataDependentOutputException.* no .item\(\)",
+    ),
+    "has another default than its schema": (
+        "defaults",
+        faulty.OtherDefault,
+        "float32, the operator, with the default of factor: output.*, and of the operator with all arguments it is",
+    ),
+    "goes another way when compiled": (
+        "compile_static",
+        lambda: Mix(backward=faulty.otherwise_when_compiled),
+        "compiled by aot_eager: gradient of x.*, and without torch.compile it is",
+    ),
+    "makes a number of a size": (
+        "compile_dynamic",
+        lambda: Mix(body=faulty.tied_to_a_size),
+        r"compiled for 5 rows, and again for 11.* int\(x.shape\[0\]\)",
+    ),
+    "says that it is elementwise": (
+        "vmap",
+        lambda: Mix(
+            body=faulty.upside_down, reference=faulty.reference_upside_down, backward=faulty.gradient_upside_down
+        ),
+        "batched, number 0: output.* Declare `elementwise=True` only where",
+    ),
+    "follows autocast in its body": (
+        "autocast",
+        lambda: Mix(body=faulty.in_autocast),
+        "under autocast: TypeError: mix: `y` must have dtype float32 .* got bfloat16.* enabled=False",
+    ),
+    "a text that the compiler warns of": (
+        "compiles",
+        lambda: Mix(body=changed(("const acc_t v = ", "const int unused = 1; const acc_t v = "))),
+        r"mix<float32> for sm_\d+: mix.cu\(10\): warning .*unused.* never referenced.*`python -m cupyops compile`",
+    ),
+    "keeps a buffer between calls": (
+        "threads",
+        lambda: Mix(body=faulty.one_buffer_for_all()),
+        "in one of 4 threads: .* Keep no buffers",
+    ),
+}
+# These faults show elsewhere first; the check that is run alone finds them, too.
+ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
+    "opcheck": (
+        lambda: Mix(body=faulty.itself),
+        "test_schema failed with Argument x is not defined to alias output but was aliasing",
+    ),
+    "export": (lambda: Mix(body=faulty.looks_at_values), "Could not guard on data-dependent expression"),
+    "torch_func": (lambda: Mix(backward=faulty.launched_in_backward), "Cannot access data pointer"),
+}
+# On a GPU alone.
+PLANTED_ON_A_GPU: dict[str, tuple[str, Callable[[], Mix], str]] = {
+    "a write past the end": (
+        "guard_bands",
+        lambda: Mix(
+            body=changed(("    if (i < n) {\n        const acc_t v", "    if (i <= n) {\n        const acc_t v"))
+        ),
+        "wrote outside its output `y`: element 133 of 133",
+    ),
+    "the default stream": (
+        "side_stream",
+        lambda: Mix(body=faulty.on_the_default_stream),
+        "on a side stream: .* elements of output differ.* no default stream",
+    ),
+    "data of an earlier call": (
+        "graph_replay",
+        lambda: Mix(body=faulty.prefetched()),
+        "replayed with new data: .* of output differ.* runs no Python",
+    ),
+    "a wrong factor": ("values", lambda: Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.001)), "off by"),
+    "keeps a buffer between calls": ("threads", lambda: Mix(body=faulty.one_buffer_for_all()), "in one of 8 threads"),
+}
+
+
+# What the other lanes do not show; tracing and compiling take a GPU's time, and are of no GPU.
+ON_A_GPU = ["guard_bands", "inputs_kept", "written", "determinism", "values", "gradients", "strides", "misaligned"]
+ON_A_GPU += ["gradient_strides", "autocast", "side_stream", "threads", "second_device", "graph_replay"]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_fault_fails_the_check_that_is_for_it_and_no_other(fault: str) -> None:
+    name, parts, words = PLANTED[fault]
+    assert_found(failing(parts().operator(), "simulator"), name, words)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", ALONE)
+def test_a_check_that_stands_on_others_finds_their_faults_when_it_runs_alone(name: str) -> None:
+    parts, words = ALONE[name]
+    assert_found(failing(parts().operator(), "simulator", name), name, words)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", PLANTED_ON_A_GPU)
+def test_a_fault_of_the_gpu_fails_the_check_that_is_for_it_and_no_other(fault: str) -> None:
+    name, parts, words = PLANTED_ON_A_GPU[fault]
+    # The sanitizer would find the first one on the CPU.
+    assert_found(failing(parts().operator(), "cuda", ON_A_GPU), name, words)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.gpu
+def test_an_operator_of_one_gpu_fails_on_the_second() -> None:
+    found = failing(Mix(body=faulty.on_the_first_gpu).operator(), "cuda", "second_device")
+    assert_found(found, "second_device", "cuda:1.* Use the tensors' device")
+
+
+def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
+    other_dtype = Mix(reference=lambda x, w, factor: faulty.reference(x, w, factor).double())
+    assert_found(
+        failing(other_dtype.operator(), "reference"),
+        "fakes",
+        r"float32 on fake tensors \(of the body\), and torch.float64",
+    )
+
+    def wrong(x: Tensor, w: Tensor, factor: float) -> Tensor:
+        return x + factor * x.detach() * w
+
+    assert_found(failing(Mix(reference=wrong).operator(), "reference"), "gradcheck", "Jacobian mismatch")
+    assert_found(
+        failing(faulty.marked_in_the_function_alone(), "reference"),
+        "differentiable",
+        "output 1, `z`, takes a gradient where the operator is called plainly, and none through torch.ops",
+    )
+
+
+@pytest.mark.simulator
+def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
+    x, w, factor = samples()[0]
+    before = x.clone(), w.clone()
+    check_op(Mix(body=faulty.into_its_input).operator(), (x, w, factor), raises=False, lanes=["simulator"])
+    assert torch.equal(x, before[0])
+    assert torch.equal(w, before[1])
+
+
+@pytest.mark.simulator
+def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [samples()[0], samples()[1][:2]]
+    before = [[x.clone() if isinstance(x, Tensor) else x for x in args] for args in given]
+    report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor").operator(), given)
+    assert not report.failed
+    assert not report.skipped
+    on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.lanes}
+    assert {row.check for row in report.passed if row.lane == "simulator"} == on_a_cpu
+    assert set(CHECKS) - on_a_cpu == {"guard_bands", "side_stream", "second_device", "graph_replay"}
+    assert capsys.readouterr().out == f"{report}\n"
+    for args, kept in zip(given, before, strict=True):
+        assert all(torch.equal(x, k) if isinstance(x, Tensor) else x == k for x, k in zip(args, kept, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
+    """GELU, which has a time to keep to: a minute."""
+    from cupyops.torch.ops.gelu import _gelu
+
+    x = torch.randn(37, 19, device="cuda")
+    report = check_op(_gelu, [(x, "none"), (x, "tanh")])
+    assert {row.check for row in report.skipped} <= {"second_device", "sanitizer", "defaults"}  # it has none
+    assert len(report.rows) == len(CHECKS)
+
+
+SHIPPED = pytest.mark.parametrize("name", ["gelu", "gelu_backward", "add2", "layer_norm", "add_layer_norm"])
+
+
+@SHIPPED
+@pytest.mark.parametrize(
+    "lane",
+    ["reference", pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)],
+)
+def test_the_shipped_operators_pass(name: str, lane: str) -> None:
+    import autograd_bridge  # noqa: F401  (declares them)
+
+    device = "cuda" if lane == "cuda" else "cpu"
+    generator = torch.Generator().manual_seed(5)
+    x, z, weight, bias = (torch.randn(s, generator=generator).to(device) for s in ((37, 19), (37, 19), (19,), (19,)))
+    given: dict[str, list[tuple[Any, ...]]] = {
+        "gelu": [(x, "none"), (x, "tanh")],
+        "gelu_backward": [(z, x, "none")],
+        "add2": [(x, z, 1), (x, weight, -0.5)],
+        "layer_norm": [(x, weight, bias, [19], 1e-5), (x, None, None, [19], 1e-5)],
+        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5)],
+    }
+    # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
+    # That their kernels compile cleanly is asked elsewhere, for every architecture.
+    checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
+    op = operator_of(getattr(torch.ops.cupyops, name).default)
+    check_op(op, given[name], lanes=[lane], checks=checks)
+    if name.endswith("layer_norm"):
+        check_op(op, (*given[name][0], "float64"), lanes=[lane], checks=checks)
+
+
+def test_every_check_has_a_fault_that_is_planted() -> None:
+    planted = [name for name, _, _ in (*PLANTED.values(), *PLANTED_ON_A_GPU.values())]
+    assert {*planted, *ALONE, "second_device", "differentiable"} == set(CHECKS)

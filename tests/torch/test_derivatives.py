@@ -1,0 +1,81 @@
+"""Second and third derivatives of every operator, by every road that PyTorch has to them, beside PyTorch's own operators.
+
+A road gives the gradients of a loss that is not linear in the results, or those of their products with fixed directions:
+:mod:`cupyops.torch.check.roads`, whose checks hold anybody's operators to the same.
+"""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from derivative_cases import CASES, Derived
+from torch import Tensor
+
+from cupyops.torch.check.roads import ROADS, Problem, Road
+
+EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+AUTOGRAD = [name for name, road in ROADS.items() if not road.transforms]
+# Of the largest derivative of the order; of those of the orders before, where they cancel to nothing.
+TOLERANCE, ROUNDINGS = 1e-9, 1e-13
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """As in users' programs, where a warning of PyTorch's own is no error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def largest(found: list[Tensor]) -> float:
+    return max(float(x.abs().max()) for x in found)
+
+
+def theirs(problem: Problem, order: int) -> list[Tensor]:
+    """By plain autograd, without a graph of the last derivative."""
+    if not order:
+        return [problem.loss(*problem.inputs)]
+    by = {1: ROADS["torch.func.grad"], 2: ROADS["autograd of autograd"], 3: ROADS["autograd, three times"]}
+    return [x.detach() for x in by[order].run(problem)]
+
+
+def assert_right(road: Road, ours: Problem, reference: Problem) -> None:
+    wanted = theirs(reference, road.order)
+    allowed = TOLERANCE * largest(wanted)
+    allowed += ROUNDINGS * max(largest(theirs(reference, order)) for order in range(road.order))
+    for i, (got, right) in enumerate(zip(road.run(ours), wanted, strict=True)):
+        assert got.shape == right.shape
+        off = float((got.detach() - right).abs().max())
+        assert off <= allowed, f"by input {i}: {got.flatten()[:4].tolist()}, and it is {right.flatten()[:4].tolist()}"
+
+
+def test_the_formula_that_stands_for_layer_norm_is_pytorchs_up_to_the_second_derivative() -> None:
+    case = next(case for case in CASES if case.name == "layer_norm_weight_bias")
+    own = case.problem(lambda x, weight, bias: F.layer_norm(x, (4,), weight, bias), "cpu")
+    for order in (1, 2):
+        for x, right in zip(theirs(case.problem(case.theirs, "cpu"), order), theirs(own, order), strict=True):
+            torch.testing.assert_close(x, right)
+
+
+@EACH
+@pytest.mark.parametrize("road", ROADS)
+def test_a_derivative_by_each_road(case: Derived, road: str, device: str) -> None:
+    assert_right(ROADS[road], case.problem(case.ours, device), case.problem(case.theirs, device))
+
+
+@EACH
+@pytest.mark.parametrize("road", AUTOGRAD)
+def test_a_derivative_through_the_registered_operator(case: Derived, road: str, device: str) -> None:
+    assert case.through is not None
+    assert_right(ROADS[road], case.problem(case.through, device), case.problem(case.theirs, device))
+
+
+@EACH
+@pytest.mark.parametrize("road", ["autograd, three times", "torch.func.grad of grad", "torch.func.jacrev of grad"])
+def test_a_derivative_by_one_input_alone(case: Derived, road: str, device: str) -> None:
+    for i in range(len(case.shapes)):
+        assert_right(ROADS[road], case.problem(case.ours, device, i), case.problem(case.theirs, device, i))

@@ -1,0 +1,132 @@
+"""The checked and the fast lane together: the same launches, the same refusals, and one opening."""
+
+import ctypes
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+from stub_gpu import FLOATS, Driver, Stub, scale
+
+from cupyops import Elementwise, GridStride, Kernel, Rows, Threads
+from cupyops.launch import kernel
+from cupyops.launch.generated import TensorLane
+from cupyops.launch.geometry import Geometry
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+@pytest.fixture
+def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the checked lane is called with, beside a fast one."""
+    gpu.library.fast_lane = TensorLane(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
+    checked: list[tuple[Any, ...]] = []
+    launch = Kernel.checked_launch
+
+    def watched(self: Kernel, *args: Any, **kwargs: Any) -> None:
+        checked.append(args)
+        launch(self, *args, **kwargs)
+
+    monkeypatch.setattr(Kernel, "checked_launch", watched)
+    return checked
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [GridStride("N"), Rows("M"), Threads("N", "M", block=(32, 8, 1)), Threads("M", "M"), Elementwise("N", vectors=2)],
+)
+@pytest.mark.parametrize("vouched", [False, True])
+def test_both_lanes_launch_the_same(
+    gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, vouched: bool
+) -> None:
+    found = scale(geometry, shared=256)
+    types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)
+    found(Stub(2, 2), Stub(2, 2), 1.0, 2, 2)
+    assert len(lanes) == 1
+    generator = random.Random(0)
+    for _ in range(20):
+        rows, columns = generator.randint(1, 1000), generator.choice([1, 5, 10**5, 2**33])
+        args = (Stub(rows, columns), Stub(rows, columns), generator.random(), rows, columns)
+        (found.launch_vouched if vouched else found.launch)(*args)
+        fast = gpu.launches[-1][:5], gpu.read(*types)
+        assert len(lanes) == 1
+        found.checked_launch(*args)
+        assert (gpu.launches[-1][:5], gpu.read(*types)) == fast
+        lanes.pop()
+
+
+def test_an_open_fast_lane_refuses_in_the_same_words(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+    found = scale()
+    x, y = Stub(3, 4), Stub(12)
+    for _ in range(2):
+        for args, error, words in [
+            ((x, y, 2.0, 3), TypeError, "scale: missing `N`; it takes x, y, factor, M, N"),
+            ((x, y, 2.0, 3, 4, 5), TypeError, "scale takes 5 arguments"),
+            ((x, y, "2", 3, 4), TypeError, "scale: `factor` must be a number"),
+            ((x, y, 2.0, 3, 5), ValueError, "scale: `x` must hold M x N = 15 elements, got 12"),
+            ((x, Stub(12, dtype="float64"), 2.0, 3, 4), TypeError, "scale: `y` must have dtype float32"),
+            ((x, None, 2.0, 3, 4), TypeError, "scale: `y` must be a CuPy array or a PyTorch tensor, got NoneType"),
+        ]:
+            with pytest.raises(error, match=words):
+                found(*args)
+        found(x, y, 2.0, 3, 4)  # the first opens the fast lane
+    assert len(gpu.launches) == 2
+    assert sum(args == (x, y, 2.0, 3, 4) for args in lanes) == 1
+
+
+def test_each_choice_of_types_opens_the_fast_lane_once(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+    found = scale()
+    for _ in range(3):
+        for dtype in FLOATS:
+            found(Stub(3, 4, dtype=dtype), Stub(12, dtype=dtype), 2.0, 3, 4)
+    assert len(lanes) == len(FLOATS)
+    found.close_fast_lane()
+    found(Stub(3, 4), Stub(12), 2.0, 3, 4)
+    assert len(lanes) == len(FLOATS) + 1
+    assert len(gpu.launches) == 3 * len(FLOATS) + 1
+
+
+def test_calls_by_name(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+    found = scale()
+    for _ in range(2):
+        found(N=4, M=3, factor=2.0, y=Stub(12), x=Stub(3, 4))
+        with pytest.raises(TypeError, match="scale has no parameter `m`"):
+            found(Stub(3, 4), Stub(12), 2.0, m=3, N=4)
+    assert len(gpu.launches) == 2
+
+
+def test_threads_that_call_first_open_one_fast_lane(
+    gpu: Driver, lanes: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    write = kernel.write_fast_lane
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        written.append(args)
+        time.sleep(0.02)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(kernel, "write_fast_lane", slow)
+    found, failures = scale(), []
+
+    def work(dtype: str) -> None:
+        try:
+            found(Stub(3, 4, dtype=dtype), Stub(12, dtype=dtype), 2.0, 3, 4)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(FLOATS[i % 3],)) for i in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(written) == 1
+    lanes.clear()
+    for dtype in FLOATS:
+        work(dtype)
+    assert not lanes  # all three are in the dictionary that the function looks in
