@@ -6,10 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import faulty_ops as faulty
 import pytest
 import torch
-from faulty_ops import Mix
 from torch import Tensor
 
 from cupyops.compile import toolchain
@@ -22,6 +20,8 @@ from cupyops.torch.bench.report import BenchReport, BenchRow, KernelFacts
 from cupyops.torch.bench.roofline import attainable
 from cupyops.torch.bench.timing import Spread
 from cupyops.torch.check.subject import Subject
+from tests.torch import faulty_ops as faulty
+from tests.torch.faulty_ops import Mix
 
 N = 24
 

@@ -13,15 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import NO_GPU
-from doctor_support import (
-    ROOT,
-    SEARCH_FOR_HEADERS,
-    Machine,
-    compile_anything,
-    fake_cupy,
-    raises,
-)
 
 from cupyops.commands import doctor
 from cupyops.commands.doctor import Fact, Fault, examine
@@ -29,6 +20,15 @@ from cupyops.compile import compiler, toolchain
 from cupyops.compile.cache import Binary
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.installing import pip_install
+from tests.commands.doctor_support import (
+    ROOT,
+    SEARCH_FOR_HEADERS,
+    Machine,
+    compile_anything,
+    fake_cupy,
+    raises,
+)
+from tests.conftest import NO_GPU
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_compile_command import needs_nvrtc
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import load_bundle
@@ -19,6 +18,7 @@ from cupyops.__main__ import main
 from cupyops.compile import bundle
 from cupyops.compile.bundle import Entry, find, write_bundle
 from cupyops.compile.cache import Binary
+from tests.commands.test_compile_command import needs_nvrtc
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"cupyops": "0.1.0", "nvrtc": "12.9"}
@@ -298,11 +298,11 @@ except ImportError:
 else:
     raise AssertionError("NVRTC is still there")
 import cupyops
-from cupyops import toolchain
+from cupyops.compile import toolchain
 """
 STUB_GPU = """
-from test_kernel import Gpus
-from cupyops import driver
+from tests.launch.test_kernel import Gpus
+from cupyops.launch import driver
 gpus = Gpus()
 gpus.compute_capability = sys.argv[1]
 toolchain.cupy = lambda: gpus
@@ -333,7 +333,7 @@ except cupyops.MissingDependencyError as error:
 
 def without_nvrtc(made: Path, script: str, *arguments: str, **environment: str) -> str:
     (made / "in_the_way").write_text("no folder")
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(made), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(made), os.environ.get("PYTHONPATH", "")])
     full = {**os.environ, "PYTHONPATH": path, "CUPYOPS_CACHE_DIR": str(made / "in_the_way" / "cache"), **environment}
     before = sorted(made.iterdir())
     result = subprocess.run(

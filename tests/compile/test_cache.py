@@ -258,7 +258,7 @@ def test_readers_see_all_of_an_entry_or_none(cache: DiskCache) -> None:
 COLD_START = """
 import sys, time
 from pathlib import Path
-from cupyops import compiler
+from cupyops.compile import compiler
 from cupyops.compile.compiler import binary_for, supported_architectures
 from cupyops.compile.source import assemble
 import kernels_cu

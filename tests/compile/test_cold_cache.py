@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sharing import in_threads
 
 from cupyops import CompileError, sharing
 from cupyops.compile import compiler
 from cupyops.compile.cache import Binary, DiskCache
 from cupyops.sharing import alone, once
 from cupyops.simulator import host
+from tests.process.test_sharing import in_threads
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}

@@ -9,7 +9,7 @@ import pytest
 from cupyops.compile import toolchain
 from cupyops.installing import EXTRAS, pip_install
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table_is_that_of_pyproject() -> None:

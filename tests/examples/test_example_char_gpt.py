@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from char_gpt_support import CPU, TEXT, command, config
-from example_support import quiet
 
 from examples.char_gpt import main, measure, train
 from examples.console import UserError
@@ -18,6 +16,8 @@ from examples.gpt.config import SIZES, Config
 from examples.gpt.run import Evaluation, Result
 from examples.gpt.speed import ROUNDS
 from examples.gpt.trainer import WARMUP_STEPS
+from tests.examples.char_gpt_support import CPU, TEXT, command, config
+from tests.examples.example_support import quiet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import char_gpt_support
-import lenet5_support
 import pytest
 import torch
-from example_support import saved
 from torch import nn
 
 from examples import char_gpt, exporting, lenet5, linear_regression, lltm_benchmark, reporting
 from examples.reporting import EpochRecord, EventLog
+from tests.examples import char_gpt_support, lenet5_support
+from tests.examples.example_support import saved
 
 resource = pytest.importorskip("resource")
 Command = Callable[..., int]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from char_gpt_support import TEXT, corpus, trainer
 
 from examples.console import UserError
 from examples.gpt import corpus as corpus_module
 from examples.gpt.corpus import Corpus, load_corpus, python_sources, read_text
+from tests.examples.char_gpt_support import TEXT, corpus, trainer
 
 
 def put(folder: Path, *names: str) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from char_gpt_support import CPU, TEXT, config, trainer
-from example_support import quiet
 from torch import Tensor
 
 from autograd_bridge import AddLayerNorm, LayerNorm
 from examples.gpt.config import SIZES, learning_rate
 from examples.gpt.model import OPERATORS, AddNormOfProduct, CharGPT, NormOfProduct
+from tests.examples.char_gpt_support import CPU, TEXT, config, trainer
+from tests.examples.example_support import quiet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from char_gpt_support import CPU, TEXT, command, config, text_file
-from example_support import numbers, quiet, saved
 from torch import Tensor
 
 from examples.char_gpt import main, train
@@ -17,6 +15,8 @@ from examples.console import UserError
 from examples.endings import Diverged
 from examples.gpt.config import SIZES
 from examples.gpt.trainer import Trainer
+from tests.examples.char_gpt_support import CPU, TEXT, command, config, text_file
+from tests.examples.example_support import numbers, quiet, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "tests" / "gpu_record.json"
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / "tests" / "gpu" / "gpu_record.json"
 # What decides what runs on a GPU. Reports, checks, clocks, the command line and the wheel's metadata do not.
 LAUNCH_CODE = ("autograd_bridge.py", "cupyops/*.py", "cupyops/torch/*.py")
 NOT_LAUNCH_CODE = (
@@ -116,7 +116,7 @@ def sanitize() -> dict[str, str]:
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         return dict.fromkeys(TOOLS, "not run: no compute-sanitizer")
-    script = str(ROOT / "tests" / "sanitize.py")
+    script = str(ROOT / "tests" / "gpu" / "sanitize.py")
 
     def verdict(tool: str, fault: str | None) -> str:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, script]

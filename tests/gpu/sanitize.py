@@ -14,7 +14,7 @@ from typing import Any
 
 import cupy
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.launch import driver

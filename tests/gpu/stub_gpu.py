@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cupyops import GridStride, Kernel, arrays, debug
+from cupyops import GridStride, Kernel, arrays
 from cupyops.arrays import Info
-from cupyops.launch import driver
+from cupyops.launch import debug, driver
 from cupyops.launch.generated import TensorLane
 from cupyops.launch.geometry import Geometry, Grid, Target
 from cupyops.launch.variant import Variant

@@ -7,14 +7,14 @@ import threading
 
 import pytest
 import torch
-from cases import CASES, Case
-from support import alike
 from torch import Tensor
 
 import cupyops
 import kernels_cu
 from autograd_bridge import GELU, add2, gelu
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
+from tests.cases import CASES, Case
+from tests.support import alike
 
 pytestmark = pytest.mark.gpu
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -4,7 +4,8 @@ passed."""
 import json
 
 import pytest
-from gpu_record import RECORD, hashes
+
+from tests.gpu.gpu_record import RECORD, hashes
 
 RUNS = json.loads(RECORD.read_text()) if RECORD.exists() else {}
 
@@ -65,7 +66,7 @@ def test_sanitizers_found_nothing() -> None:
 
 
 def test_a_changed_text_changes_its_hash(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    import gpu_record
+    from tests.gpu import gpu_record
 
     before = hashes()
     assert {"kernels_cu/gelu.cu", "cupyops/launch/kernel.py", "autograd_bridge.py"} <= before.keys()

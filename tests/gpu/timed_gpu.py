@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stub_gpu import Stub, StubLibrary
 
 import cupyops
 from cupyops import Kernel, LaunchError, Threads, Tuned, arrays
@@ -20,7 +19,8 @@ from cupyops.launch.generated import TensorLane
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
 from cupyops.sharing import Setting
-from cupyops.tuning.records import records as tuning
+from cupyops.tuning import records as tuning
+from tests.gpu.stub_gpu import Stub, StubLibrary
 
 TEXT = """
 extern "C" __global__ void axpy(

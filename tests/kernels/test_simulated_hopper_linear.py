@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_twins import PRODUCT, integers, product
 from torch import Tensor
 
 import cupyops
@@ -20,6 +19,7 @@ from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
 from cupyops.ops.linear.sm90 import TEXT, hopper_kernel
+from tests.simulator.test_twins import PRODUCT, integers, product
 
 pytestmark = pytest.mark.simulator
 

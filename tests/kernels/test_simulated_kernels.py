@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from accuracy import added_as_on_a_gpu, spacing
-from test_gelu import exact, exact_derivative
 from torch import Tensor
 
 import cupyops
 from cupyops.ops.add2 import ALIKE, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
 from cupyops.tiling.broadcasting import collapse, divider, plan
+from tests.accuracy import added_as_on_a_gpu, spacing
+from tests.operators.test_gelu import exact, exact_derivative
 
 pytestmark = pytest.mark.simulator
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

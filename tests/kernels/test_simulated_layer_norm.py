@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_layer_norm import operands
 from torch import Tensor
 
 import cupyops
@@ -17,6 +16,7 @@ from autograd_bridge import add_layer_norm, layer_norm
 from cupyops.errors import LaunchError
 from cupyops.launch.memo import remembered
 from cupyops.ops.layer_norm.config import backward_plan, forward_plan
+from tests.operators.test_layer_norm import operands
 
 pytestmark = pytest.mark.simulator
 
@@ -68,7 +68,7 @@ def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, 
 
 
 def test_a_gpu_without_clusters_of_sixteen_takes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = importlib.import_module("cupyops.layer_norm")
+    ours = importlib.import_module("cupyops.ops.layer_norm.body")
     at_once, asked = ours.at_once, []
 
     def none_of_sixteen(kernel: Any, *others: Any) -> int:
@@ -97,7 +97,7 @@ def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: tor
 
 def test_few_rows_declare_the_kernels_of_many() -> None:
     """For who compiles ahead, and calls the operators on a few rows to say of which length."""
-    module, plans = sys.modules["cupyops.layer_norm"], importlib.import_module("cupyops.ops.layer_norm.config")
+    module, plans = sys.modules["cupyops.ops.layer_norm.body"], importlib.import_module("cupyops.ops.layer_norm.config")
     for n, want_x in ((1016, True), (1032, False), (40_008, True)):
         x, weight = torch.randn(2, n, requires_grad=want_x), torch.randn(n, requires_grad=True)
         layer_norm(x, n, weight).sum().backward()
@@ -114,7 +114,7 @@ def test_few_rows_declare_the_kernels_of_many() -> None:
 
 
 def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["cupyops.layer_norm"]
+    module = sys.modules["cupyops.ops.layer_norm.body"]
     few = remembered("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)
     monkeypatch.setattr(module, "_forward", few)
     x, weight = torch.randn(4, 96), torch.randn(96)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from support import alike
-from test_layer_norm import exact_rows, hard_rows
 from torch import Tensor
 
 import cupyops
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import Plan
+from tests.operators.test_layer_norm import exact_rows, hard_rows
+from tests.support import alike
 
 pytestmark = pytest.mark.simulator
 

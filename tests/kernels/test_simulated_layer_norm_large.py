@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_simulated_layer_norm_kernels import BACKWARD, EPS, FORWARD
-from test_simulator_use import sparse
 
 import cupyops
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import Plan
+from tests.kernels.test_simulated_layer_norm_kernels import BACKWARD, EPS, FORWARD
+from tests.simulator.test_simulator_use import sparse
 
 pytestmark = pytest.mark.simulator
 

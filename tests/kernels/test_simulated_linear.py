@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from test_gelu import exact_derivative
-from test_simulated_kernels import values
 from torch import Tensor
 
 import cupyops
@@ -18,9 +16,11 @@ from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear import products
 from cupyops.ops.linear.config import GELU_SUMS, Apart
 from cupyops.tiling.columns import column_cut
+from tests.kernels.test_simulated_kernels import values
+from tests.operators.test_gelu import exact_derivative
 
-linear_module = sys.modules["cupyops.linear"]  # the package has functions of these names
-linear_gelu_module = sys.modules["cupyops.linear_gelu"]
+linear_module = sys.modules["cupyops.ops.linear.body"]  # the package has functions of these names
+linear_gelu_module = sys.modules["cupyops.ops.linear.fused_gelu"]
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -188,7 +188,7 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
     torch.testing.assert_close(torch.from_numpy(y), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
     leaves = [t.requires_grad_() for t in (x, weight, bias)]
     asked.clear()
-    monkeypatch.setattr(sys.modules["cupyops.torch.linear"], "SMALL_WEIGHT", 0)
+    monkeypatch.setattr(sys.modules["cupyops.torch.ops.linear"], "SMALL_WEIGHT", 0)
     found = torch.autograd.grad(linear(*leaves).square().sum(), leaves)
     assert asked.pop() is not None, "with PyTorch's own gradient, too"
     wanted = torch.autograd.grad(torch.nn.functional.linear(*leaves).square().sum(), leaves)

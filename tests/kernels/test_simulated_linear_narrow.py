@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_simulated_kernels import values
 from torch import Tensor
 
 import cupyops
@@ -18,6 +17,7 @@ from cupyops.launch.recording import Launch
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.body import narrow_kernel
 from cupyops.ops.linear.config import NarrowPlan
+from tests.kernels.test_simulated_kernels import values
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import alike
 from torch import Tensor
 
 import cupyops
@@ -17,9 +16,10 @@ from cupyops.ops.lltm.config import MatrixPlan, Plan
 from cupyops.ops.lltm.sequence import kernel_of
 from cupyops.tiling.teams import TeamLaunch
 from cupyops.tiling.tiles import THREADS
+from tests.support import alike
 
 pytestmark = pytest.mark.simulator
-cell = sys.modules["cupyops.lltm"]  # the package gives the functions by these names
+cell = sys.modules["cupyops.ops.lltm.cell"]  # the package gives the functions by these names
 
 # Rows and units of a step: blocks of columns with a rest, by accesses of four, one and eight units; rows for several turns.
 STEPS = pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_bias_goes_with_the_step_where_the_product_is_long(
     monkeypatch: pytest.MonkeyPatch, features: int, adds_bias: bool
 ) -> None:
     batch, state, given = 5, 600, []
-    lltm = sys.modules["cupyops.lltm"]
+    lltm = sys.modules["cupyops.ops.lltm.cell"]
     inputs = features + state
     assert inputs == lltm.BIAS_APART - (not adds_bias)
     step = lltm.step

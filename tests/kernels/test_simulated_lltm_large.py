@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from test_simulated_lltm_kernels import assert_rounded, unit, unit_back
-from test_simulator_use import sparse
 
 import cupyops
 from cupyops.ops.lltm.cell import ABSENT, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, SUMS
 from cupyops.ops.lltm.config import Plan
 from cupyops.ops.lltm.sequence import kernel_of
+from tests.kernels.test_simulated_lltm_kernels import assert_rounded, unit, unit_back
+from tests.simulator.test_simulator_use import sparse
 
 pytestmark = pytest.mark.simulator
 

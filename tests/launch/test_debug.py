@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cupyops import Kernel, LaunchError, Threads, debug, debug_mode, set_debug
+from cupyops import Kernel, LaunchError, Threads, debug_mode, set_debug
 from cupyops.arrays import Info
-from cupyops.launch import driver
+from cupyops.launch import debug, driver
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
 

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from stub_gpu import FLOATS, TEXT, scale
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops.torch
@@ -20,6 +19,7 @@ from cupyops.compile.cache import Binary
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.geometry import Geometry
+from tests.gpu.stub_gpu import FLOATS, TEXT, scale
 
 # Declarations
 

@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from stub_gpu import TEXT, Driver, Stub, scale
 
 import cupyops.torch  # noqa: F401  (makes tensors known)
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from cupyops.launch.geometry import Geometry
+from tests.gpu.stub_gpu import TEXT, Driver, Stub, scale
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 import torch
-from faulty_ops import Mix
-from stub_gpu import Driver, Stub, scale
 
 import cupyops
 from cupyops.launch import recording as launches
 from cupyops.launch.generated import TensorLane
+from tests.gpu.stub_gpu import Driver, Stub, scale
+from tests.torch.faulty_ops import Mix
 
 
 @pytest.fixture

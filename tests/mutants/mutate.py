@@ -24,19 +24,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from queue import Queue
 
-try:
-    from mutants import KNOWN, MUTANTS, Mutant
-except ImportError:
-    from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
+from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
 TESTS = (
-    "tests/test_simulated_{stem}_kernels.py",
-    "tests/test_simulated_{stem}_large.py",
-    "tests/test_simulated_{stem}.py",
+    "tests/kernels/test_simulated_{stem}_kernels.py",
+    "tests/kernels/test_simulated_{stem}_large.py",
+    "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
-    "tests/test_{stem}.py",
+    "tests/operators/test_{stem}.py",
     "tests/simulator/test_simulator_use.py",
     "tests/operators/test_operators.py",
 )

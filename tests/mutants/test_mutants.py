@@ -4,10 +4,10 @@ import re
 from collections import Counter
 
 import pytest
-from mutants import KNOWN, MUTANTS
-from mutate import ROOT, TESTS, broken
 
 import kernels_cu
+from tests.mutants.mutants import KNOWN, MUTANTS
+from tests.mutants.mutate import ROOT, TESTS, broken
 
 LEAST = 8
 

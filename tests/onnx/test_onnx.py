@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, Case
-from onnx_support import FLOATS, FORMS, Model, free, functions, nodes, onnx, run
 from torch import Tensor, nn
 
 import autograd_bridge as bridge
 from autograd_bridge import GELU, AddLayerNorm, LayerNorm, add2, gelu, layer_norm
 from cupyops.torch import export_onnx
+from tests.cases import CASES, Case
+from tests.onnx.onnx_support import FLOATS, FORMS, Model, free, functions, nodes, onnx, run
 
 EXPORTED = [c for c in CASES if c.name != "gelu_backward"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from onnx_support import Model, leftovers, onnx, run
-from test_imports import run as run_apart
 from torch import Tensor, nn
 
 import cupyops
 from autograd_bridge import gelu, gelu_backward, layer_norm, layer_norm_backward
 from cupyops import ExportError, MissingDependencyError
 from cupyops.torch import ExportReport, Operator, export_onnx
+from tests.onnx.onnx_support import Model, leftovers, onnx, run
+from tests.project.test_imports import run as run_apart
 
 
 def _body(x: Tensor) -> Tensor:

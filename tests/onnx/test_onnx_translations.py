@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx_support import FLOATS, FORMS, Model, free, functions, nodes, onnx, run
 from torch import Tensor
 
 from cupyops.torch import Operator, export_onnx
 from cupyops.torch.ops import onnx_translations
+from tests.onnx.onnx_support import FLOATS, FORMS, Model, free, functions, nodes, onnx, run
 
 # Linear ---------------------------------------------------------------------------------------------------------------
 

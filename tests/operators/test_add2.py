@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy
 import pytest
 import torch
-from accuracy import added_as_on_a_gpu
-from cases import FLOATS
-from support import alike
 from torch import Tensor
 
 import cupyops
 from autograd_bridge import add2
 from cupyops.tiling.broadcasting import broadcast_shape, collapse, divider, plan, spread
+from tests.accuracy import added_as_on_a_gpu
+from tests.cases import FLOATS
+from tests.support import alike
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 SHAPES = [

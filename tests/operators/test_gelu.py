@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from accuracy import assert_as_accurate, spacing
-from cases import FLOATS
-from support import alike
 from torch import Tensor, nn
 
 import cupyops
 from autograd_bridge import GELU, gelu, gelu_backward
+from tests.accuracy import assert_as_accurate, spacing
+from tests.cases import FLOATS
+from tests.support import alike
 
 FORMS = pytest.mark.parametrize("approximate", ["none", "tanh"])
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)

@@ -23,7 +23,7 @@ from cupyops.ops.linear.sm90 import DTYPES, hopper_kernel
 
 module = sys.modules["cupyops.ops.linear.sm90"]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 M, N, K = 4096, 4096, 1024
 
 

@@ -7,11 +7,11 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOATS
-from support import alike
 from torch import Tensor
 
 from autograd_bridge import add_layer_norm, layer_norm, layer_norm_backward
+from tests.cases import FLOATS
+from tests.support import alike
 
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
 # Rows for every way of a kernel: a few lanes, warps, blocks, odd lengths; on a GPU, clusters and streams, too.

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx_support import Model, run
-from support import alike
-from test_layer_norm import operands
 from torch import Tensor
 
 import cupyops
@@ -18,7 +15,10 @@ from autograd_bridge import LayerNorm, layer_norm
 from cupyops.arrays import LIBRARIES
 from cupyops.ops.layer_norm.body import add_forward, inference
 from cupyops.torch import export_onnx
-from cupyops.torch import layer_norm as module
+from cupyops.torch.ops import layer_norm as module
+from tests.onnx.onnx_support import Model, run
+from tests.operators.test_layer_norm import operands
+from tests.support import alike
 
 RECORDING, INFERENCE = "cupyops::layer_norm", "cupyops::layer_norm_inference"
 

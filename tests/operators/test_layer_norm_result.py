@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOATS
-from onnx_support import Model, run
-from support import alike
-from test_layer_norm import operands
 from torch import Tensor
 
 import cupyops
 from autograd_bridge import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
 from cupyops.torch import export_onnx
+from tests.cases import FLOATS
+from tests.onnx.onnx_support import Model, run
+from tests.operators.test_layer_norm import operands
+from tests.support import alike
 
 OTHERS = [(a, b) for a, b in itertools.product(FLOATS, FLOATS) if a != b]
 PAIRS = pytest.mark.parametrize(("dtype", "result"), OTHERS, ids=lambda d: str(d).removeprefix("torch."))

@@ -6,13 +6,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support import alike
-from test_layer_norm import operands
 from torch import Tensor, nn
 
 import cupyops
 from autograd_bridge import AddLayerNorm, LayerNorm, add_layer_norm, layer_norm, layer_norm_backward
 from cupyops.ops.layer_norm.config import FEW_BACKWARD
+from tests.operators.test_layer_norm import operands
+from tests.support import alike
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}])

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOATS
-from support import alike
 from torch import Tensor
 
 import cupyops
 from autograd_bridge import linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_plan
+from tests.cases import FLOATS
+from tests.support import alike
 
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
 

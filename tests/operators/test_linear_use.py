@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from support import alike
-from test_linear import BOTH, operands, with_gradients
 from torch import Tensor, nn
 
 import autograd_bridge
 from autograd_bridge import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_plan
+from tests.operators.test_linear import BOTH, operands, with_gradients
+from tests.support import alike
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytes
 
 def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """And whatever is out of the ordinary by the body that says what is wrong."""
-    module = sys.modules["cupyops.torch.linear"]
+    module = sys.modules["cupyops.torch.ops.linear"]
     monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", 2**40)
     asked: list[tuple[Tensor, ...]] = []
     monkeypatch.setattr(module, "linear_by_library", lambda *operands: asked.append(operands))
@@ -222,4 +222,4 @@ def test_the_public_names() -> None:
     assert {"Linear", "LinearGELU", "linear", "linear_backward", "linear_gelu", "linear_gelu_backward"} <= set(
         autograd_bridge.__all__
     )
-    assert linear_gelu.__module__ == "cupyops.torch.linear"
+    assert linear_gelu.__module__ == "cupyops.torch.ops.linear"

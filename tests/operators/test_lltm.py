@@ -9,15 +9,15 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOATS
-from support import alike
 from torch import Tensor
 
 import cupyops
 from autograd_bridge import LLTM, LLTMCell, lltm_cell
 from cupyops.launch import recording as launches
+from tests.cases import FLOATS
+from tests.support import alike
 
-body = sys.modules["cupyops.lltm"]  # the package gives the function by this name
+body = sys.modules["cupyops.ops.lltm.cell"]  # the package gives the function by this name
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
 # Rows, features, units: one of each, odd, several tiles; on a GPU, the products of PyTorch's, too.
 SIZES = [(1, 1, 1), (5, 3, 7), (16, 32, 128), (19, 0, 20), (37, 150, 33)]

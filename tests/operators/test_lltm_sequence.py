@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import FLOATS
-from support import alike
-from test_lltm import assert_as_accurate
 from torch import Tensor
 
 from cupyops.ops.lltm.config import MatrixPlan, Plan
 from cupyops.tiling.teams import TeamLaunch
+from tests.cases import FLOATS
+from tests.operators.test_lltm import assert_as_accurate
+from tests.support import alike
 
-body = sys.modules["cupyops.lltm_sequence"]  # the package gives the function by this name
+body = sys.modules["cupyops.ops.lltm.sequence"]  # the package gives the function by this name
 op = torch.ops.cupyops.lltm
 
 # Steps, rows, features, units, and the way of a GPU that is given; each with several tiles or a tile that is not full.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_lltm_sequence import op, operands, plainly
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import cupyops
 from autograd_bridge import LLTM, LLTMLayers, lltm, lltm_cell
+from tests.operators.test_lltm_sequence import op, operands, plainly
 
 # PyTorch's machinery
 

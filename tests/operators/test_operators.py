@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import CASES, FLOATS, Case
-from support import alike
 from torch import Tensor
+
+from tests.cases import CASES, FLOATS, Case
+from tests.support import alike
 
 pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 

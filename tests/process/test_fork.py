@@ -15,7 +15,9 @@ import os, signal, sys, threading, traceback, warnings
 warnings.simplefilter("ignore")
 import numpy as np
 import cupyops
-from cupyops import Kernel, Threads, debug, launches, sharing, simulator
+from cupyops import Kernel, Threads, sharing, simulator
+from cupyops.launch import debug
+from cupyops.launch import recording as launches
 
 TEXT = '''extern "C" __global__ void twice(const float* x /* (n) */, float* y /* (n) */, long long n) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;

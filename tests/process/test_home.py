@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 COMPILE = """
 import os, sys
 import kernels_cu
-from cupyops import MissingDependencyError, toolchain
+from cupyops import MissingDependencyError
+from cupyops.compile import toolchain
 from cupyops.compile.compiler import compile_text, OPTIONS
 try:
     cupy = toolchain.cupy()

@@ -63,7 +63,7 @@ def test_an_example_that_loads_its_data(example: str, at: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("at", "python"),
     [
-        ("cupyops.add2", ("-X", "utf8", "-m")),
+        ("cupyops.ops.add2", ("-X", "utf8", "-m")),
         *((at, ("-m",)) for at in ("cupyops.launch.kernel", "argparse", "cupyops.commands.doctor")),
     ],
 )

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 import pytest
 
 import cupyops
-from cupyops import debug, simulator
+from cupyops import simulator
+from cupyops.launch import debug
 from cupyops.launch import recording as launches
 from cupyops.launch.kernel import Kernel
 from cupyops.sharing import Setting

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import FLOATS
-from support import alike
 from torch import Tensor
 
 from cupyops.torch import Operator
@@ -18,8 +16,10 @@ from examples.own_ops.rms_norm import rms_norm
 from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
+from tests.cases import FLOATS
+from tests.support import alike
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 4e-6, torch.float64: 1e-13}
 
 

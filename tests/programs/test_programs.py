@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import FLOATS
 
 from cupyops.compile.compiler import OPTIONS
 from cupyops.launch.kernel import Kernel
@@ -12,6 +11,7 @@ from cupyops.programs.elementwise import Program
 from cupyops.programs.expressions import arithmetic, inputs_of, names_in, parse, results_of
 from cupyops.programs.rows import Holding, RowProgram, plan_of
 from cupyops.torch import elementwise, row_reduce
+from tests.cases import FLOATS
 
 # The language
 

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from conftest import NO_COMPILER
 
 import cupyops
 from cupyops import GridStride, Kernel, LaunchError, Rows, Threads
+from tests.conftest import NO_COMPILER
 
 pytestmark = [
     pytest.mark.simulator,

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 import pytest
-from conftest import NO_COMPILER
 
 import cupyops
 from cupyops import Kernel, LaunchError, Rows, Threads
+from tests.conftest import NO_COMPILER
 
 pytestmark = pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)
 

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import NO_COMPILER
 
 import cupyops
 from cupyops import Kernel, LaunchError, Rows
 from cupyops.simulator import build
+from tests.conftest import NO_COMPILER
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)]
 

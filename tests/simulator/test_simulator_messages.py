@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from test_simulator_use import TEXT, twice
 
 import cupyops
 from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Threads
 from cupyops.simulator import host
+from tests.simulator.test_simulator_use import TEXT, twice
 
 pytestmark = pytest.mark.simulator
 

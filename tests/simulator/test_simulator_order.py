@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import test_simulator
-from test_simulator import CLUSTER, END, run
 
 import cupyops
 from cupyops import Kernel, LaunchError, Rows
+from tests.simulator import test_simulator
+from tests.simulator.test_simulator import CLUSTER, END, run
 
 pytestmark = test_simulator.pytestmark
 

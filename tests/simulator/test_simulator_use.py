@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import NO_COMPILER
 
 import cupyops
 from autograd_bridge import add2, gelu
@@ -28,6 +27,7 @@ from cupyops.sharing import Setting
 from cupyops.simulator import build
 from cupyops.simulator.host import Compiler
 from cupyops.simulator.lines import line_table
+from tests.conftest import NO_COMPILER
 
 pytestmark = pytest.mark.simulator
 assert NO_COMPILER is not None

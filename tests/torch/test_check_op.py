@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-import faulty_ops as faulty
 import pytest
 import torch
-from faulty_ops import Mix, assert_found, changed, failing, samples
 from torch import Tensor
 
 from cupyops.torch import CHECKS, check_op
 from cupyops.torch.core.operator import operator_of
+from tests.torch import faulty_ops as faulty
+from tests.torch.faulty_ops import Mix, assert_found, changed, failing, samples
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {

@@ -4,11 +4,9 @@ import math
 import re
 from typing import Any
 
-import faulty_ops as faulty
 import numpy as np
 import pytest
 import torch
-from faulty_ops import Mix, assert_found, failing, samples
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -18,6 +16,8 @@ from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, Operator, check_op, checks_for
 from cupyops.torch.check.check_op import check_op as check
+from tests.torch import faulty_ops as faulty
+from tests.torch.faulty_ops import Mix, assert_found, failing, samples
 
 # What is asked for, and what cannot run
 

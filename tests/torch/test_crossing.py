@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from support import alike
 
 from autograd_bridge import gelu, to_cupy, to_torch
+from tests.support import alike
 
 DTYPES = [
     torch.float16,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from derivative_cases import CASES, Derived
 from torch import Tensor
 
 from cupyops.torch.check.roads import ROADS, Problem, Road
+from tests.torch.derivative_cases import CASES, Derived
 
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 AUTOGRAD = [name for name, road in ROADS.items() if not road.transforms]

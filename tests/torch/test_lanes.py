@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 import pytest
-from stub_gpu import FLOATS, Driver, Stub, scale
 
 from cupyops import Elementwise, GridStride, Kernel, Rows, Threads
 from cupyops.launch import kernel
 from cupyops.launch.generated import TensorLane
 from cupyops.launch.geometry import Geometry
+from tests.gpu.stub_gpu import FLOATS, Driver, Stub, scale
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from derivative_cases import damped, damped_reference
 from torch import Tensor
 
 from cupyops.torch import Operator
+from tests.torch.derivative_cases import damped, damped_reference
 
 # Arguments that have their default, which PyTorch's dispatcher leaves out, too, where they are given.
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {

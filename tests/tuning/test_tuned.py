@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from timed_gpu import TEXT, Array, Gpu, arguments, axpy, launched, timed_gpu, tuned
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops
 from cupyops import Elementwise, Kernel, LaunchError, Threads, Tuned, TuningError
 from cupyops.launch import driver
 from cupyops.sharing import Setting
-from cupyops.tuning.records import records as tuning
+from cupyops.tuning import records as tuning
+from tests.gpu.timed_gpu import TEXT, Array, Gpu, arguments, axpy, launched, timed_gpu, tuned
 
 
 @pytest.fixture

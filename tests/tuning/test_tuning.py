@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from timed_gpu import BLOCKS, TEXT, Gpu, a_new_process, arguments, axpy, launched, timed_gpu, tuned
 
 from cupyops import Elementwise, GridStride, Kernel, Threads, Tuned, TuningError
-from cupyops.tuning.records import records as tuning
+from cupyops.tuning import records as tuning
+from tests.gpu.timed_gpu import BLOCKS, TEXT, Gpu, a_new_process, arguments, axpy, launched, timed_gpu, tuned
 
 
 @pytest.fixture
