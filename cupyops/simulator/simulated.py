@@ -43,7 +43,9 @@ class Simulated:
         grid: sizes to blocks.
     """
 
-    def __init__(self, kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> None:
+    def __init__(
+        self, kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+    ) -> None:
         self.what = kernel.describe(types).removesuffix("<>")
         self.checked = checked
         self._kernel = kernel
@@ -66,7 +68,7 @@ class Simulated:
         self._offsets = [offset for offset, _ in fields]
         self._check_parameters([size for _, size in fields])
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
-        self.grid = kernel.geometry.planner(Target(itemsize, driver.SIMULATED_MULTIPROCESSORS))
+        self.grid = kernel.geometry.planner(Target(itemsize, multiprocessors))
 
     def _check_parameters(self, declared: Sequence[int]) -> None:
         module = self._module.contents
@@ -182,7 +184,9 @@ class _Progress:
         return 0
 
 
-def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> Simulated:
+def prepare(
+    kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+) -> Simulated:
     """The kernel for a choice of types, compiled on first use and kept with it."""
     kept = kernel.__dict__.setdefault("_simulated", {})
     key = (checked, optimize, *types.values())
@@ -190,7 +194,10 @@ def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimi
     if found is None:
         found = once(
             (kernel, *key),
-            lambda: kept.get(key) or kept.setdefault(key, Simulated(kernel, types, checked=checked, optimize=optimize)),
+            lambda: (
+                kept.get(key)
+                or kept.setdefault(key, Simulated(kernel, types, multiprocessors, checked=checked, optimize=optimize))
+            ),
         )
     return found
 

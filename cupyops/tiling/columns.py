@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from cupyops.arrays import device_of
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch import driver
 from cupyops.launch.geometry import Rows
@@ -217,7 +218,7 @@ class ColumnSums:
         sums = library.empty((n,), dtype, first)
         if library.is_fake(first):
             return sums
-        device = library.device_index(first)
+        device = device_of(library, first)
         gpu = driver.capability(device), driver.multiprocessors(device)
         kernel, groups, tiles, rest, rest_tiles = _launches(self, m, n, dtype, *gpu)
         if rest is None:

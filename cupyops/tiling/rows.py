@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from cupyops.arrays import Device
 from cupyops.launch.geometry import MAX_BLOCK, Rows
 from cupyops.launch.kernel import Kernel
 
@@ -178,7 +179,7 @@ class RowsPlan(Plan):
         return CLUSTERS_SINCE if self.stages else super().since
 
 
-def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: int) -> int:
+def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: Device) -> int:
     """How many blocks, or clusters of them, run at once of a kernel whose blocks stay for many rows.
 
     Args:

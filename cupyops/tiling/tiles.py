@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
@@ -129,7 +130,7 @@ class TiledKernel:
             return kernel(tiles, dtype), tiles.sizes(sum(widths), rows)
 
         @lru_cache(4096)
-        def staying(dtype: str, rows: int, n: int, device: int) -> tuple[Kernel, tuple[int, int, int]]:
+        def staying(dtype: str, rows: int, n: int, device: Device) -> tuple[Kernel, tuple[int, int, int]]:
             tiles = self.tiles(dtype, n)
             at_once = kernel(tiles, dtype).resident_blocks({"scalar_t": dtype}, device)
             return kernel(tiles, dtype), tiles.staying(n, rows, at_once)
@@ -158,7 +159,9 @@ class TiledKernel:
         """The kernel for so many such rows, and ``columns`` and ``rows`` of the launch: :meth:`Tiles.sizes`."""
         return self._launch(dtype, rows, *widths)
 
-    def staying(self, dtype: str, rows: int, n: int, device: int, few: int = 0) -> tuple[Kernel, tuple[int, int, int]]:
+    def staying(
+        self, dtype: str, rows: int, n: int, device: Device, few: int = 0
+    ) -> tuple[Kernel, tuple[int, int, int]]:
         """The kernel for so many rows of n elements on a GPU, and the launch in which its blocks stay:
         :meth:`Tiles.staying`. Up to ``few`` rows are one part, as :meth:`alone` cuts them: sums over them are whole."""
         return self.alone(dtype, rows, n) if rows <= few else self._staying(dtype, rows, n, device)

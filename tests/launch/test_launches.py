@@ -7,7 +7,7 @@ import torch
 
 import cupyops
 from cupyops.launch import recording as launches
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 from tests.gpu.stub_gpu import Driver, Stub, scale
 from tests.torch.faulty_ops import Mix
 
@@ -15,7 +15,7 @@ from tests.torch.faulty_ops import Mix
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver(monkeypatch)
-    found.library.fast_lane = TensorLane(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
+    found.library.tensor_access = TensorAccess(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
     return found
 
 

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 import kernels_cu
+from cupyops.arrays import device_of
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.tensor_map import tensor_map
@@ -43,7 +44,7 @@ def linear_gelu_by_matrix_units(
     shape, of_weight = x.shape, weight.shape
     if not (shape and len(of_weight) == 2 and of_weight[1] == shape[-1] > 0):
         return None
-    (n, k), device = of_weight, library.device_index(x)
+    (n, k), device = of_weight, device_of(library, x)
     m = library.size(x) // k
     plan = linear_plan.matrix_plan(m, n, k, driver.capability(device), driver.multiprocessors(device))
     if plan is None or not _suits(library, x, weight, bias, n, k):
@@ -52,7 +53,7 @@ def linear_gelu_by_matrix_units(
     z = library.empty((*shape[:-1], n), dtype, x)
     y = library.empty_like(z)
     maps = [
-        tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=device < 0)
+        tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=not isinstance(device, int))
         for a, rows, columns, box_rows in ((x, m, k, TILE_M), (weight, n, k, TILE_N // 2), (z, m, n, 64), (y, m, n, 64))
     ]
     kernel = hopper_kernel(plan, approximate)
