@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cupyops
-from cupyops.arrays import LIBRARIES
+from cupyops.arrays import LIBRARIES, host
 from cupyops.ops.lltm.cell import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
 from cupyops.ops.lltm.config import MatrixPlan, Plan
 from cupyops.ops.lltm.sequence import kernel_of
@@ -331,7 +331,7 @@ def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
     # As many blocks as two teams on matrix units have, though the simulator would start fewer.
     enough = 2 * plan.team if isinstance(plan, MatrixPlan) else 0
     kernel = kernel_of(plan, dtype)
-    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, -1), enough))
+    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
 @EACH_WAY

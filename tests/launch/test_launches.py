@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import cupyops
+from cupyops.arrays import host
 from cupyops.launch import recording as launches
 from cupyops.launch.generated import TensorAccess
 from tests.gpu.stub_gpu import Driver, Stub, scale
@@ -65,4 +66,4 @@ def test_launches_of_the_simulator_are_listed_of_all_threads() -> None:
         thread = threading.Thread(target=lambda: op(x, w, 0.5).sum().backward())
         thread.start()
         thread.join()
-    assert [(launch.kernel.name, launch.device) for launch in record] == [("mix", -1), ("mix_backward", -1)]
+    assert [(launch.kernel.name, launch.device) for launch in record] == [("mix", host()), ("mix_backward", host())]

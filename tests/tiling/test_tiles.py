@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import cupyops
+from cupyops.arrays import host
 from cupyops.tiling.tiles import THREADS, TiledKernel, Tiles
 
 TEXT = """
@@ -49,8 +50,8 @@ def test_blocks_of_a_few_rows_have_all_of_them(rows: int, turns: int, n: int) ->
     assert down == THREADS // abreast  # one block down
     assert -(-rows // down) <= turns
     assert kernel is ADD_ONE.alone("float32", 1, n)[0]
-    assert ADD_ONE.staying("float32", rows, n, -1, few=rows) == ADD_ONE.alone("float32", rows, n)
-    assert ADD_ONE.staying("float32", rows, n, -1, few=rows - 1) == ADD_ONE.staying("float32", rows, n, -1)
+    assert ADD_ONE.staying("float32", rows, n, host(), few=rows) == ADD_ONE.alone("float32", rows, n)
+    assert ADD_ONE.staying("float32", rows, n, host(), few=rows - 1) == ADD_ONE.staying("float32", rows, n, host())
 
 
 def test_one_kernel_for_each_way_to_cut() -> None:
@@ -68,7 +69,7 @@ def test_each_element_once(m: int, n: int) -> None:
     with cupyops.simulate(sanitize=True):
         for kernel, threads in (
             ADD_ONE.launch("float32", m, n),
-            ADD_ONE.staying("float32", m, n, -1),
+            ADD_ONE.staying("float32", m, n, host()),
             ADD_ONE.alone("float32", m, n),
         ):
             y = np.zeros_like(x)
