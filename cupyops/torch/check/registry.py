@@ -35,8 +35,8 @@ class Check:
     Attributes:
         name: what reports and ``checks=`` call it.
         holds: the sentence that it proves.
-        run: is given the :class:`cupyops.torch.check.subject.Subject`, raises :class:`Fault` or :class:`Skip`, and returns how far it looked. Whatever else it raises is a fault,
-            too.
+        run: is given the :class:`cupyops.torch.check.subject.Subject`, raises :class:`Fault` or :class:`Skip`, and returns how
+            far it looked. Whatever else it raises is a fault, too.
         change: what to change in an operator that fails.
         lanes: where it means something.
         needs: checks without which it would only repeat their fault; it is left out where one of them has failed.
