@@ -47,14 +47,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
         out, a);
 }
 
-// Each thread makes LANES elements of one innermost row, so one index computation serves them all.
+// Each thread makes VECTOR_WIDTH elements of one innermost row, so one index computation serves them all.
 extern "C" __global__ void __launch_bounds__(128) add2_strided(
     const a_t* __restrict__ a,     // a view: element (.., i1, i0) lies at a[i0·a_stride[0] + i1·a_stride[1] + ..]
     const b_t* __restrict__ b,     // a view
-    scalar_t* __restrict__ out,    // (groups, LANES)
+    scalar_t* __restrict__ out,    // (groups, VECTOR_WIDTH)
     acc_t alpha,
     long long groups,
-    Int64s<NDIM> size,             // of out, innermost dimension first; there in groups of LANES
+    Int64s<NDIM> size,             // of out, innermost dimension first; there in groups of VECTOR_WIDTH
     Int64s<NDIM> divider,          // for each size
     Int64s<NDIM> a_stride,         // in elements; 0 where a is broadcast
     Int64s<NDIM> b_stride) {
@@ -62,11 +62,11 @@ extern "C" __global__ void __launch_bounds__(128) add2_strided(
     if (group >= groups) return;
     const Int64s<NDIM> strides[] = {a_stride, b_stride};
     long long at[2];
-    places_of<LANES, WIDE>(group, size, divider, strides, at);
-    const Lanes<a_t, LANES> av = load_lanes<LANES>(a + at[0], a_stride[0]);
-    const Lanes<b_t, LANES> bv = load_lanes<LANES>(b + at[1], b_stride[0]);
-    Lanes<scalar_t, LANES> result;
+    places_of<VECTOR_WIDTH, WIDE>(group, size, divider, strides, at);
+    const Vector<a_t, VECTOR_WIDTH> av = load_vector<VECTOR_WIDTH>(a + at[0], a_stride[0]);
+    const Vector<b_t, VECTOR_WIDTH> bv = load_vector<VECTOR_WIDTH>(b + at[1], b_stride[0]);
+    Vector<scalar_t, VECTOR_WIDTH> result;
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) result.lane[k] = scaled_sum(operand(av.lane[k]), operand(bv.lane[k]), alpha);
-    reinterpret_cast<Lanes<scalar_t, LANES>*>(out)[group] = result;
+    for (int k = 0; k < VECTOR_WIDTH; ++k) result.element[k] = scaled_sum(operand(av.element[k]), operand(bv.element[k]), alpha);
+    reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>(out)[group] = result;
 }

@@ -11,12 +11,12 @@
 
 template <bool VECTORS, typename T>
 __device__ __forceinline__ void add_elements(
-    const Strip& strip, const T* __restrict__ grad_y, long long M, long long N, acc_t (&sums)[LANES]) {
+    const Strip& strip, const T* __restrict__ grad_y, long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
     strip.add_rows(
         M, N, sums, [&](long long at) { return load_packed(grad_y + at, VECTORS); },
-        [](long long, const Packed<T>& g, acc_t (&sums)[LANES]) {
+        [](long long, const Packed<T>& g, acc_t (&sums)[VECTOR_WIDTH]) {
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) sums[k] += g[k];
+            for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] += g[k];
         });
 }
 
@@ -26,8 +26,8 @@ extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BL
     const x_t* __restrict__ grad_y,  // (M, N)
     scalar_t* __restrict__ sums,     // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
-    const bool vectors = aligned<LANES>(grad_y);
-    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[LANES]) {
+    const bool vectors = aligned<VECTOR_WIDTH>(grad_y);
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[VECTOR_WIDTH]) {
         if (vectors) add_elements<true>(strip, grad_y, M, N, sums);
         else add_elements<false>(strip, grad_y, M, N, sums);
     });
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_n
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int team = warp / SPLIT, part = warp % SPLIT;
     const long long first = (static_cast<long long>(blockIdx.x) * TEAMS + team) * ROWS_EACH;
-    const bool vectors = aligned<LANES>(many) && aligned<LANES>(few);
+    const bool vectors = aligned<VECTOR_WIDTH>(many) && aligned<VECTOR_WIDTH>(few);
     acc_t sums[ROWS_EACH][FEW];
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; ++i)
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_n
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; ++i) row[i] = many + (first + i < R ? first + i : R - 1) * K;
 #pragma unroll 4
-    for (long long k = (part * 32 + lane) * LANES; k < K; k += SPLIT * 32 * LANES) {
+    for (long long k = (part * 32 + lane) * VECTOR_WIDTH; k < K; k += SPLIT * 32 * VECTOR_WIDTH) {
         Packed<scalar_t> m[ROWS_EACH];
 #pragma unroll
         for (int i = 0; i < ROWS_EACH; ++i) m[i] = load_packed(row[i] + k, vectors);
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_n
 #pragma unroll
             for (int i = 0; i < ROWS_EACH; ++i)
 #pragma unroll
-                for (int j = 0; j < LANES; ++j) sums[i][f] = fma(m[i][j], v[j], sums[i][f]);
+                for (int j = 0; j < VECTOR_WIDTH; ++j) sums[i][f] = fma(m[i][j], v[j], sums[i][f]);
         }
     }
 #pragma unroll

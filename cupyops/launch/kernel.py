@@ -66,7 +66,7 @@ class Kernel:
         headers: texts for ``#include "name"`` beside the shared ones.
         options: for NVRTC, beside :data:`cupyops.compile.compiler.OPTIONS`.
         since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
-        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's matrix units
+        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's tensor cores
             (wgmma): it is compiled for ``sm_90a``.
         cooperative: blocks wait for one another, so all must run at once: the driver refuses a grid of more than
             :meth:`resident_blocks`.
@@ -181,9 +181,15 @@ class Kernel:
 
     # Compiling
 
-    def final_text(self, types: Mapping[str, str]) -> str:
-        """The text as NVRTC sees it under a choice of types, ``{"scalar_t": "float16"}``."""
-        return assemble(only(self.text, self.name), self.filename, types, self.constants, self.headers)
+    def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
+        """The text as NVRTC sees it under a choice of types, ``{"scalar_t": "float16"}``.
+
+        Args:
+            types: typedef name to dtype name.
+            twins: headers by name in place of those of ``kernels_cu``, for a compiler that takes no PTX.
+        """
+        headers = {**(twins or {}), **self.headers}
+        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """The choices given, or for each dtype the one in which every undeclared type is that dtype; one empty choice

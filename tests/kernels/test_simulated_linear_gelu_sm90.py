@@ -18,7 +18,7 @@ from cupyops.launch import recording as launches
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
-from cupyops.ops.linear.sm90 import TEXT, hopper_kernel
+from cupyops.ops.linear.sm90 import TEXT, sm90_kernel
 from tests.simulator.test_twins import PRODUCT, integers, product
 
 pytestmark = pytest.mark.simulator
@@ -49,7 +49,7 @@ def launched(
     z, y = (torch.full((m, n), torch.nan, dtype=x.dtype) for _ in range(2))
     boxes = ((x, TILE_M), (weight, TILE_N // 2), (z, 64), (y, 64))
     maps = [tensor_map(a.data_ptr(), *a.shape, dtype, rows, simulated=True) for a, rows in boxes]
-    kernel = hopper_kernel(plan, approximate)
+    kernel = sm90_kernel(plan, approximate)
     kernel(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
     return y, z
 
@@ -109,7 +109,7 @@ def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPa
     for taken in (False, True):
         with launches.recorded() as noted:
             y = linear_gelu(x, weight, bias)
-        assert {launch.kernel.name for launch in noted} == {"hopper_linear" if taken else "gelu_forward"}
+        assert {launch.kernel.name for launch in noted} == {"linear_gelu_sm90" if taken else "gelu_forward"}
         torch.testing.assert_close(y, F.gelu(F.linear(x, weight, bias)), rtol=2**-9, atol=1e-4)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: SHORT)
         monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)

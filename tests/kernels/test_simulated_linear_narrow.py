@@ -59,10 +59,10 @@ def multiplied(plan: NarrowPlan, many: Tensor, less: Tensor, bias: Tensor | None
 def test_products_with_a_matrix_of_few_rows(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
 ) -> None:
-    for r, k, lanes, offset in sizes(dtype):
+    for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         for b in (bias, None):
-            y, _ = multiplied(NarrowPlan(few_is_x, few, lanes, rows_each, split), many, less, b)
+            y, _ = multiplied(NarrowPlan(few_is_x, few, vector_width, rows_each, split), many, less, b)
             x, weight = (less, many) if few_is_x else (many, less)
             wanted = F.linear(x.double(), weight.double(), None if b is None else b.double())
             arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
@@ -81,11 +81,11 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int, approximate: str
 ) -> None:
     """z is what the product alone gives, and y what GELU alone makes of it as it is kept."""
-    for r, k, lanes, offset in sizes(dtype):
+    for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         less /= k / 16  # where the forms and the roundings of z tell
         for b in (bias / 4, None):
-            plan = NarrowPlan(few_is_x, few, lanes, rows_each, split)
+            plan = NarrowPlan(few_is_x, few, vector_width, rows_each, split)
             z, y = multiplied(plan, many, less, b, approximate)
             assert torch.equal(z, multiplied(plan, many, less, b)[0])
             assert torch.equal(y, gelu(z, approximate))

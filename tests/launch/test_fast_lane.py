@@ -348,7 +348,9 @@ def test_python_names_the_kernel_of_too_few_arguments(many: Lane) -> None:
 def test_every_shipped_signature_can_be_written(name: str, vouched: bool) -> None:
     text = kernels_cu.source(name.partition("_")[0])
     size = "groups" if name == "add2_strided" else "n"
-    source = launch_source(Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "LANES": 2}, vouched=vouched)
+    source = launch_source(
+        Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "VECTOR_WIDTH": 2}, vouched=vouched
+    )
     compile(source, name, "exec")
     assert source.count(".numel() != ") == source.count(".is_contiguous()")
 

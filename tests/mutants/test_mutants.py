@@ -14,7 +14,7 @@ LEAST = 8
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.kernel}-{m.what}".replace(" ", "-"))
 def test_what_a_mutant_replaces_stands_there_once(mutant) -> None:  # type: ignore[no-untyped-def]
-    text = (ROOT / "kernels_cu" / mutant.file).read_text(encoding="utf-8")
+    text = mutant.path_in(ROOT).read_text(encoding="utf-8")
     assert broken(text, mutant) != text
 
 

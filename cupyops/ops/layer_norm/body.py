@@ -224,7 +224,7 @@ def _backward(
         backward_kernel(many, dtype, want_x, want_affine, more)
     plan = plan.few_rows_backward(n, dtype) if few else many
     if plan.kind == "apart":
-        strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if want_affine else 0
+        strips = -(-n // (plan.width * plan.vector_width * plan.cluster)) if want_affine else 0
         blocks = strips + (-(-rows // plan.groups) if want_x else 0)
         kernel = backward_kernel(plan, dtype, True, want_affine, more)
         launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))

@@ -1,4 +1,4 @@
-// y = gelu(z), z = x·Wᵀ + b, by the matrix units of sm_90a: a matrix product whose epilogue does the rest.
+// y = gelu(z), z = x·Wᵀ + b, by the tensor cores of sm_90a: a matrix product whose epilogue does the rest.
 //
 //   z[m, n] = Σ_k x[m, k]·W[n, k] + b[n]      x: scalar_t (M, K)      W: scalar_t (N, K)      y, z: scalar_t (M, N)
 //
@@ -44,7 +44,7 @@ __device__ __forceinline__ Place place_of(int pair, int pairs_m, int tiles_n) {
     return {first + in % height, in / height};
 }
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) hopper_linear(
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) linear_gelu_sm90(
     const scalar_t* __restrict__ x,       // (M, K)
     const scalar_t* __restrict__ weight,  // (N, K)
     const scalar_t* __restrict__ bias,    // (B) or null
