@@ -19,6 +19,7 @@ from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
 from cupyops.ops.linear.sm90 import TEXT, sm90_kernel
+from tests.naive import naive_kernel
 from tests.simulator.test_twins import PRODUCT, integers, product
 
 pytestmark = pytest.mark.simulator
@@ -82,6 +83,22 @@ def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, MatrixPl
     given = bias if with_bias else None
     y, z = launched(x, weight, given, plan, approximate, clusters)
     assert_values(y, z, x, weight, given, approximate)
+
+
+@pytest.mark.parametrize("way", WAYS[:3], ids=lambda way: "-".join(map(str, way[:4])))
+def test_y_and_z_of_small_integers_are_the_bits_of_the_naive_kernel(
+    way: tuple[int, int, int, torch.dtype, MatrixPlan, str, int, bool],
+) -> None:
+    """Every order of a sum of integers is exact, and each rounds once."""
+    m, n, k, dtype, plan, approximate, clusters, with_bias = way
+    x, weight, bias = (t.mul(s).round() for t, s in zip(operands(m, n, k, dtype), (1, math.sqrt(k), 1), strict=True))
+    given = bias if with_bias else None
+    z, y = (torch.full((m, n), torch.nan, dtype=dtype) for _ in range(2))
+    options = {"constants": {"TANH": int(approximate == "tanh")}, "dtypes": (str(dtype)[6:],)}
+    naive = naive_kernel("linear_gelu_sm90", "linear_gelu_sm90_naive", Threads("N", "M", block=(64, 1, 1)), **options)
+    naive(x, weight, given, z, y, m, n, k, n if with_bias else 0)
+    found = launched(x, weight, given, plan, approximate, clusters)
+    assert all(torch.equal(a, b) for a, b in zip(found, (y, z), strict=True))
 
 
 def test_the_cut_and_the_number_of_clusters_change_no_bit() -> None:

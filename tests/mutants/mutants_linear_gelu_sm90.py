@@ -61,8 +61,8 @@ LINEAR_GELU_SM90: dict[str, tuple[str, list[Fault]]] = {
             ),
             _of(
                 "a block ends while the other sends to it",
-                "    // No block ends while the other may still send to it.\n    meet_cluster();\n",
-                "",
+                "    meet_cluster();\n}",
+                "}",
             ),
             # What is fetched.
             _of("the last slice along K left out", "(K + TILE_K - 1) / TILE_K", "K / TILE_K"),
