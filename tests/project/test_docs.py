@@ -122,7 +122,7 @@ def test_no_page_counts_a_matrix_product_in_shares_of_a_copy() -> None:
         assert not [row for row in rows if "%" in row], page.name
 
 
-def test_both_commands_are_where_ci_looks() -> None:
+def test_both_commands_end_in_what_they_are_for() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
         block = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)```", text, re.DOTALL)
@@ -177,12 +177,20 @@ def test_the_project_speaks_of_itself_alone() -> None:
         "*.txt",
         "benchmarks/results/*.json",
         "tests/**/*.json",
+        "Makefile",
+        ".*",
         ".ci/*",
+        ".github/**/*",
     ):
         for path in ROOT.glob(pattern):
-            parts = path.relative_to(ROOT).parts
-            if path.is_file() and not any(
-                (p.startswith(".") and p != ".ci") or p in ("build", "runs", "data") for p in parts
+            folders = path.relative_to(ROOT).parts[:-1]
+            if (
+                path.is_file()
+                and path.name != ".git"
+                and not any(
+                    (p.startswith(".") and p not in (".ci", ".github")) or p in ("build", "runs", "data")
+                    for p in folders
+                )
             ):
                 text = path.read_text(encoding="utf-8")
                 assert not [w for w in forbidden if w in text], f"{path}"
