@@ -7,7 +7,7 @@
     python -m benchmarks --ops layer_norm --row-lengths 1024 8192 --dtypes bfloat16 --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
-    python -m benchmarks --from benchmarks/results/nvidia-h200.json --plots docs/plots --into README.md
+    python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
 """
 
 import argparse
@@ -27,6 +27,7 @@ from . import results_file, warm_up
 from .cases import DTYPES, EXTRA, OPERATORS, SIZES, Choice
 from .lenet5 import RECIPES
 from .peers import IMPLEMENTATIONS
+from .table import FORMS
 
 __all__ = ["main"]
 
@@ -99,8 +100,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--table",
         nargs="?",
         const="largest",
-        choices=("largest", "all"),
-        help="print Markdown tables, of the largest or all sizes",
+        choices=FORMS,
+        help="print Markdown tables: of a line an operator, of the largest sizes, or of all",
     )
     parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
     lenet5 = parser.add_argument_group("lenet5")
@@ -259,13 +260,13 @@ def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
 
         try:
             page = options.into.read_text(encoding="utf-8")
-            options.into.write_text(insert(page, document, all_sizes=options.table == "all"), encoding="utf-8")
+            options.into.write_text(insert(page, document, options.table or "largest"), encoding="utf-8")
         except (OSError, ValueError) as error:
             raise CannotMeasure(f"--into {options.into}: {error}") from None
     elif options.table is not None:
         from .table import markdown
 
-        print(markdown(document, all_sizes=options.table == "all"), end="")
+        print(markdown(document, options.table), end="")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Cases of linear and linear_gelu: y (M, N) of x (M, K). The backward is what autograd calls: the gradients of x, weight and
 bias, from grad_y (and x·Wᵀ + b, for GELU), x and weight. In "forward and backward" autograd calls it."""
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from autograd_bridge import linear, linear_backward, linear_gelu, linear_gelu_ba
 from .cases import DTYPES, SIZES, Call, Case, Operand, recording
 from .peers import compiled
 
-__all__ = ["SHAPES", "cases", "host_cases"]
+__all__ = ["PRODUCTS_OF", "SHAPES", "Product", "cases", "host_cases", "product_of"]
 
 # M, N, K
 SHAPES = (
@@ -32,6 +33,8 @@ SHAPES = (
     (1, 1, 2),
 )
 HOST_SHAPE = (8, 128, 128)
+# Matrix products by direction: z = x·Wᵀ forward; grad_x = grad_z·W and grad_weight = grad_zᵀ·x backward.
+PRODUCTS_OF = {"forward": 1, "backward": 2, "forward and backward": 3}
 # TF32 keeps 10 bits of a float32's 23: each of its roundings is 2^13 of float32's.
 TF32_ROUNDING = 2**13
 
@@ -172,12 +175,29 @@ def _gradients(tf32: bool, function: Callable[..., Any], inputs: Sequence[Tensor
 
 def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
     """Every shape whose result has no more elements than the largest size; float32 also multiplied as TF32."""
+    for product in _products():
+        if product.m * product.n <= max(sizes):
+            yield from _each(product)
+
+
+def product_of(row: Mapping[str, Any]) -> Product | None:
+    """The layer that a row of the results file was measured on; None for a row of a shape that is not in ``SHAPES``.
+
+    A row has the shape of its first result, (M, N) or the (M, K) of grad_x, and only the layer knows all of M, N and K.
+    """
+    return _by_labels().get((row["variant"], row["direction"], row["dtype"], tuple(row["shape"])))
+
+
+@functools.cache
+def _by_labels() -> dict[tuple[Any, ...], Product]:
+    return {(c.variant, c.direction, c.dtype, c.shape): product for product in _products() for c in _each(product)}
+
+
+def _products() -> Iterator[Product]:
     for m, n, k in SHAPES:
-        if m * n > max(sizes):
-            continue
         for dtype, tf32 in [(dtype, False) for dtype in DTYPES] + [(torch.float32, True)]:
             for gelu in (False, True):
-                yield from _each(Product(m, n, k, dtype, tf32, gelu))
+                yield Product(m, n, k, dtype, tf32, gelu)
 
 
 def host_cases() -> Iterator[Case]:

@@ -3,36 +3,54 @@
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from .cases import ROWWISE
+from .cases import PRODUCTS, ROWWISE
+from .linear import PRODUCTS_OF, product_of
 from .peers import LABELS
 from .plots import elements, host_label, kind, largest, of_many_rows, present
 
-__all__ = ["between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
+__all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
 Row = dict[str, Any]
+
+Form = Literal["short", "largest", "all"]
+FORMS: tuple[Form, ...] = ("short", "largest", "all")
+
+# What the short table shows of an operator, beside its first variant and its largest size.
+SHORT_DTYPE = "bfloat16"
+SHORT_ROW_LENGTH = 8192
 
 # Two runs of one kernel differ by less.
 LOSS = 0.02
 LEAST_ELEMENTS = 2**20
 
 
-def markdown(document: dict[str, Any], *, all_sizes: bool = False) -> str:
-    """Tables of every section that has rows; of the GPU's times at the largest sizes and typical row lengths, or at
-    all."""
+def markdown(document: dict[str, Any], form: Form = "largest") -> str:
+    """The document's tables.
+
+    Args:
+        form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
+            times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every row.
+    """
+    if form == "short":
+        return "\n\n".join([_measured_on(document), _SHORT_RULE, _short_table(document["rows"])]) + "\n"
     parts = [
-        f"Measured on one {machine_of(document['environment'])}; {_commits(document)}. "
+        f"{_measured_on(document)} "
         f"100 % is a copy of {document['copy']['bytes'] / 1e9:.1f} GB, {document['copy_gb_per_s'] / 1000:.2f} TB/s."
     ]
-    rows = document["rows"] if all_sizes else largest(document["rows"])
-    apart = [row for row in rows if row["op"] in ROWWISE] if all_sizes else []
-    together = [row for row in rows if row["op"] not in ROWWISE] if all_sizes else rows
+    rows = document["rows"] if form == "all" else largest(document["rows"])
+    products = [row for row in rows if row["op"] in PRODUCTS]
+    moved = [row for row in rows if row["op"] not in PRODUCTS]
+    apart = [row for row in moved if row["op"] in ROWWISE] if form == "all" else []
+    together = [row for row in moved if row["op"] not in ROWWISE] if form == "all" else moved
     if together:
         parts += ["### Time on the GPU: % of copy bandwidth (µs)", _device_table(together)]
     for op, direction in dict.fromkeys((row["op"], row["direction"]) for row in apart):
         mine = [row for row in apart if (row["op"], row["direction"]) == (op, direction)]
         parts += [f"### {op} {direction}, by row length: % of copy bandwidth (µs)", _lengths_table(mine)]
+    if products:
+        parts += ["### Matrix products: µs (TFLOP/s)", _products_table(products)]
     if document["host"]:
         count = elements(document["host"][0])
         parts += [f"### Host time per call: µs, {count} elements", _host_table(document["host"])]
@@ -49,13 +67,13 @@ def markdown(document: dict[str, Any], *, all_sizes: bool = False) -> str:
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
-def insert(page: str, document: dict[str, Any], *, all_sizes: bool = False) -> str:
+def insert(page: str, document: dict[str, Any], form: Form = "largest") -> str:
     """The page with the tables between its two markers, in place of what stood there.
 
     Raises:
         ValueError: it does not have both markers, in order, once.
     """
-    return between(page, markdown(document, all_sizes=all_sizes))
+    return between(page, markdown(document, form))
 
 
 def between(page: str, text: str) -> str:
@@ -98,6 +116,10 @@ def _liger(machine: Row) -> str:
     return f"Liger {machine['liger']}, " if machine.get("liger") else ""
 
 
+def _measured_on(document: dict[str, Any]) -> str:
+    return f"Measured on one {machine_of(document['environment'])}; {_commits(document)}."
+
+
 def _commits(document: dict[str, Any]) -> str:
     named = {commit_of(section) for section in document["sections"].values()}
     return ("commits " if len(named) > 1 else "commit ") + ", ".join(sorted(named))
@@ -132,6 +154,79 @@ def _device_table(rows: Sequence[Row]) -> str:
         cells = _cells(mine, names, _share_and_time)
         body.append([place[0], place[1], place[2], place[3], _shape(mine[0]), *cells])
     return _table(["operator", "variant", "direction", "dtype", "shape", *(LABELS[n] for n in names)], body)
+
+
+_SHORT_RULE = (
+    "Time on the GPU in µs, forward / backward; the fastest is bold. Every operator of the results file has one row, chosen by "
+    f"one rule: {SHORT_DTYPE}, the first variant, the largest size measured, and of layer norms rows of {SHORT_ROW_LENGTH}."
+)
+
+
+def _short_table(rows: Sequence[Row]) -> str:
+    """A line for each operator that has rows of both directions; a cell is forward / backward."""
+    operators = dict.fromkeys(map(_operator, rows))
+    chosen = {name: _short_rows([row for row in rows if _operator(row) == name]) for name in operators}
+    names = present(row for mine in chosen.values() for row in mine)
+    body = []
+    for operator, mine in chosen.items():
+        directions = [[row for row in mine if row["direction"] == d] for d in ("forward", "backward")]
+        if all(directions):
+            pairs = [_cells(those, names, lambda row: f"{row['microseconds']:.1f}") for those in directions]
+            cells = [" / ".join(pair) if set(pair) != {"–"} else "–" for pair in zip(*pairs, strict=True)]
+            body.append([f"`{operator}`", _size(mine[0]), *cells])
+    return _table(["operator", "size", *(LABELS[n] for n in names)], body)
+
+
+def _short_rows(rows: Sequence[Row]) -> list[Row]:
+    """Of one operator's rows, those that the short table shows: of the largest size that both directions have."""
+    products = rows[0]["op"] in PRODUCTS  # whose variants are their sizes
+    mine = [row for row in rows if row["dtype"] == SHORT_DTYPE and (products or row["variant"] == rows[0]["variant"])]
+    if rows[0]["op"] in ROWWISE:
+        mine = [row for row in mine if row["shape"][-1] == SHORT_ROW_LENGTH]
+    works = [{_work(row) for row in mine if row["direction"] == direction} for direction in ("forward", "backward")]
+    greatest = max(works[0] & works[1], default=None)
+    return [row for row in mine if _work(row) == greatest]
+
+
+def _operator(row: Row) -> str:
+    """The operator's name; some share the label "op", and differ in the variant."""
+    if row["op"] in PRODUCTS:
+        return "linear_gelu" if row["variant"].startswith("gelu") else "linear"
+    return "add_layer_norm" if row["variant"] == "add_layer_norm" else str(row["op"])
+
+
+def _work(row: Row) -> int:
+    """What a row's size is compared by: of matrix products M·N·K, of others the elements of a result."""
+    if row["op"] not in PRODUCTS:
+        return elements(row)
+    product = product_of(row)
+    return 0 if product is None else product.m * product.n * product.k
+
+
+def _size(row: Row) -> str:
+    """Of matrix products M×N×K, of others the shape."""
+    product = product_of(row) if row["op"] in PRODUCTS else None
+    return _shape(row) if product is None else f"{product.m}×{product.n}×{product.k}"
+
+
+def _products_table(rows: Sequence[Row]) -> str:
+    """Microseconds, and 2·M·N·K operations for each product of the direction in a second."""
+    names = present(rows)
+    body = []
+    for place in dict.fromkeys(map(_place, rows)):
+        mine = [row for row in rows if _place(row) == place]
+        first, product = mine[0], product_of(mine[0])
+        dtype = f"{first['dtype']} as TF32" if first["variant"].endswith("TF32") else first["dtype"]
+        size = _size(first) if product else f"{_shape(first)}, {first['variant']}"
+        body.append([_operator(first), first["direction"], dtype, size, *_cells(mine, names, _time_and_rate)])
+    return _table(["operator", "direction", "dtype", "M×N×K", *(LABELS[n] for n in names)], body)
+
+
+def _time_and_rate(row: Row) -> str:
+    operations = 2 * _work(row) * PRODUCTS_OF[row["direction"]]
+    rate = operations / row["microseconds"] / 1e6
+    # A layer of a few elements takes the time of its launches, whatever it computes.
+    return f"{row['microseconds']:.1f} ({rate:.1f})" if rate >= 0.1 else f"{row['microseconds']:.1f}"
 
 
 def _lengths_table(rows: Sequence[Row]) -> str:

@@ -4,23 +4,27 @@ This package works on CuPy's arrays and on whatever exports DLPack; it never imp
 are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA context, no folder, no compilation.
 """
 
-from cupyops.compile.bundle import load_bundle
-from cupyops.launch.debug import debug_mode, set_debug
-from cupyops.launch.geometry import Elementwise, GridStride, Rows, Threads
-from cupyops.launch.kernel import Kernel
-from cupyops.launch.warmup import warmup
-from cupyops.ops.add2 import add2
-from cupyops.ops.gelu import gelu, gelu_backward
-from cupyops.ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward
-from cupyops.ops.linear.body import linear, linear_backward
-from cupyops.ops.linear.fused_gelu import linear_gelu, linear_gelu_backward
-from cupyops.ops.lltm.cell import lltm_cell, lltm_cell_backward
-from cupyops.ops.lltm.sequence import lltm_sequence, lltm_sequence_backward
-from cupyops.tuning.tuned import Tuned
-
 from . import interrupts  # noqa: F401 - before all that takes time
+
+# isort: split
+from importlib import import_module
+
+from . import arrays
+from .compile.bundle import load_bundle
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
+from .launch.debug import debug_mode, set_debug
+from .launch.geometry import Elementwise, GridStride, Rows, Threads
+from .launch.kernel import Kernel
+from .launch.warmup import warmup
+from .ops.add2 import add2
+from .ops.gelu import gelu, gelu_backward
+from .ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward
+from .ops.linear.body import linear, linear_backward
+from .ops.linear.fused_gelu import linear_gelu, linear_gelu_backward
+from .ops.lltm.cell import lltm_cell, lltm_cell_backward
+from .ops.lltm.sequence import lltm_sequence, lltm_sequence_backward
 from .simulator import simulate
+from .tuning.tuned import Tuned
 
 __all__ = [
     "CompileError",
@@ -56,3 +60,15 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def _library_of_tensors(kind: type) -> arrays.ArrayLibrary | None:
+    """Tensors are known once the part of this package that imports PyTorch is loaded, at the first tensor."""
+    if not any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):
+        return None
+    import_module("cupyops.torch.core.tensors")
+    known = (arrays.LIBRARIES[base] for base in kind.__mro__ if base in arrays.LIBRARIES)
+    return next(known, None)
+
+
+arrays.register_finder(_library_of_tensors)

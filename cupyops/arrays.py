@@ -1,14 +1,15 @@
 """The arrays that kernels run on: what a launch has to know of one, for each array library.
 
-CuPy's arrays are known here. PyTorch's tensors are made known by :mod:`cupyops.torch` (this package never imports
-torch); anything else comes in by DLPack, :func:`as_cupy`.
+CuPy's arrays are known here. Other libraries register themselves (:func:`register`), PyTorch's tensors at the first tensor
+(:func:`register_finder`). What runs kernels on arrays in host memory registers itself, too (:func:`register_host`). Any
+other array comes in by DLPack, :func:`as_cupy`.
 """
 
 import functools
-import importlib
 import inspect
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,20 +17,25 @@ from typing import Any, Protocol, TypeVar, cast
 
 from cupyops.compile import toolchain
 
-from . import simulator
 from .errors import MissingDependencyError, expected
 from .installing import pip_install
 
 __all__ = [
     "ArrayLibrary",
+    "Device",
+    "Host",
     "Info",
     "as_cupy",
     "check_devices",
+    "device_of",
+    "host",
     "is_contiguous",
     "is_dense",
     "library_of",
     "on_any_arrays",
     "register",
+    "register_finder",
+    "register_host",
 ]
 
 Array = Any
@@ -45,7 +51,7 @@ class Info:
         shape, strides: in elements.
         size: number of elements.
         place: ``"cuda"``, or another kind of device.
-        device: its index; -1 where there is but one.
+        device: index of the GPU; None in other places.
         pointer: address of the first element; 0 for a fake.
         fake: an array without memory, whose launches do nothing.
         negated: its memory holds the negated values (PyTorch's negative bit).
@@ -58,7 +64,7 @@ class Info:
     strides: tuple[int, ...]
     size: int
     place: str
-    device: int
+    device: int | None
     pointer: int
     fake: bool = False
     negated: bool = False
@@ -89,7 +95,8 @@ class ArrayLibrary(Protocol):
     def is_host_scalar(self, x: Array, /) -> bool: ...  # a number in host memory, that a kernel can be given by value
     def host_number(self, x: Array, dtype: str, /) -> Array: ...  # such a number, converted as the library would
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
-    def device_index(self, x: Array, /) -> int: ...  # of the GPU
+    def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory what the library calls it
+    def in_host_memory(self, x: Array, /) -> bool: ...
     def address(self, x: Array, /) -> int: ...  # of the first element
     def info(self, x: Array, /) -> Info: ...
     def written(self, arrays: Sequence[Array], /) -> None: ...  # a launch writes into these
@@ -165,6 +172,9 @@ class CupyLibrary:
     def device_index(self, x: Array) -> int:
         return int(x.device.id)
 
+    def in_host_memory(self, x: Array) -> bool:
+        return False
+
     def address(self, x: Array) -> int:
         return int(x.data.ptr)
 
@@ -206,26 +216,77 @@ class _Libraries(dict[type, ArrayLibrary]):
             if base in self:
                 self[kind] = self[base]
                 return self[kind]
-        from_torch = any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
-        if from_torch and __package__ + ".torch.arrays" not in sys.modules:
-            # A tensor, so PyTorch is there: the sub-package that knows tensors registers itself.
-            importlib.import_module(".torch.arrays", __package__)
-            return self[kind]
         cupy = sys.modules.get("cupy")
         if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
             self[kind] = CupyLibrary()
             return self[kind]
-        if (host := simulator.numpy_library(kind)) is not None:
-            return host  # not kept: it holds while kernels are simulated
+        for find in _FINDERS:
+            if (library := find(kind)) is not None:
+                return library  # not kept: it may hold for a while only
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not an array that kernels run on")
 
 
 LIBRARIES = _Libraries()
+_FINDERS: list[Callable[[type], ArrayLibrary | None]] = []
+_HOSTS: list["Host"] = []
 
 
 def register(kind: type, library: ArrayLibrary) -> None:
     """Makes arrays of a type known to launches and bodies."""
     LIBRARIES[kind] = library
+
+
+def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
+    """Has a function asked for the library of each type of arrays that is not known; it returns None for those that it does
+    not know either."""
+    _FINDERS.append(find)
+
+
+class Host(ABC):
+    """What runs kernels on arrays in host memory, in place of a GPU.
+
+    Attributes:
+        capability: the compute capability that it stands for.
+        multiprocessors: how many it stands for.
+    """
+
+    capability: int
+    multiprocessors: int
+
+    @abstractmethod
+    def enabled(self) -> bool:
+        """Whether arrays in host memory run kernels now."""
+
+    @abstractmethod
+    def array(self, x: Any) -> Array | None:
+        """An array in host memory as the host's own kind, while it is enabled; None for another array."""
+
+    @abstractmethod
+    def launch(self, kernel: Any, arguments: Any, sizes: Sequence[int]) -> None:
+        """Runs a kernel on arguments that have been checked, on a grid for these sizes."""
+
+    @abstractmethod
+    def resident_blocks(self, kernel: Any) -> int:
+        """How many blocks of a kernel run at once."""
+
+
+Device = int | Host
+"""What runs kernels: a GPU by its index, or what stands in for one on arrays in host memory."""
+
+
+def register_host(runs: Host) -> None:
+    """Makes known what runs kernels on arrays in host memory."""
+    _HOSTS.append(runs)
+
+
+def host() -> Host:
+    """What runs kernels on arrays in host memory."""
+    return _HOSTS[-1]
+
+
+def device_of(library: ArrayLibrary, x: Array) -> Device:
+    """What runs kernels on an array."""
+    return host() if library.in_host_memory(x) else cast(int, library.device_index(x))
 
 
 def library_of(x: Array) -> ArrayLibrary:
@@ -265,8 +326,8 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
         ValueError: it is not in GPU memory.
         MissingDependencyError: CuPy is missing.
     """
-    if (host := simulator.host_array(x)) is not None:
-        return host
+    if (in_host_memory := host().array(x)) is not None:
+        return in_host_memory
     cupy = toolchain.cupy()
     if isinstance(x, cupy.ndarray):
         return x

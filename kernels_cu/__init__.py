@@ -1,4 +1,8 @@
-"""CUDA C++ text and nothing else: one ``.cu`` per operator, shared device headers (``.cuh``), and this loader.
+"""CUDA C++ and its loader.
+
+One ``.cu`` text per kernel family, and beside it the headers of that family alone. ``shared/`` has the headers that several
+texts include. ``hardware/`` has PTX and nothing else: a function for each instruction. ``former/`` has headers by the names that
+they had in the release before.
 
 >>> "__global__" in source("gelu")
 True
@@ -9,7 +13,10 @@ True
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["Text", "headers", "names", "source"]
+__all__ = ["Text", "former_headers", "headers", "names", "source"]
+
+# A text includes a header by its file name alone, wherever the header lies.
+_FOLDERS = (".", "shared", "hardware", "former")
 
 
 class Text(str):
@@ -44,6 +51,16 @@ def names() -> tuple[str, ...]:
 
 @cache
 def headers() -> dict[str, Text]:
-    """Shared device headers by file name, to be spliced into a text where it says ``#include "<name>"``."""
-    found = (f for f in files(__name__).iterdir() if f.name.endswith(".cuh"))
+    """All device headers by file name, to be spliced into a text where it says ``#include "<name>"``."""
+    return {name: text for folder in _FOLDERS for name, text in _headers_in(folder).items()}
+
+
+@cache
+def former_headers() -> frozenset[str]:
+    """Names of headers that have another name now; their first line says which."""
+    return frozenset(_headers_in("former"))
+
+
+def _headers_in(folder: str) -> dict[str, Text]:
+    found = (f for f in files(__name__).joinpath(folder).iterdir() if f.name.endswith(".cuh"))
     return {f.name: Text(f.read_text(encoding="utf-8"), f.name) for f in found}

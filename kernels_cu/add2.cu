@@ -1,8 +1,20 @@
 // add2: out = a + alpha·b, with broadcasting and mixed dtypes, bit by bit what torch.add gives.
 //
-//   a: a_t, b: b_t, out: scalar_t      both operands are converted to scalar_t first, then the sum is made in acc_t:
-//   floating: one fused multiply-add, rounded once to acc_t and once to scalar_t; integers: modulo 2^bits, as C's
-//   unsigned arithmetic
+//   out[i] = a[i] + alpha·b[i]
+//
+//   a: a_t (n)      b: b_t (n)      out: scalar_t (n), the promoted dtype      alpha: acc_t
+//   Both operands are rounded to scalar_t. Then the sum is made in acc_t:
+//   floating: one fused multiply-add, rounded once to acc_t and once to scalar_t
+//   integers: modulo 2^bits, as C's unsigned arithmetic
+//
+//   macro          values              set by
+//   BLOCK_THREADS  256; scalar: 128    Elementwise: threads of a block
+//   VECTORS        1                   Elementwise: accesses of a thread
+//   VALUE_FIRST    0, 1                add2_scalar: out = value + alpha·a
+//   NDIM           1, 2, ...           add2_strided: dimensions of the loop
+//   VECTOR_WIDTH   1 to 16             add2_strided: elements of a thread, which divide a row
+//   WIDE           0, 1                add2_strided: counts and strides take 64 bits
+//   NAIVE          1                   tests: the naive kernel alone
 //
 // Three kernels: operands of one layout (add2), one operand a number of the host (add2_scalar), anything else
 // (add2_strided).
@@ -19,9 +31,23 @@ template <typename Acc> __device__ __forceinline__ scalar_t scaled_sum(Acc a, Ac
     }
 }
 
-// An operand as the sum wants it: rounded to the result's dtype, then widened.
+// An operand as the sum takes it: rounded to the result's dtype, then widened.
 template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }
 __device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v); }
+
+#ifdef NAIVE
+
+extern "C" __global__ void add2_naive(
+    const a_t* __restrict__ a,     // (n)
+    const b_t* __restrict__ b,     // (n)
+    scalar_t* __restrict__ out,    // (n)
+    acc_t alpha,
+    long long n) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = scaled_sum(operand(a[i]), operand(b[i]), alpha);
+}
+
+#else
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2(
     const a_t* __restrict__ a,     // (n)
@@ -32,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2(
     map(n, [alpha](a_t a, b_t b) { return scaled_sum(operand(a), operand(b), alpha); }, out, a, b);
 }
 
-// out = a + alpha·value, or value + alpha·a where VALUE_FIRST. value is not rounded to scalar_t: PyTorch does not round
-// it either.
+// out = a + alpha·value, or value + alpha·a with VALUE_FIRST. value is not rounded to scalar_t, since PyTorch does not round
+// a number of the host either.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
     const a_t* __restrict__ a,     // (n)
     scalar_t* __restrict__ out,    // (n)
@@ -47,14 +73,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
         out, a);
 }
 
-// Each thread makes LANES elements of one innermost row, so one index computation serves them all.
+// A thread makes VECTOR_WIDTH elements of one innermost row: one computation of indices serves all of them.
 extern "C" __global__ void __launch_bounds__(128) add2_strided(
     const a_t* __restrict__ a,     // a view: element (.., i1, i0) lies at a[i0·a_stride[0] + i1·a_stride[1] + ..]
     const b_t* __restrict__ b,     // a view
-    scalar_t* __restrict__ out,    // (groups, LANES)
+    scalar_t* __restrict__ out,    // (groups, VECTOR_WIDTH)
     acc_t alpha,
     long long groups,
-    Int64s<NDIM> size,             // of out, innermost dimension first; there in groups of LANES
+    Int64s<NDIM> size,             // of out, innermost dimension first, which counts groups of VECTOR_WIDTH elements
     Int64s<NDIM> divider,          // for each size
     Int64s<NDIM> a_stride,         // in elements; 0 where a is broadcast
     Int64s<NDIM> b_stride) {
@@ -62,11 +88,14 @@ extern "C" __global__ void __launch_bounds__(128) add2_strided(
     if (group >= groups) return;
     const Int64s<NDIM> strides[] = {a_stride, b_stride};
     long long at[2];
-    places_of<LANES, WIDE>(group, size, divider, strides, at);
-    const Lanes<a_t, LANES> av = load_lanes<LANES>(a + at[0], a_stride[0]);
-    const Lanes<b_t, LANES> bv = load_lanes<LANES>(b + at[1], b_stride[0]);
-    Lanes<scalar_t, LANES> result;
+    places_of<VECTOR_WIDTH, WIDE>(group, size, divider, strides, at);
+    const Vector<a_t, VECTOR_WIDTH> av = load_vector<VECTOR_WIDTH>(a + at[0], a_stride[0]);
+    const Vector<b_t, VECTOR_WIDTH> bv = load_vector<VECTOR_WIDTH>(b + at[1], b_stride[0]);
+    Vector<scalar_t, VECTOR_WIDTH> result;
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) result.lane[k] = scaled_sum(operand(av.lane[k]), operand(bv.lane[k]), alpha);
-    reinterpret_cast<Lanes<scalar_t, LANES>*>(out)[group] = result;
+    for (int k = 0; k < VECTOR_WIDTH; ++k)
+        result.element[k] = scaled_sum(operand(av.element[k]), operand(bv.element[k]), alpha);
+    reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>(out)[group] = result;
 }
+
+#endif

@@ -102,9 +102,9 @@ __device__ __forceinline__ void write_normalized(
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             if (r >= rows) break;
-            acc_t out[LANES];
+            acc_t out[VECTOR_WIDTH];
 #pragma unroll
-            for (int k = 0; k < LANES; ++k)
+            for (int k = 0; k < VECTOR_WIDTH; ++k)
                 out[k] = fma(fma(held[r][v][k] - of[r].mean, of[r].rstd, of[r].shift), weight[k], bias[k]);
             Packed<y_t> packed;
             packed.set(out);
@@ -117,9 +117,9 @@ __device__ __forceinline__ void write_normalized(
 template <typename X, typename Residual>
 __device__ __forceinline__ Packed<scalar_t> add_residual(
     const Packed<X>& x, const Packed<Residual>& residual, scalar_t* sum, bool vectors) {
-    acc_t s[LANES];
+    acc_t s[VECTOR_WIDTH];
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) s[k] = x[k] + residual[k];
+    for (int k = 0; k < VECTOR_WIDTH; ++k) s[k] = x[k] + residual[k];
     Packed<scalar_t> packed;
     packed.set(s);
     store_packed(sum, packed, vectors);

@@ -20,4 +20,4 @@ __device__ __forceinline__ Packed<weight_t> load_or(const weight_t* p, acc_t abs
     return WEIGHTED && p ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
 }
 
-template <typename... T> __device__ __forceinline__ bool all_aligned(const T*... p) { return (aligned<LANES>(p) && ...); }
+template <typename... T> __device__ __forceinline__ bool all_aligned(const T*... p) { return (aligned<VECTOR_WIDTH>(p) && ...); }

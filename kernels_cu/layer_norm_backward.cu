@@ -43,11 +43,11 @@ __device__ __forceinline__ acc_t weighted(acc_t g, acc_t weight) { return WEIGHT
 struct BackwardRow {
     acc_t mean, rstd;
 
-    // The sums of w and of w·x̂ grow by LANES elements.
+    // The sums of w and of w·x̂ grow by VECTOR_WIDTH elements.
     __device__ __forceinline__ void sum(
         const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, acc_t (&sums)[2]) const {
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
             const acc_t w = weighted(g[k], weight[k]);
             sums[0] += w;
             sums[1] = fma(w, (s[k] - mean) * rstd, sums[1]);
@@ -56,23 +56,23 @@ struct BackwardRow {
 
     // So do this thread's parts of dL/dγ and dL/dβ.
     __device__ __forceinline__ void sum_affine(
-        const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&grad_weight)[LANES], acc_t (&grad_bias)[LANES]) const {
+        const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&grad_weight)[VECTOR_WIDTH], acc_t (&grad_bias)[VECTOR_WIDTH]) const {
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
             grad_weight[k] = fma(g[k], (s[k] - mean) * rstd, grad_weight[k]);
             grad_bias[k] += g[k];
         }
     }
 
-    // dL/ds of LANES elements, with the sums of w and of w·x̂ over the row; where s itself has been used further, that
+    // dL/ds of VECTOR_WIDTH elements, with the sums of w and of w·x̂ over the row; where s itself has been used further, that
     // gradient, `more`, is added. What is fused is said: the ways of a row's length give it the same bits.
     __device__ __forceinline__ void store(
         const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&sums)[2],
         acc_t one_by_n, const Packed<scalar_t>& more, scalar_t* grad_x, bool vectors) const {
-        acc_t out[LANES];
+        acc_t out[VECTOR_WIDTH];
         const acc_t mean_of_w = product(sums[0], one_by_n), slope = -rstd * product(sums[1], one_by_n);
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
             const acc_t in_deviations = fma(s[k] - mean, slope, weighted(g[k], weight[k]) - mean_of_w);
             out[k] = GRAD_SUM ? fma(rstd, in_deviations, more[k]) : rstd * in_deviations;
         }
@@ -89,14 +89,14 @@ __device__ __forceinline__ Packed<scalar_t> load_more(const scalar_t* grad_sum, 
 
 // A thread's columns of γ, dL/dγ and dL/dβ, over all rows of its group.
 struct ColumnGradients {
-    acc_t grad_weight[VECTORS][LANES], grad_bias[VECTORS][LANES];
+    acc_t grad_weight[VECTORS][VECTOR_WIDTH], grad_bias[VECTORS][VECTOR_WIDTH];
     Packed<weight_t> weight[VECTORS];
 
     __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) grad_weight[v][k] = grad_bias[v][k] = 0;
+            for (int k = 0; k < VECTOR_WIDTH; ++k) grad_weight[v][k] = grad_bias[v][k] = 0;
             if (WANT_X && columns.has(v)) weight[v] = load_or(weights, 1, columns.of(v), vectors);
         }
     }
@@ -115,7 +115,7 @@ struct ColumnGradients {
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-                    for (int k = 0; k < LANES; ++k) {
+                    for (int k = 0; k < VECTOR_WIDTH; ++k) {
                         if constexpr (GROUPS > 1) {
                             acc_t& w = total[0][place_of(v) + k];
                             acc_t& b = total[1][place_of(v) + k];
@@ -243,7 +243,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     else unaligned_rows(grad_y, s, stats, weight, grad_sum, grad_x, partial, M, N, parts, blocks, meeting);
 }
 
-constexpr int STRIP = WIDTH * LANES;           // columns of a block
+constexpr int STRIP = WIDTH * VECTOR_WIDTH;           // columns of a block
 constexpr int HEIGHT = BLOCK_THREADS / WIDTH;  // rows of a block at once
 constexpr int LINES = BLOCK_THREADS / (WIDTH < 32 ? 32 : WIDTH);
 
@@ -254,11 +254,11 @@ template <typename Vectors>
 __device__ __forceinline__ void backward_strip(
     const y_t* grad_y, const scalar_t* s, const acc_t* stats, weight_t* grad_weight, weight_t* grad_bias, long long M,
     long long N, Lines& lines, Vectors vectors) {
-    const int thread = static_cast<int>(threadIdx.x), across = thread % WIDTH * LANES;
+    const int thread = static_cast<int>(threadIdx.x), across = thread % WIDTH * VECTOR_WIDTH;
     const long long first = blockIdx.x * static_cast<long long>(STRIP), column = first + across;
-    acc_t sums[2][LANES];
+    acc_t sums[2][VECTOR_WIDTH];
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) sums[0][k] = sums[1][k] = 0;
+    for (int k = 0; k < VECTOR_WIDTH; ++k) sums[0][k] = sums[1][k] = 0;
     if (column < N)
         for (long long row = thread / WIDTH; row < M; row += STRIP_ROWS * HEIGHT) {
             Packed<y_t> g[STRIP_ROWS];
@@ -280,12 +280,12 @@ __device__ __forceinline__ void backward_strip(
 #pragma unroll
     for (int rows = 16; rows >= WIDTH; rows /= 2)
 #pragma unroll
-        for (int k = 0; k < 2 * LANES; ++k)
-            sums[k / LANES][k % LANES] += __shfl_xor_sync(0xffffffffu, sums[k / LANES][k % LANES], rows);
+        for (int k = 0; k < 2 * VECTOR_WIDTH; ++k)
+            sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH] += __shfl_xor_sync(0xffffffffu, sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH], rows);
     if (WIDTH >= 32 || thread % 32 < WIDTH)
 #pragma unroll
-        for (int k = 0; k < 2 * LANES; ++k)
-            lines[k / LANES][thread / (WIDTH < 32 ? 32 : WIDTH)][across + k % LANES] = sums[k / LANES][k % LANES];
+        for (int k = 0; k < 2 * VECTOR_WIDTH; ++k)
+            lines[k / VECTOR_WIDTH][thread / (WIDTH < 32 ? 32 : WIDTH)][across + k % VECTOR_WIDTH] = sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH];
     __syncthreads();
     for (int j = thread; j < 2 * STRIP; j += BLOCK_THREADS) {
         acc_t total = 0;

@@ -1,25 +1,68 @@
-// y = gelu(z), z = x·Wᵀ + b, and its gradient, but for the matrix products: one pass each over what the layer's output takes.
+// A linear layer with GELU behind it, y = gelu(z) with z = x·Wᵀ + b, and its gradient, without the matrix products: a pass over
+// z forward, and a pass over z and dL/dy backward.
 //
 //   z = x·Wᵀ + b                y = gelu(z)
 //   dL/dz = dL/dy·gelu'(z)      dL/db = Σ_m dL/dz, the sums of its columns      (then dL/dx = dL/dz·W, dL/dW = dL/dzᵀ·x)
 //
-//   y, z and their gradients: scalar_t (M, N)      b, dL/db: scalar_t (N)      arithmetic in acc_t      TANH: 0 or 1, see gelu.cu
+//   y, z and their gradients: scalar_t (M, N)      b, dL/db: scalar_t (N)      arithmetic in acc_t
+//
+//   macro          values     set by
+//   TANH           0, 1       the body: the form of GELU, see gelu.cu
+//   VECTOR_WIDTH   1 to 8     Tiles, ColumnPlan: elements of an access
+//   ROWS_EACH      1, 2       the body, ColumnPlan: rows that a thread has in flight
+//   ABREAST        1 to 32    Tiles (forward): threads of a block side by side
+//   BLOCK_THREADS  256        ColumnPlan (backward): threads of a block
+//   WIDTH          2^i        ColumnPlan: threads of a block side by side
+//   MIN_BLOCKS     1 to 4     ColumnPlan: blocks that are to fit a multiprocessor, which bounds the registers
+//   CLUSTER        1 to 8     ColumnPlan: blocks that add up their sums
+//   NAIVE          1          tests: the naive kernels alone
 #include "gelu.cuh"
 #include "columns.cuh"
 
-// The forward's: ABREAST accesses of LANES columns by as many rows a block as make 256 threads
+#ifdef NAIVE
+
+extern "C" __global__ void linear_gelu_naive(
+    const scalar_t* __restrict__ bias,    // (N)
+    scalar_t* __restrict__ z,             // (M, N)
+    scalar_t* __restrict__ y,             // (M, N)
+    long long M, long long N) {
+    const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, m = blockIdx.y;
+    if (n >= N || m >= M) return;
+    z[m * N + n] = convert<scalar_t>(convert<acc_t>(z[m * N + n]) + convert<acc_t>(bias[n]));
+    y[m * N + n] = convert<scalar_t>(gelu(convert<acc_t>(z[m * N + n])));
+}
+
+extern "C" __global__ void linear_gelu_backward_naive(
+    const scalar_t* __restrict__ grad_y,  // (M, N)
+    const scalar_t* __restrict__ z,       // (M, N)
+    scalar_t* __restrict__ grad_z,        // (M, N)
+    acc_t* __restrict__ grad_bias,        // (N)
+    long long M, long long N) {
+    const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    grad_bias[n] = 0;
+    for (long long m = 0; m < M; ++m) {
+        const acc_t grad = convert<acc_t>(grad_y[m * N + n]) * gelu_derivative(convert<acc_t>(z[m * N + n]));
+        grad_z[m * N + n] = convert<scalar_t>(grad);
+        grad_bias[n] += grad;
+    }
+}
+
+#else
+
+// The forward's block: ABREAST threads side by side, and as many rows as make 256 threads.
 #ifndef ABREAST
 #define ABREAST 32
 #endif
 
 constexpr long long DOWN = 256 / ABREAST;
 
-// A thread keeps the bias of its columns, and has ROWS_EACH rows on their way before it uses the first. Aligned rows and
-// others have loops of their own, or the instructions of both are issued for each.
+// A thread keeps the bias of its columns, and has ROWS_EACH rows in flight before it uses the first. Aligned rows take a
+// separate loop: one loop would issue the instructions of both kinds of access for each row.
 template <bool VECTORS>
 __device__ __forceinline__ void finish_rows(
     const scalar_t* __restrict__ bias, scalar_t* __restrict__ z, scalar_t* __restrict__ y, long long M, long long N) {
-    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES, step = gridDim.y * DOWN;
+    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH, step = gridDim.y * DOWN;
     if (column >= N) return;
     const Packed<scalar_t> b = load_packed(bias + column, VECTORS);
     for (long long row = blockIdx.y * DOWN + threadIdx.y; row < M; row += ROWS_EACH * step) {
@@ -31,29 +74,29 @@ __device__ __forceinline__ void finish_rows(
         for (int i = 0; i < ROWS_EACH; ++i) {
             if (row + i * step >= M) break;
             const long long at = (row + i * step) * N + column;
-            acc_t v[LANES];
+            acc_t v[VECTOR_WIDTH];
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) v[k] = held[i][k] + b[k];
+            for (int k = 0; k < VECTOR_WIDTH; ++k) v[k] = held[i][k] + b[k];
             Packed<scalar_t> packed;
             packed.set(v);
             store_row<VECTORS>(z + at, packed);
-            // Of z as it is kept, and as the gradient will read it.
+            // y is gelu of z after z is rounded to scalar_t, which is the z that the gradient reads.
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) v[k] = gelu(packed[k]);
+            for (int k = 0; k < VECTOR_WIDTH; ++k) v[k] = gelu(packed[k]);
             packed.set(v);
             store_row<VECTORS>(y + at, packed);
         }
     }
 }
 
-// z comes as x·Wᵀ, and leaves with the bias.
+// Before the launch z is x·Wᵀ; the kernel adds the bias.
 extern "C" __global__ void __launch_bounds__(256) linear_gelu_forward(
     const scalar_t* __restrict__ bias,  // (N)
     scalar_t* __restrict__ z,           // (M, N)
     scalar_t* __restrict__ y,           // (M, N)
     long long M, long long N, long long columns, long long rows) {
-    const bool vectors = aligned<LANES>(z) && aligned<LANES>(bias) && aligned<LANES>(y);
-    if (vectors || LANES == 1) finish_rows<true>(bias, z, y, M, N);
+    const bool vectors = aligned<VECTOR_WIDTH>(z) && aligned<VECTOR_WIDTH>(bias) && aligned<VECTOR_WIDTH>(y);
+    if (vectors || VECTOR_WIDTH == 1) finish_rows<true>(bias, z, y, M, N);
     else finish_rows<false>(bias, z, y, M, N);
 }
 
@@ -65,14 +108,14 @@ struct GradientAndInput {
 template <bool VECTORS>
 __device__ __forceinline__ void add_gradient(
     const Strip& strip, const scalar_t* __restrict__ grad_y, const scalar_t* __restrict__ z,
-    scalar_t* __restrict__ grad_z, long long M, long long N, acc_t (&sums)[LANES]) {
+    scalar_t* __restrict__ grad_z, long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
     strip.add_rows(
         M, N, sums,
         [&](long long at) { return GradientAndInput{load_packed(grad_y + at, VECTORS), load_packed(z + at, VECTORS)}; },
-        [&](long long at, const GradientAndInput& in, acc_t (&sums)[LANES]) {
-            acc_t out[LANES];
+        [&](long long at, const GradientAndInput& in, acc_t (&sums)[VECTOR_WIDTH]) {
+            acc_t out[VECTOR_WIDTH];
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) {
+            for (int k = 0; k < VECTOR_WIDTH; ++k) {
                 out[k] = in.grad_y[k] * gelu_derivative(in.z[k]);
                 sums[k] += out[k];
             }
@@ -82,17 +125,19 @@ __device__ __forceinline__ void add_gradient(
         });
 }
 
-// The sums are of dL/dz before it is rounded. `sums` is the gradient of the bias, of one group, or of several acc_t, which
-// linear_bias_gradient adds up.
+// The sums are of dL/dz before it is rounded. `sums` of one group is the gradient of the bias. Each of several groups writes a
+// row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
 extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
     const scalar_t* __restrict__ grad_y,  // (M, N)
     const scalar_t* __restrict__ z,       // (M, N)
     scalar_t* __restrict__ grad_z,        // (M, N)
     sum_t* __restrict__ sums,             // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
-    const bool vectors = aligned<LANES>(grad_y) && aligned<LANES>(z) && aligned<LANES>(grad_z);
-    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[LANES]) {
+    const bool vectors = aligned<VECTOR_WIDTH>(grad_y) && aligned<VECTOR_WIDTH>(z) && aligned<VECTOR_WIDTH>(grad_z);
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[VECTOR_WIDTH]) {
         if (vectors) add_gradient<true>(strip, grad_y, z, grad_z, M, N, sums);
         else add_gradient<false>(strip, grad_y, z, grad_z, M, N, sums);
     });
 }
+
+#endif

@@ -15,7 +15,7 @@
 #include "lltm.cuh"
 #include "packed.cuh"
 
-// The step between the products: ABREAST accesses of LANES units by as many rows a block as make 256 threads
+// The step between the products: ABREAST accesses of VECTOR_WIDTH units by as many rows a block as make 256 threads
 
 // 1: gates come without the bias, and leave with it.
 #ifndef ADD_BIAS
@@ -33,12 +33,12 @@ struct Place {
 
     __device__ __forceinline__ Place() {
         row = blockIdx.y * DOWN + threadIdx.y;
-        column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES;
+        column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH;
     }
 };
 
 template <typename T> __device__ __forceinline__ bool whole(const T* p) {
-    return reinterpret_cast<unsigned long long>(p) % (LANES * sizeof(T)) == 0;
+    return reinterpret_cast<unsigned long long>(p) % (VECTOR_WIDTH * sizeof(T)) == 0;
 }
 
 // The rows [h, x] of which all products over the steps are made, with h of the step before.
@@ -82,19 +82,19 @@ __device__ __forceinline__ acc_t view_at(const scalar_t* p, const Int64s<3>& vie
 
 // Whether it can be read by whole accesses: it is absent, one number a row, or rows that begin where an access may.
 __device__ __forceinline__ bool whole_rows(const scalar_t* p, const Int64s<3>& view) {
-    return !view[0] || view[2] == 0 || (view[2] == 1 && view[1] % LANES == 0 && whole(p));
+    return !view[0] || view[2] == 0 || (view[2] == 1 && view[1] % VECTOR_WIDTH == 0 && whole(p));
 }
 
-// LANES units of it; with VECTORS, whole_rows has said yes.
+// VECTOR_WIDTH units of it; with VECTORS, whole_rows has said yes.
 template <bool VECTORS>
 __device__ __forceinline__ Packed<scalar_t> load_view(const scalar_t* p, const Int64s<3>& view, long long b, long long s) {
     if constexpr (VECTORS) {
         if (view[0] && view[2] == 1) return load_packed(p + (b * view[1] + s), true);
         return Packed<scalar_t>::of(view_at(p, view, b, s));
     } else {
-        acc_t v[LANES];
+        acc_t v[VECTOR_WIDTH];
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) v[k] = view_at(p, view, b, s + k);
+        for (int k = 0; k < VECTOR_WIDTH; ++k) v[k] = view_at(p, view, b, s + k);
         Packed<scalar_t> packed;
         packed.set(v);
         return packed;
@@ -122,15 +122,15 @@ __device__ __forceinline__ void step_rows(
         if (ADD_BIAS)
 #pragma unroll
             for (int gate = 0; gate < GATES; ++gate) {
-                acc_t sums[LANES];
+                acc_t sums[VECTOR_WIDTH];
 #pragma unroll
-                for (int k = 0; k < LANES; ++k) sums[k] = z[gate][k] + biases[gate][k];
+                for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] = z[gate][k] + biases[gate][k];
                 z[gate].set(sums);
                 store_row<VECTORS>(z_at + gate * S, z[gate]);
             }
-        acc_t h[LANES], c[LANES];
+        acc_t h[VECTOR_WIDTH], c[VECTOR_WIDTH];
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
             const Unit unit(z[0][k], z[1][k], z[2][k]);
             c[k] = unit.cell(old[k]);
             h[k] = unit.hidden(c[k]);
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(256) lltm_step(
     scalar_t* __restrict__ new_cell,        // (B, S)
     long long B, long long S, long long columns, long long rows) {
     const bool vectors = whole(gates) && whole(bias) && whole(old_cell) && whole(new_h) && whole(new_cell);
-    if (vectors || LANES == 1) step_rows<true>(gates, bias, old_cell, new_h, new_cell, B, S);
+    if (vectors || VECTOR_WIDTH == 1) step_rows<true>(gates, bias, old_cell, new_h, new_cell, B, S);
     else step_rows<false>(gates, bias, old_cell, new_h, new_cell, B, S);
 }
 
@@ -159,7 +159,7 @@ template <bool VECTORS>
 __device__ __forceinline__ void step_back_rows(
     const scalar_t* grad_h, const scalar_t* grad_cell, const scalar_t* __restrict__ grad_gates,
     const scalar_t* __restrict__ gates, const scalar_t* __restrict__ new_cell, scalar_t* __restrict__ grad_z,
-    scalar_t* __restrict__ grad_old, acc_t (&sums)[GATES][LANES], const Int64s<3>& h_view, const Int64s<3>& cell_view,
+    scalar_t* __restrict__ grad_old, acc_t (&sums)[GATES][VECTOR_WIDTH], const Int64s<3>& h_view, const Int64s<3>& cell_view,
     long long B, long long S, long long parts) {
     const Place place;
     if (place.column >= S) return;
@@ -171,9 +171,9 @@ __device__ __forceinline__ void step_back_rows(
         const Packed<scalar_t> cell = load_packed(new_cell + at, VECTORS);
         const Packed<scalar_t> dh = load_view<VECTORS>(grad_h, h_view, b, place.column);
         const Packed<scalar_t> given_dc = load_view<VECTORS>(grad_cell, cell_view, b, place.column);
-        acc_t dc[LANES], out[GATES][LANES];
+        acc_t dc[VECTOR_WIDTH], out[GATES][VECTOR_WIDTH];
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
             acc_t dz[GATES];
             dc[k] = given_dc[k];
             Unit(z[0][k], z[1][k], z[2][k]).back(cell[k], dh[k], dc[k], dz);
@@ -186,12 +186,12 @@ __device__ __forceinline__ void step_back_rows(
             if (grad_gates != nullptr) {
                 const Packed<scalar_t> more = load_packed(grad_gates + z_at + gate * S, VECTORS);
 #pragma unroll
-                for (int k = 0; k < LANES; ++k) out[gate][k] += more[k];
+                for (int k = 0; k < VECTOR_WIDTH; ++k) out[gate][k] += more[k];
             }
             packed.set(out[gate]);
             store_packed(grad_z + z_at + gate * S, packed, VECTORS);
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) sums[gate][k] += out[gate][k];
+            for (int k = 0; k < VECTOR_WIDTH; ++k) sums[gate][k] += out[gate][k];
         }
         if (grad_old != nullptr) {
             packed.set(dc);
@@ -212,15 +212,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     acc_t* __restrict__ partial,               // (parts, 3, S) or null
     scalar_t* __restrict__ grad_bias,          // (3, S) or null, in place of one part
     Int64s<3> h_view, Int64s<3> cell_view, long long B, long long S, long long parts, long long columns, long long rows) {
-    __shared__ acc_t shared_sums[DOWN][ABREAST * LANES];
-    acc_t sums[GATES][LANES];
+    __shared__ acc_t shared_sums[DOWN][ABREAST * VECTOR_WIDTH];
+    acc_t sums[GATES][VECTOR_WIDTH];
 #pragma unroll
     for (int gate = 0; gate < GATES; ++gate)
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) sums[gate][k] = 0;
+        for (int k = 0; k < VECTOR_WIDTH; ++k) sums[gate][k] = 0;
     const bool vectors = whole(gates) && whole(new_cell) && whole(grad_z) && whole(grad_old) && whole(grad_gates) &&
                          whole_rows(grad_h, h_view) && whole_rows(grad_cell, cell_view);
-    if (vectors || LANES == 1)
+    if (vectors || VECTOR_WIDTH == 1)
         step_back_rows<true>(
             grad_h, grad_cell, grad_gates, gates, new_cell, grad_z, grad_old, sums, h_view, cell_view, B, S, parts);
     else
@@ -230,10 +230,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     for (int gate = 0; gate < GATES; ++gate) {
         __syncthreads();
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) shared_sums[threadIdx.y][threadIdx.x * LANES + k] = sums[gate][k];
+        for (int k = 0; k < VECTOR_WIDTH; ++k) shared_sums[threadIdx.y][threadIdx.x * VECTOR_WIDTH + k] = sums[gate][k];
         __syncthreads();
-        for (int n = static_cast<int>(threadIdx.y * ABREAST + threadIdx.x); n < ABREAST * LANES; n += 256) {
-            const long long column = blockIdx.x * static_cast<long long>(ABREAST * LANES) + n;
+        for (int n = static_cast<int>(threadIdx.y * ABREAST + threadIdx.x); n < ABREAST * VECTOR_WIDTH; n += 256) {
+            const long long column = blockIdx.x * static_cast<long long>(ABREAST * VECTOR_WIDTH) + n;
             acc_t total = 0;
             for (int i = 0; i < DOWN; ++i) total += shared_sums[i][n];
             if (column >= S) continue;

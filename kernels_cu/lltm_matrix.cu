@@ -1,4 +1,4 @@
-// All steps of an LLTM over a sequence in one launch, as lltm_sequence.cu, on matrix units: rows of 16 bits, of so many units
+// All steps of an LLTM over a sequence in one launch, as lltm_sequence.cu, on tensor cores: rows of 16 bits, of so many units
 // that a team takes blocks all over the GPU.
 //
 //   forward    z_t += h_{t-1}·W_hᵀ    of the 48 rows of W_h that are the gates of a block's 16 units
@@ -14,13 +14,13 @@
 //
 // What is summed in which order follows from STATE alone: a row's bits do not depend on how many rows there are.
 #include "lltm.cuh"
-#include "matrix_units.cuh"
+#include "tensor_cores.cuh"
 #include "team.cuh"
 
 constexpr int UNITS = 16;                      // of a block
 constexpr int WARPS = BLOCK_THREADS / 32;
 constexpr int SLICE = 32;                      // elements of a row that a warp takes at once
-constexpr int PRODUCT_ROWS = 8;                // rows of one product of matrix units
+constexpr int PRODUCT_ROWS = 8;                // rows of one product of tensor cores
 constexpr int PRODUCTS = ROWS * GROUPS / PRODUCT_ROWS;
 constexpr int LINE = UNITS + 4;                // of sums: lanes that write, or read, at once do it in banks of their own
 constexpr int TABLES = GROUPS > 1 ? 2 : 1;     // of sums, which groups take turns at

@@ -78,9 +78,9 @@ template <int BANDS> struct Exchange {
         for (int piece = static_cast<int>(threadIdx.x); piece < TILE * BANDS * (STATE / 4); piece += BLOCK_THREADS) {
             const int band = piece / (STATE / 4), k = piece % (STATE / 4) * 4;
             if (band >= count * BANDS) break;
-            const Lanes<scalar_t, 4> four = load_four_from_l2(rows + static_cast<long long>(band) * STATE + k);
+            const Vector<scalar_t, 4> four = load_four_from_l2(rows + static_cast<long long>(band) * STATE + k);
             Four wide;
-            for (int q = 0; q < 4; ++q) wide.of[q] = convert<acc_t>(four.lane[q]);
+            for (int q = 0; q < 4; ++q) wide.of[q] = convert<acc_t>(four.element[q]);
             *reinterpret_cast<Four*>(row(0, band) + k) = wide;
         }
         __syncthreads();

@@ -7,6 +7,7 @@ architecture). ``#line`` directives make compiler messages and profilers speak o
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,8 +60,12 @@ def assemble(
 
 
 def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that a text includes, and those that they include, as far as they are known."""
+    """The headers that a text includes, and those that they include, as far as they are known; warns of a header that the text
+    itself includes by a former name."""
     known = {**kernels_cu.headers(), **headers}
+    for name, _ in _includes(scan(text)):
+        if name in kernels_cu.former_headers() and name not in headers:
+            warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=3)
     found: dict[str, str] = {}
     texts = [text]
     while texts:

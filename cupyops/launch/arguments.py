@@ -5,24 +5,42 @@ The text's declaration says what each argument must be. A call that does not fit
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected, nearest
 
 from . import driver
+from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
-if TYPE_CHECKING:
-    from .kernel import Kernel
-
-__all__ = ["Call", "bind", "check"]
+__all__ = ["Arguments", "Declared", "bind", "check"]
 
 
-class Call(NamedTuple):
-    """One call whose arguments fit.
+@dataclass(frozen=True)
+class Declared:
+    """What a kernel's text and its author say of a launch.
+
+    Attributes:
+        name: the kernel's, for messages.
+        signature: the parameters.
+        geometry: how many threads a launch has.
+        dtypes: what the undeclared types may be.
+        constants: macros by name.
+    """
+
+    name: str
+    signature: Signature
+    geometry: Geometry
+    dtypes: tuple[str, ...]
+    constants: Mapping[str, int]
+
+
+class Arguments(NamedTuple):
+    """The arguments of one launch, checked against what is declared.
 
     Attributes:
         values: arguments by the names of the parameters.
@@ -44,36 +62,42 @@ class Call(NamedTuple):
         self.library.written(outputs)
 
     @property
+    def gpu(self) -> int:
+        """Index of the GPU whose memory holds the arrays."""
+        assert self.lead.device is not None
+        return self.lead.device
+
+    @property
     def addresses(self) -> list[Any]:
         """The arguments as the driver takes them: addresses and numbers. (For arrays on a GPU.)"""
         return [self.infos[n].pointer if n in self.infos else 0 if v is None else v for n, v in self.values.items()]
 
 
-def bind(kernel: "Kernel", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by the names of the parameters, in their order.
 
     Raises:
         TypeError: one is missing, unknown or given twice.
     """
-    names = kernel.signature.names
+    names = declared.signature.names
     if len(args) > len(names):
-        raise TypeError(f"{kernel.name} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+        raise TypeError(f"{declared.name} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
     values = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
             raise TypeError(
-                f"{kernel.name} has no parameter `{name}`{nearest(name, names)}; it takes {', '.join(names)}"
+                f"{declared.name} has no parameter `{name}`{nearest(name, names)}; it takes {', '.join(names)}"
             )
         if name in values:
-            raise TypeError(f"{kernel.name}: parameter `{name}` is given twice")
+            raise TypeError(f"{declared.name}: parameter `{name}` is given twice")
         values[name] = value
     missing = [f"`{n}`" for n in names if n not in values]
     if missing:
-        raise TypeError(f"{kernel.name}: missing {', '.join(missing)}; it takes {', '.join(names)}")
+        raise TypeError(f"{declared.name}: missing {', '.join(missing)}; it takes {', '.join(names)}")
     return {name: values[name] for name in names}
 
 
-def check(kernel: "Kernel", values: dict[str, Any], *, vouched: bool = False) -> Call:
+def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) -> Arguments:
     """Whether bound arguments fit the declaration; those on fake arrays as far as one can tell without values.
 
     Args:
@@ -85,17 +109,17 @@ def check(kernel: "Kernel", values: dict[str, Any], *, vouched: bool = False) ->
             whose memory holds the negated values; an output that is read-only.
         RuntimeError: an output that requires grad, while gradients are recorded.
     """
-    library, infos = _infos(kernel, values)
-    types = _types(kernel, infos)
-    lead = _check_arrays(kernel, infos, types, vouched)
+    library, infos = _infos(declared, values)
+    types = _types(declared, infos)
+    lead = _check_arrays(declared, infos, types, vouched)
     if not lead.fake:
-        _check_scalars(kernel, values, infos, types)
-    return Call(values, library, infos, types, lead)
+        _check_scalars(declared, values, infos, types)
+    return Arguments(values, library, infos, types, lead)
 
 
-def _infos(kernel: "Kernel", values: Mapping[str, Any]) -> tuple[ArrayLibrary, dict[str, Info]]:
+def _infos(declared: Declared, values: Mapping[str, Any]) -> tuple[ArrayLibrary, dict[str, Info]]:
     libraries, infos = {}, {}
-    for p in kernel.signature.parameters:
+    for p in declared.signature.parameters:
         if not p.pointer or (p.nullable and values[p.name] is None):
             continue
         try:
@@ -103,124 +127,126 @@ def _infos(kernel: "Kernel", values: Mapping[str, Any]) -> tuple[ArrayLibrary, d
         except TypeError:
             got = values[p.name]
             wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
-            raise TypeError(expected(kernel.name, p.name, wanted, type(got).__name__)) from None
+            raise TypeError(expected(declared.name, p.name, wanted, type(got).__name__)) from None
         libraries[library.name] = library
         infos[p.name] = library.info(values[p.name])
     if len(libraries) != 1:
         what = f"arrays of {' and '.join(libraries)}" if libraries else "no array at all"
-        raise TypeError(f"{kernel.name}: a launch takes arrays of one library, got {what}")
+        raise TypeError(f"{declared.name}: a launch takes arrays of one library, got {what}")
     return next(iter(libraries.values())), infos
 
 
-def _types(kernel: "Kernel", infos: Mapping[str, Info]) -> dict[str, str]:
+def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
     types: dict[str, str] = {}
-    for name, positions in kernel.signature.bindings.items():
-        candidates = [kernel.signature.parameters[i].name for i in positions]
+    for name, positions in declared.signature.bindings.items():
+        candidates = [declared.signature.parameters[i].name for i in positions]
         given = next((a for a in candidates if a in infos), None)
         types[name] = infos[given].dtype if given is not None else ""
-        if given is not None and types[name] not in kernel.dtypes:
-            raise TypeError(expected(kernel.name, given, f"have dtype {' or '.join(kernel.dtypes)}", types[name]))
+        if given is not None and types[name] not in declared.dtypes:
+            raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", types[name]))
     for name in [name for name, dtype in types.items() if not dtype]:
         # A type that only absent arrays would decide is not used; it is what scalar_t is.
         types[name] = types.get("scalar_t", "")
         if not types[name]:
-            arrays = ", ".join(f"`{kernel.signature.parameters[i].name}`" for i in kernel.signature.bindings[name])
-            raise TypeError(f"{kernel.name}: give at least one of {arrays}: they decide what {name} is")
+            arrays = ", ".join(f"`{declared.signature.parameters[i].name}`" for i in declared.signature.bindings[name])
+            raise TypeError(f"{declared.name}: give at least one of {arrays}: they decide what {name} is")
     return types
 
 
-def _check_arrays(kernel: "Kernel", infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool) -> Info:
+def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[str, str], vouched: bool) -> Info:
     first, lead = next(iter(infos.items()))
-    for p in kernel.signature.parameters:
+    for p in declared.signature.parameters:
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)
         if info.dtype != wanted:
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
-            raise TypeError(expected(kernel.name, p.name, f"have dtype {wanted}{because}", info.dtype))
+            raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
         if (info.place, info.device) != (lead.place, lead.device):
-            raise ValueError(expected(kernel.name, p.name, f"be on the device of `{first}` ({lead})", info))
+            raise ValueError(expected(declared.name, p.name, f"be on the device of `{first}` ({lead})", info))
         if info.fake != lead.fake:
             got = "one without memory (fake)" if info.fake else "one with memory"
-            raise ValueError(expected(kernel.name, p.name, f"be an array of the kind of `{first}`", got))
-        _check_access(kernel, p, info, vouched)
-    shaped = [(p, infos[p.name]) for p in kernel.signature.parameters if p.name in infos and p.shape is not None]
+            raise ValueError(expected(declared.name, p.name, f"be an array of the kind of `{first}`", got))
+        _check_access(declared, p, info, vouched)
+    shaped = [(p, infos[p.name]) for p in declared.signature.parameters if p.name in infos and p.shape is not None]
     # Compared, not hashed: under torch.compile sizes may be symbols.
-    one_layout = kernel.geometry.any_layout and all(
+    one_layout = declared.geometry.any_layout and all(
         (i.shape, i.strides) == (shaped[0][1].shape, shaped[0][1].strides) for _, i in shaped
     )
     for p, info in shaped:
         if not (is_contiguous(info) or (one_layout and is_dense(info.shape, info.strides))):
-            alike = ", or dense and laid out like the other arrays" if kernel.geometry.any_layout else ""
+            alike = ", or dense and laid out like the other arrays" if declared.geometry.any_layout else ""
             got = f"strides {info.strides} for shape {info.shape}"
             raise ValueError(
-                f"{expected(kernel.name, p.name, f'be contiguous{alike}', got)}. Pass a contiguous array, or declare "
+                f"{expected(declared.name, p.name, f'be contiguous{alike}', got)}. Pass a contiguous array, or declare "
                 f"`{p.name}` without a shape and give its strides to the text"
             )
     return lead
 
 
-def _check_access(kernel: "Kernel", p: Parameter, info: Info, vouched: bool) -> None:
+def _check_access(declared: Declared, p: Parameter, info: Info, vouched: bool) -> None:
     """Whether memory is what the array says it is, and may be written to."""
     if info.negated:
         wanted = "not have the negative bit, since a kernel sees the memory"
         instead = f"{p.name}.resolve_neg()" if p.const else f"a tensor of its own, as torch.empty_like({p.name})"
         got = "one that has it (as x.conj().imag), whose memory holds the negated values"
-        raise ValueError(f"{expected(kernel.name, p.name, wanted, got)}. Pass {instead}")
+        raise ValueError(f"{expected(declared.name, p.name, wanted, got)}. Pass {instead}")
     if p.const or vouched:
         return
     if info.read_only:
-        raise ValueError(expected(kernel.name, p.name, "be writable", "a read-only array"))
+        raise ValueError(expected(declared.name, p.name, "be writable", "a read-only array"))
     if info.recorded:
         wanted = "not require grad while gradients are recorded, since autograd does not see what a kernel writes"
         raise RuntimeError(
-            f"{expected(kernel.name, p.name, wanted, 'one that does')}. Launch under torch.no_grad(), or pass "
+            f"{expected(declared.name, p.name, wanted, 'one that does')}. Launch under torch.no_grad(), or pass "
             f"{p.name}.detach()"
         )
 
 
 def _check_scalars(
-    kernel: "Kernel", values: Mapping[str, Any], infos: Mapping[str, Info], types: Mapping[str, str]
+    declared: Declared, values: Mapping[str, Any], infos: Mapping[str, Info], types: Mapping[str, str]
 ) -> None:
-    for p in kernel.signature.parameters:
+    for p in declared.signature.parameters:
         if p.map_of is not None:
-            _check_map(kernel, p, values, infos)
+            _check_map(declared, p, values, infos)
         elif not p.pointer:
-            _check_scalar(kernel, p, values[p.name], types)
-    counted = (t for p in kernel.signature.parameters for t in p.shape or () if t in values)
-    for size in (*kernel.geometry.sizes, *counted):
+            _check_scalar(declared, p, values[p.name], types)
+    counted = (t for p in declared.signature.parameters for t in p.shape or () if t in values)
+    for size in (*declared.geometry.sizes, *counted):
         if values[size] < 0:
-            raise ValueError(expected(kernel.name, size, "be at least 0", values[size]))
-    for p in kernel.signature.parameters:
+            raise ValueError(expected(declared.name, size, "be at least 0", values[size]))
+    for p in declared.signature.parameters:
         if p.name in infos and p.shape is not None:
             count = 1
             for term in p.shape:
-                count *= int(term) if term.isdigit() else int(values.get(term, kernel.constants.get(term)))
+                count *= int(term) if term.isdigit() else int(values.get(term, declared.constants.get(term)))
             if infos[p.name].size != count:
                 shape = " x ".join(p.shape) or "1"
-                raise ValueError(expected(kernel.name, p.name, f"hold {shape} = {count} elements", infos[p.name].size))
+                raise ValueError(
+                    expected(declared.name, p.name, f"hold {shape} = {count} elements", infos[p.name].size)
+                )
 
 
-def _check_map(kernel: "Kernel", p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
+def _check_map(declared: Declared, p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
     """A map is of the array that its name says, or of any where that is absent."""
     found, array = values[p.name], infos.get(p.map_of or "")
     if not isinstance(found, TensorMap):
-        raise TypeError(expected(kernel.name, p.name, "be a TensorMap", type(found).__name__))
+        raise TypeError(expected(declared.name, p.name, "be a TensorMap", type(found).__name__))
     if array is not None and (found.address, found.size) != (array.pointer, array.size):
         wanted = f"be a map of `{p.map_of}`, {array.size} elements at {array.pointer:#x}"
-        raise ValueError(expected(kernel.name, p.name, wanted, f"one of {found.size} at {found.address:#x}"))
+        raise ValueError(expected(declared.name, p.name, wanted, f"one of {found.size} at {found.address:#x}"))
     if array is not None and found.simulated != (array.place == "cpu"):
         wanted = f"be made with simulated={not found.simulated}, for an array on {array.place}"
-        raise ValueError(expected(kernel.name, p.name, wanted, f"one with simulated={found.simulated}"))
+        raise ValueError(expected(declared.name, p.name, wanted, f"one with simulated={found.simulated}"))
 
 
-def _check_scalar(kernel: "Kernel", p: Parameter, value: Any, types: Mapping[str, str]) -> None:
+def _check_scalar(declared: Declared, p: Parameter, value: Any, types: Mapping[str, str]) -> None:
     if p.length is not None:
-        count = int(kernel.constants.get(p.length, p.length))
+        count = int(declared.constants.get(p.length, p.length))
         if not isinstance(value, tuple) or len(value) != count:
-            raise TypeError(expected(kernel.name, p.name, f"be a tuple of {count} integers", repr(value)))
+            raise TypeError(expected(declared.name, p.name, f"be a tuple of {count} integers", repr(value)))
         numbers, dtype = value, DTYPES["int64"]
     else:
         numbers, dtype = (value,), DTYPES[p.c_type(types)]
     for number in numbers:
-        driver.check_scalar(kernel.name, p.name, dtype, number)
+        driver.check_scalar(declared.name, p.name, dtype, number)

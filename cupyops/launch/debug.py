@@ -17,6 +17,7 @@ from cupyops.errors import LaunchError
 from cupyops.sharing import Setting
 
 from . import driver
+from .hooks import Guard, close_generated_launches, register_guard
 from .signature import Parameter, Signature
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def enabled() -> bool:
 def set_debug(on: bool) -> None:
     """Turns debug mode on or off for all kernels of this process; within :func:`debug_mode`, until its block ends."""
     _setting.set(bool(on))
-    _close_fast_lanes()
+    close_generated_launches()
 
 
 @contextmanager
@@ -47,17 +48,10 @@ def debug_mode(on: bool = True) -> Iterator[None]:
     newest says whether."""
     try:
         with _setting.during(bool(on)):
-            _close_fast_lanes()
+            close_generated_launches()
             yield
     finally:
-        _close_fast_lanes()
-
-
-def _close_fast_lanes() -> None:
-    from .kernel import all_kernels
-
-    for kernel in all_kernels():
-        kernel.close_fast_lane()
+        close_generated_launches()
 
 
 def launch(
@@ -150,3 +144,6 @@ class _Guarded:
     def copy_back(self) -> None:
         runtime = toolchain.cupy().cuda.runtime
         runtime.memcpyAsync(self.info.pointer, self.pointer, self.nbytes, runtime.memcpyDeviceToDevice, self.stream)
+
+
+register_guard(Guard(enabled, launch))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from cupyops.arrays import Device
 from cupyops.compile import toolchain
 from cupyops.compile.cache import Binary
 from cupyops.dtypes import DType
@@ -155,15 +156,11 @@ def allow_large_clusters(raw: Any) -> None:
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), non_portable_cluster_size_allowed, 1)
 
 
-SIMULATED_CAPABILITY = 90  # it has clusters of blocks
-SIMULATED_MULTIPROCESSORS = 4
-
-
 @cache
-def capability(device: int) -> int:
-    """A GPU's compute capability, 90 for 9.0; that of the simulator, for arrays in host memory."""
-    if device < 0:
-        return SIMULATED_CAPABILITY
+def capability(device: Device) -> int:
+    """The compute capability of a device, 90 for 9.0."""
+    if not isinstance(device, int):
+        return device.capability
     return int(toolchain.cupy().cuda.Device(device).compute_capability)
 
 
@@ -175,10 +172,10 @@ def name(device: int) -> str:
 
 
 @cache
-def multiprocessors(device: int) -> int:
-    """How many multiprocessors a GPU has, or the simulator, for arrays in host memory."""
-    if device < 0:
-        return SIMULATED_MULTIPROCESSORS
+def multiprocessors(device: Device) -> int:
+    """How many multiprocessors a device has."""
+    if not isinstance(device, int):
+        return device.multiprocessors
     return int(toolchain.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 

@@ -17,7 +17,7 @@ from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
-__all__ = ["TensorLane", "deciding", "write_fast_lane"]
+__all__ = ["TensorAccess", "deciding", "write_launch"]
 
 # Names that the written function uses itself.
 _OWN_WORDS = frozenset(
@@ -28,7 +28,7 @@ _OWN_WORDS = frozenset(
 
 
 @dataclass(frozen=True)
-class TensorLane:
+class TensorAccess:
     """What an array library offers for the fast lane. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
     ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
 
@@ -49,7 +49,7 @@ class TensorLane:
     written: Callable[[Sequence[Any]], None] = lambda arrays: None
 
 
-def fast_lane_source(
+def launch_source(
     signature: Signature,
     geometry: Geometry,
     constants: Mapping[str, int],
@@ -67,7 +67,7 @@ def fast_lane_source(
 
     >>> from cupyops.launch.geometry import Threads
     >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
-    >>> print(fast_lane_source(Signature.parse(text, "k"), Threads("n"), {}))  # doctest: +NORMALIZE_WHITESPACE
+    >>> print(launch_source(Signature.parse(text, "k"), Threads("n"), {}))  # doctest: +NORMALIZE_WHITESPACE
     def launch(x, n):
         try:
             device = x.get_device()
@@ -207,11 +207,11 @@ def _product(shape: Sequence[str], names: Mapping[str, str], constants: Mapping[
     return " * ".join(names.get(t) or str(int(constants.get(t, t))) for t in shape) or "1"
 
 
-def write_fast_lane(
+def write_launch(
     signature: Signature,
     geometry: Geometry,
     constants: Mapping[str, int],
-    lane: TensorLane,
+    lane: TensorAccess,
     checked: Callable[..., None],
     checked_vouched: Callable[..., None] | None = None,
     *,
@@ -233,7 +233,7 @@ def write_fast_lane(
             "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
         }
-        text = fast_lane_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
+        text = launch_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
         exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)
         scope["launch"].__qualname__ = signature.kernel  # what Python says of too few or too many arguments
         functions.append(scope["launch"])

@@ -14,12 +14,11 @@ import operator
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from cupyops import simulator
+from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.source import assemble, included, read
@@ -27,11 +26,10 @@ from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
 from cupyops.sharing import held_across_fork, once
 
-from . import debug, driver
-from . import recording as launches
-from .arguments import Call, bind, check
+from . import driver, hooks, recording
+from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
-from .generated import deciding, write_fast_lane
+from .generated import deciding, write_launch
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .locate import declaring_file, located
 from .signature import Signature, only, the_kernel
@@ -39,9 +37,15 @@ from .variant import Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
-_KERNELS: "weakref.WeakSet[Kernel]" = weakref.WeakSet()
 _OPENING = held_across_fork(threading.RLock())  # a fast lane
 _OLDEST = 30  # the compute capability before which none had CUDA as it is now
+
+
+class Planned(Protocol):
+    """What is ready to run, on a GPU or in place of one: it turns sizes into a grid."""
+
+    @property
+    def grid(self) -> Callable[..., Grid]: ...
 
 
 class Kernel:
@@ -62,7 +66,7 @@ class Kernel:
         headers: texts for ``#include "name"`` beside the shared ones.
         options: for NVRTC, beside :data:`cupyops.compile.compiler.OPTIONS`.
         since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
-        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's matrix units
+        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's tensor cores
             (wgmma): it is compiled for ``sm_90a``.
         cooperative: blocks wait for one another, so all must run at once: the driver refuses a grid of more than
             :meth:`resident_blocks`.
@@ -128,6 +132,7 @@ class Kernel:
         self.signature = Signature.parse(text, name)
         spliced = included(text, self.headers)
         check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants, spliced)
+        self.declared = Declared(name, self.signature, geometry, self.dtypes, self.constants)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
@@ -141,8 +146,8 @@ class Kernel:
         # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
         # look again.
         self.launch_vouched: Callable[..., None] = self.checked_vouched
-        self._fast_variants: dict[tuple[Any, ...], Variant] = {}
-        _KERNELS.add(self)
+        self._generated_variants: dict[tuple[Any, ...], Variant] = {}
+        hooks.KERNELS.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launches on the arrays' GPU and its current stream. Arguments in the order of the text, or by name.
@@ -176,9 +181,15 @@ class Kernel:
 
     # Compiling
 
-    def final_text(self, types: Mapping[str, str]) -> str:
-        """The text as NVRTC sees it under a choice of types, ``{"scalar_t": "float16"}``."""
-        return assemble(only(self.text, self.name), self.filename, types, self.constants, self.headers)
+    def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
+        """The text as NVRTC sees it under a choice of types, ``{"scalar_t": "float16"}``.
+
+        Args:
+            types: typedef name to dtype name.
+            twins: headers by name in place of those of ``kernels_cu``, for a compiler that takes no PTX.
+        """
+        headers = {**(twins or {}), **self.headers}
+        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """The choices given, or for each dtype the one in which every undeclared type is that dtype; one empty choice
@@ -255,10 +266,10 @@ class Kernel:
     def _wanted(self) -> str:
         return f"sm_{self.since}" + (" and no other" if self.exactly else " or later")
 
-    def resident_blocks(self, types: Mapping[str, str], device: int) -> int:
+    def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
-        if device < 0:
-            return simulator.RESIDENT_BLOCKS * self.geometry.cluster
+        if not isinstance(device, int):
+            return device.resident_blocks(self)
         return self.variant(types, device).resident_blocks(device)
 
     # Checking and launching
@@ -269,60 +280,61 @@ class Kernel:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
             )
-        call = check(self, bind(self, args, kwargs))
-        self.run(call, written=True)
+        arguments = check(self.declared, bind(self.declared, args, kwargs))
+        self.run(arguments, written=True)
 
     def checked_vouched(self, *args: Any) -> None:
         """The checked lane of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
         them, or arrays that the text leaves alone."""
-        self.run(check(self, bind(self, args, {}), vouched=True))
+        self.run(check(self.declared, bind(self.declared, args, {}), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
-        call = check(self, bind(self, args, kwargs))
+        arguments = check(self.declared, bind(self.declared, args, kwargs))
         counts = threads if isinstance(threads, tuple) else (threads,)
-        if not call.lead.fake:  # else they may be symbols, and to look at one would fix it
+        if not arguments.lead.fake:  # else they may be symbols, and to look at one would fix it
             if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
                 raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
             if min(counts) < 0:
                 raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
             counts = tuple(map(operator.index, counts))
-        self.run(call, (*counts, 1, 1)[:3], written=True)
+        self.run(arguments, (*counts, 1, 1)[:3], written=True)
 
-    def run(self, call: Call, threads: Sequence[int] = (), *, written: bool = False) -> None:
+    def run(self, arguments: Arguments, threads: Sequence[int] = (), *, written: bool = False) -> None:
         """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call; the arrays'
         library is told what is written into, if so wanted."""
-        lead = call.lead
-        self.met.setdefault(tuple(call.types.values()), call.types)
+        lead = arguments.lead
+        self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
             return
-        sizes = threads or [call.values[s] for s in self.geometry.sizes]
-        if lead.place == "cpu" and simulator.enabled():
+        sizes = threads or [arguments.values[s] for s in self.geometry.sizes]
+        if lead.place == "cpu" and host().enabled():
             if written:
-                call.count_written(self.signature)  # first, since what fails halfway has written, too
+                arguments.count_written(self.signature)  # first, since what fails halfway has written, too
             try:
-                simulator.launch(self, call, sizes)
+                host().launch(self, arguments, sizes)
             except CompileError as error:
                 raise self._located(error) from None
             return
-        if lead.place != "cuda":
-            raise ValueError(expected(self.name, next(iter(call.infos)), "be on a CUDA device", lead))
-        variant = self.variant(call.types, lead.device)
+        if lead.device is None or lead.place != "cuda":
+            raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))
+        variant = self.variant(arguments.types, lead.device)
         grid = self.grid(variant, sizes)
         if 0 in grid:
             return
-        launches.note(launches.Launch(self, call.types, lead.device, grid))
+        recording.note(recording.Launch(self, arguments.types, lead.device, grid))
         if written:
-            call.count_written(self.signature)
-        with call.library.device(lead.device):
-            stream = call.library.stream(lead.device)
-            if debug.enabled():
-                debug.launch(variant, self.signature, call.addresses, call.infos, grid, stream)
+            arguments.count_written(self.signature)
+        with arguments.library.device(lead.device):
+            stream = arguments.library.stream(lead.device)
+            guard = hooks.guard()
+            if guard is not None:
+                guard.submit(variant, self.signature, arguments.addresses, arguments.infos, grid, stream)
             else:
-                self._submit(variant, call, grid, stream)
-        if not (debug.enabled() or launches.recording() or self.geometry.per_call):
-            self._open_fast_lane(call, variant)
+                self._submit(variant, arguments, grid, stream)
+        if not (guard is not None or recording.recording() or self.geometry.per_call):
+            self._open_generated_launch(arguments, variant)
 
-    def grid(self, variant: "Variant | simulator.Plan", sizes: Sequence[int]) -> Grid:
+    def grid(self, variant: "Planned", sizes: Sequence[int]) -> Grid:
         """The blocks of a launch.
 
         Raises:
@@ -338,26 +350,28 @@ class Kernel:
             )
         return grid
 
-    def _submit(self, variant: Variant, call: Call, grid: Grid, stream: int) -> None:
-        buffer = variant.packed(call.addresses)
+    def _submit(self, variant: Variant, arguments: Arguments, grid: Grid, stream: int) -> None:
+        buffer = variant.packed(arguments.addresses)
         try:
             whole = variant.cooperative
             driver.submit(variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=whole)
         except Exception as error:  # CuPy's driver errors
-            arrays = ", ".join(f"{n}: {i}" for n, i in call.infos.items())
+            arrays = ", ".join(f"{n}: {i}" for n, i in arguments.infos.items())
             raise LaunchError(
                 f"{variant.what} with grid {grid}, block {variant.threads} {driver.refusal(error)}. Arguments: {arrays}"
             ) from error
 
-    def _open_fast_lane(self, call: Call, variant: Variant) -> None:
-        tensors = getattr(call.library, "fast_lane", None)
+    def _open_generated_launch(self, arguments: Arguments, variant: Variant) -> None:
+        tensors = getattr(arguments.library, "tensor_access", None)
         if tensors is None:
             return
-        given = [[call.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)]
-        keys = [(call.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
+        given = [
+            [arguments.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)
+        ]
+        keys = [(arguments.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
         with _OPENING:
             if self.launch == self.checked_launch:
-                self.launch, self.launch_vouched, self._fast_variants = write_fast_lane(
+                self.launch, self.launch_vouched, self._generated_variants = write_launch(
                     self.signature,
                     self.geometry,
                     self.constants,
@@ -366,9 +380,9 @@ class Kernel:
                     self.checked_vouched,
                     cooperative=self.cooperative,
                 )
-            self._fast_variants.update(dict.fromkeys(keys, variant))
+            self._generated_variants.update(dict.fromkeys(keys, variant))
 
-    def close_fast_lane(self) -> None:
+    def close_generated_launch(self) -> None:
         """Sends every call through the checked lane again, until the next one reopens the fast one."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
@@ -421,4 +435,4 @@ def _capability(kernel: str, since: Any, exactly: bool) -> int:
 
 def all_kernels() -> list[Kernel]:
     """Every kernel declared so far, sorted by file, name and constants."""
-    return sorted(_KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))
+    return sorted(hooks.KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))

@@ -10,7 +10,7 @@ __all__ = ["declaring_file", "located"]
 def declaring_file() -> str:
     """The file, or the cell of a notebook, whose code is declaring a kernel: the nearest that is not this package's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "cupyops":
         frame = frame.f_back
     return frame.f_code.co_filename
 

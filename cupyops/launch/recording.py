@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from cupyops.arrays import Device
 from cupyops.sharing import Setting
 
 from .geometry import Grid
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
+from .hooks import close_generated_launches
 
 __all__ = ["Launch", "note", "recorded", "recording"]
 
@@ -20,14 +19,15 @@ class Launch:
     """One launch.
 
     Attributes:
+        kernel: the :class:`cupyops.Kernel`.
         types: what the undeclared types of the text stood for.
-        device: index of the GPU; -1 in the simulator.
+        device: index of the GPU, or what stands in for one.
         grid: blocks in x, y, z.
     """
 
-    kernel: "Kernel"
+    kernel: Any
     types: Mapping[str, str]
-    device: int
+    device: Device
     grid: Grid
 
 
@@ -49,10 +49,7 @@ def note(launch: Launch) -> None:
 def recorded() -> Iterator[list[Launch]]:
     """The launches of a block of code, in their order, of all threads, since gradients are computed in threads of their
     own. Those of nothing (no elements) and of fakes are none. Launches of a CUDA graph's replay are not seen."""
-    from .kernel import all_kernels
-
     record: list[Launch] = []
     with _records.during(record):
-        for kernel in all_kernels():
-            kernel.close_fast_lane()  # only the checked lane notes its launches
+        close_generated_launches()  # only the checked launch notes what it launches
         yield record

@@ -14,7 +14,7 @@ __all__ = ["TensorMap", "tensor_map"]
 
 BYTES = 128
 _ALIGNMENT = 64
-_SWIZZLE = 128  # bytes of a row of a box, whose pieces of 16 lie where the matrix units find them without conflicts
+_SWIZZLE = 128  # bytes of a row of a box, whose pieces of 16 lie where the tensor cores find them without conflicts
 
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -69,7 +69,7 @@ def tensor_map(
         wanted = "begin at a multiple of 16 bytes, as its rows must"
         raise ValueError(expected("tensor_map", "address", wanted, f"{address:#x} and rows of {columns * itemsize}"))
     if simulated:
-        # As kernels_cu/wgmma.cuh reads them there.
+        # As kernels_cu/hardware/wgmma.cuh reads them there.
         words = (address, rows, columns, box_rows, _SWIZZLE // itemsize, itemsize)
         found = TensorMap(struct.pack("=6Q", *words).ljust(BYTES, b"\0"))
     else:

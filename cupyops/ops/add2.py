@@ -24,15 +24,15 @@ SCALAR = {
 
 
 @cache
-def strided(ndim: int, lanes: int, wide: bool) -> Kernel:
+def strided(ndim: int, vector_width: int, wide: bool) -> Kernel:
     """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
-    constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
+    constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
     return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
 
 
-for _lanes in (1, 4, 8):
+for _width in (1, 4, 8):
     strided(
-        2, _lanes, False
+        2, _width, False
     )  # what most broadcasts come down to; declared so that warmup() and the compile command find it
 
 
@@ -72,8 +72,10 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         ALIKE.launch_vouched(a, b, out, alpha, library.size(out))
         return out
     widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))
-    lanes, wide, *loop = plan(shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest)
-    strided(len(loop[0]), lanes, wide).launch_vouched(a, b, out, alpha, library.size(out) // lanes, *loop)
+    vector_width, wide, *loop = plan(
+        shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest
+    )
+    strided(len(loop[0]), vector_width, wide).launch_vouched(a, b, out, alpha, library.size(out) // vector_width, *loop)
     return out
 
 

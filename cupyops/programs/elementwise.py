@@ -93,29 +93,29 @@ def text_of(program: Program) -> str:
         f"{name}_of({operands}{given}, results); }}, out, {', '.join(inputs)});",
         "}",
         "",
-        "// Operands of different layouts: each thread makes LANES elements of one innermost row.",
+        "// Operands of different layouts: each thread makes VECTOR_WIDTH elements of one innermost row.",
         f'extern "C" __global__ void __launch_bounds__(128) {name}_strided(',
         *(f"{a}  // a view" for a in arrays),
-        *(f"{o}  // (groups, LANES){null}" for o in outputs),
+        *(f"{o}  // (groups, VECTOR_WIDTH){null}" for o in outputs),
         f"    {', '.join([*numbers, 'long long groups', 'Int64s<NDIM> size', 'Int64s<NDIM> divider', strides])}) {{",
         "    const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
         "    if (group >= groups) return;",
         f"    const Int64s<NDIM> strides[] = {{{', '.join(f'{x}_stride' for x in inputs)}}};",
         f"    long long at[{len(inputs)}];",
-        "    places_of<LANES, WIDE>(group, size, divider, strides, at);",
+        "    places_of<VECTOR_WIDTH, WIDE>(group, size, divider, strides, at);",
         *(
-            f"    const Lanes<{x}_t, LANES> {x}_lanes = load_lanes<LANES>({x} + at[{i}], {x}_stride[0]);"
+            f"    const Vector<{x}_t, VECTOR_WIDTH> {x}_vector = load_vector<VECTOR_WIDTH>({x} + at[{i}], {x}_stride[0]);"
             for i, x in enumerate(inputs)
         ),
-        f"    Lanes<scalar_t, LANES> lanes[{count}];",
+        f"    Vector<scalar_t, VECTOR_WIDTH> packs[{count}];",
         "#pragma unroll",
-        "    for (int k = 0; k < LANES; ++k) {",
+        "    for (int k = 0; k < VECTOR_WIDTH; ++k) {",
         f"        scalar_t results[{count}];",
-        f"        {name}_of({', '.join(f'operand({x}_lanes.lane[k])' for x in inputs)}{given}, results);",
-        *(f"        lanes[{i}].lane[k] = results[{i}];" for i in range(count)),
+        f"        {name}_of({', '.join(f'operand({x}_vector.element[k])' for x in inputs)}{given}, results);",
+        *(f"        packs[{i}].element[k] = results[{i}];" for i in range(count)),
         "    }",
         *(
-            f"    {f'if ({y}) ' if count > 1 else ''}reinterpret_cast<Lanes<scalar_t, LANES>*>({y})[group] = lanes[{i}];"
+            f"    {f'if ({y}) ' if count > 1 else ''}reinterpret_cast<Vector<scalar_t, VECTOR_WIDTH>*>({y})[group] = packs[{i}];"
             for i, y in enumerate(results)
         ),
         "}",
@@ -128,9 +128,9 @@ def alike_kernel(program: Program, text: str) -> Kernel:
     return Kernel(text, kernel_name(program.name), Elementwise("n"), dtypes=FLOATS)
 
 
-def strided_kernel(program: Program, text: str, ndim: int, lanes: int, wide: bool) -> Kernel:
+def strided_kernel(program: Program, text: str, ndim: int, vector_width: int, wide: bool) -> Kernel:
     """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
-    constants = {"NDIM": ndim, "LANES": lanes, "WIDE": int(wide)}
+    constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
     geometry = Threads("groups", block=(128, 1, 1))
     return Kernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)
 
@@ -142,7 +142,7 @@ def check_names(where: str, names: Sequence[str]) -> None:
         ValueError: so it is.
     """
     taken = sorted(
-        {"n", "k", "out", "at", "lanes", "results", "group", "groups", "size", "divider", "strides"} & set(names)
+        {"n", "k", "out", "at", "packs", "results", "group", "groups", "size", "divider", "strides"} & set(names)
     )
     if taken:
         raise ValueError(f"{where}: `{taken[0]}` is a name that the kernel's own text uses; call it `{taken[0]}_`")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.kernel import Kernel
-from cupyops.tiling.config import lanes_for
+from cupyops.tiling.config import vector_width_for
 from cupyops.tiling.rows import RowsPlan
 
 from .expressions import Statement, arithmetic, calls, kernel_name, names_in
@@ -160,7 +160,7 @@ def text_of(program: RowProgram) -> str:
         *_aligned([*inputs, *outputs]),
         f"    {', '.join(sizes)}) {{",
         "    const int n = static_cast<int>(N);",
-        f"    const bool vectors = {' && '.join(f'aligned<LANES>({x})' for x in vectors)};",
+        f"    const bool vectors = {' && '.join(f'aligned<VECTOR_WIDTH>({x})' for x in vectors)};",
         "    Group group;",
         *(f"    ColumnSums {y}_sums({y}, N);" for y in summed),
         "    for (long long first = blockIdx.x * static_cast<long long>(GROUPS); first < M; first += blocks * GROUPS) {",
@@ -306,7 +306,7 @@ def _reducing_pass(
         joined = {"sum": f"+= {value}", "max": f"= larger({own}, {value})", "min": f"= smaller({own}, {value})"}
         body.append(f"{own} {joined[s.over]};")
     return [
-        *(f"        acc_t {name}_kept[VECTORS][LANES];" for name in sorted(keeps)),
+        *(f"        acc_t {name}_kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
         *(f"        acc_t {s.name}_of_row = {REDUCTIONS[s.over]};" for s in reduced),
         *_each(body),
         *(f"        {s.name}_of_row = group.{s.over}({s.name}_of_row);" for s in reduced),
@@ -318,7 +318,7 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
         "        pass(n, load, [&](int v, int column) {",
         *(f"            {line}" for line in before),
         "#pragma unroll",
-        "            for (int k = 0; k < LANES; ++k) {",
+        "            for (int k = 0; k < VECTOR_WIDTH; ++k) {",
         *(f"                {line}" for line in body),
         "            }",
         *(f"            {line}" for line in behind),
@@ -334,13 +334,13 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     stored = [s for s in results if s.kind == "element"]
     summed = [s for s in results if s.kind == "column"]
     body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
-    body += [f"{s.name}_lanes[k] = {s.name};" for s in stored]
+    body += [f"{s.name}_vector[k] = {s.name};" for s in stored]
     body += [f"if (mine) {s.name}_sums.add(v, k, column, {_written(s.expression)});" for s in summed]
-    before = [f"acc_t {s.name}_lanes[LANES];" for s in stored]
+    before = [f"acc_t {s.name}_vector[VECTOR_WIDTH];" for s in stored]
     behind = []
     for s in stored:
         given = f" && {s.name}_rows" if len(program.results) > 1 else ""
-        behind.append(f"if (mine{given}) store_lanes({s.name}_rows + row * N + column, {s.name}_lanes, vectors);")
+        behind.append(f"if (mine{given}) store_vector({s.name}_rows + row * N + column, {s.name}_vector, vectors);")
     # Within the pass a result's name is its value, so the array has another.
     arrays = [f"        scalar_t* const {s.name}_rows = {s.name};" for s in stored]
     return arrays + _each(body, before, behind)
@@ -381,15 +381,15 @@ def plan_of(n: int, dtype: str, held: Holding) -> RowPlan:
     ========================  =========  =======  =======  =======  =======
     """
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
-    lanes = lanes_for(n, itemsize)
-    registers = (held.packed * max(lanes * itemsize, 4) + held.wide * lanes * acc) // 4
+    vector_width = vector_width_for(n, itemsize)
+    registers = (held.packed * max(vector_width * itemsize, 4) + held.wide * vector_width * acc) // 4
     resident = 1536 if registers <= (12 if itemsize == 2 else 8) else 1024 if registers <= 20 else 640
     few = (4, 512, resident) if registers <= 4 and not held.stores else (2, 512, resident)
     for vectors, most, threads_at_once in (few, (4, 1024 if registers <= 12 else 512, 0)):
-        plan = RowPlan.of(n, lanes, vectors, block=128, min_blocks=1, stream=False)
+        plan = RowPlan.of(n, vector_width, vectors, block=128, min_blocks=1, stream=False)
         if plan.row_threads <= most:
             return replace(plan, min_blocks=max(1, threads_at_once // plan.block) if itemsize < 8 else 1)
-    return RowPlan(512, 512, lanes, 4, min_blocks=1, full=False, stream=True)
+    return RowPlan(512, 512, vector_width, 4, min_blocks=1, full=False, stream=True)
 
 
 def kernel_of(program: RowProgram, text: str, plan: RowPlan, dtype: str) -> Kernel:

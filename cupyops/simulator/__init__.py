@@ -5,28 +5,19 @@ not cover does not compile, and the message names it. ``docs/simulator.md`` is t
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from cupyops.arrays import ArrayLibrary, Host, register_finder, register_host
 from cupyops.errors import expected
-from cupyops.launch import recording as launches
+from cupyops.launch import recording
+from cupyops.launch.arguments import Arguments
+from cupyops.launch.kernel import Kernel
 from cupyops.sharing import Setting
 
-if TYPE_CHECKING:
-    from cupyops.arrays import ArrayLibrary
-    from cupyops.launch.arguments import Call
-    from cupyops.launch.kernel import Kernel
-
 __all__ = ["enabled", "simulate"]
-
-
-class Plan(Protocol):
-    """What has a planner, as a kernel that is loaded on a GPU or compiled for the host."""
-
-    @property
-    def grid(self) -> Callable[..., tuple[int, int, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -90,38 +81,56 @@ def simulate(
         yield
 
 
-def launch(kernel: "Kernel", call: "Call", sizes: Sequence[int]) -> None:
-    """Runs a kernel whose arguments have been checked, on a grid for these sizes."""
-    from .simulated import prepare
+class Simulator(Host):
+    """Runs kernels on arrays in host memory, as :class:`cupyops.arrays.Host` says.
 
-    mode = _setting.now
-    simulated = prepare(kernel, call.types, checked=mode.sanitize, optimize=mode.optimize)
-    grid = kernel.grid(simulated, sizes)
-    if 0 not in grid:
-        launches.note(launches.Launch(kernel, call.types, -1, grid))
-        simulated.run(call.values, call.infos, grid, mode.blocks or slice(None))
+    Attributes:
+        capability: the compute capability whose kernels it runs; 9.0 has clusters of blocks and bulk copies.
+        multiprocessors: few, so that a grid that fills the device is small.
+    """
+
+    capability = 90
+    multiprocessors = 4
+
+    def enabled(self) -> bool:
+        return enabled()
+
+    def array(self, x: Any) -> Any:
+        if not enabled():
+            return None
+        import numpy
+
+        if isinstance(x, numpy.ndarray):
+            return x
+        # kDLCPU of the DLPack standard
+        if hasattr(x, "__dlpack__") and int(x.__dlpack_device__()[0]) == 1:
+            return numpy.from_dlpack(x)
+        return None
+
+    def launch(self, kernel: Kernel, arguments: Arguments, sizes: Sequence[int]) -> None:
+        from .simulated import prepare
+
+        mode = _setting.now
+        simulated = prepare(
+            kernel, arguments.types, self.multiprocessors, checked=mode.sanitize, optimize=mode.optimize
+        )
+        grid = kernel.grid(simulated, sizes)
+        if 0 not in grid:
+            recording.note(recording.Launch(kernel, arguments.types, self, grid))
+            simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        return RESIDENT_BLOCKS * kernel.geometry.cluster
 
 
-def numpy_library(kind: type) -> "ArrayLibrary | None":
+def _numpy_library(kind: type) -> ArrayLibrary | None:
     """What knows arrays of this type while kernels are simulated, if they are NumPy's."""
-    if not _setting.now.on or not any(
-        base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__
-    ):
+    if not enabled() or not any(base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__):
         return None
     from .numpy_arrays import NumpyLibrary
 
     return NumpyLibrary()
 
 
-def host_array(x: Any) -> Any:
-    """The array as NumPy's, where kernels are simulated and it lies in host memory; else None."""
-    if not _setting.now.on:
-        return None
-    import numpy
-
-    if isinstance(x, numpy.ndarray):
-        return x
-    # kDLCPU of the DLPack standard
-    if hasattr(x, "__dlpack__") and int(x.__dlpack_device__()[0]) == 1:
-        return numpy.from_dlpack(x)
-    return None
+register_host(Simulator())
+register_finder(_numpy_library)

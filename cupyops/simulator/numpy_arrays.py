@@ -68,15 +68,18 @@ class NumpyLibrary:
     def is_fake(self, x: Array) -> bool:
         return False
 
-    def device_index(self, x: Array) -> int:
-        return -1
+    def device_index(self, x: Array) -> None:
+        return None
+
+    def in_host_memory(self, x: Array) -> bool:
+        return True
 
     def address(self, x: Array) -> int:
         return int(x.__array_interface__["data"][0])
 
     def info(self, x: Array) -> Info:
         layout = str(x.dtype), x.shape, self.strides(x), int(x.size)
-        return Info(*layout, "cpu", -1, self.address(x), read_only=not x.flags.writeable)
+        return Info(*layout, "cpu", None, self.address(x), read_only=not x.flags.writeable)
 
     def written(self, arrays: Sequence[Array]) -> None:
         pass

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from .translate import translate
 if TYPE_CHECKING:
     from cupyops.launch.kernel import Kernel
 
-__all__ = ["Simulated", "prepare"]
+__all__ = ["Simulated", "prepare", "twins"]
 
 # The runtime runs one launch at a time. A fork waits for its end: in the child the machine's threads would be half way,
 # and the signal handlers those of a thread that is not there.
@@ -43,15 +44,17 @@ class Simulated:
         grid: sizes to blocks.
     """
 
-    def __init__(self, kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> None:
+    def __init__(
+        self, kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+    ) -> None:
         self.what = kernel.describe(types).removesuffix("<>")
         self.checked = checked
         self._kernel = kernel
-        text = kernel.final_text(types)
+        text = kernel.final_text(types, twins())
         files = {
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
-        self.path = _compile(kernel, text, self.what, checked, optimize, files)
+        self.path = _compile(kernel, types, text, self.what, checked, optimize, files)
         self._checks = 2 if build.tells_volatile_apart(host.compiler()) else 1
         runtime = build.runtime()
         self._runtime = runtime
@@ -66,7 +69,7 @@ class Simulated:
         self._offsets = [offset for offset, _ in fields]
         self._check_parameters([size for _, size in fields])
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
-        self.grid = kernel.geometry.planner(Target(itemsize, driver.SIMULATED_MULTIPROCESSORS))
+        self.grid = kernel.geometry.planner(Target(itemsize, multiprocessors))
 
     def _check_parameters(self, declared: Sequence[int]) -> None:
         module = self._module.contents
@@ -182,7 +185,9 @@ class _Progress:
         return 0
 
 
-def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimize: bool) -> Simulated:
+def prepare(
+    kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+) -> Simulated:
     """The kernel for a choice of types, compiled on first use and kept with it."""
     kept = kernel.__dict__.setdefault("_simulated", {})
     key = (checked, optimize, *types.values())
@@ -190,12 +195,29 @@ def prepare(kernel: "Kernel", types: Mapping[str, str], *, checked: bool, optimi
     if found is None:
         found = once(
             (kernel, *key),
-            lambda: kept.get(key) or kept.setdefault(key, Simulated(kernel, types, checked=checked, optimize=optimize)),
+            lambda: (
+                kept.get(key)
+                or kept.setdefault(key, Simulated(kernel, types, multiprocessors, checked=checked, optimize=optimize))
+            ),
         )
     return found
 
 
-def _compile(kernel: "Kernel", text: str, what: str, checked: bool, optimize: bool, files: Mapping[str, str]) -> Path:
+@cache
+def twins() -> dict[str, str]:
+    """C++ in place of the PTX of ``kernels_cu/hardware``: headers by the name that they stand in for."""
+    return {path.name: path.read_text(encoding="utf-8") for path in (build.HERE / "hardware").glob("*.cuh")}
+
+
+def _compile(
+    kernel: "Kernel",
+    types: Mapping[str, str],
+    text: str,
+    what: str,
+    checked: bool,
+    optimize: bool,
+    files: Mapping[str, str],
+) -> Path:
     translated = translate(text, kernel.name, what)
     watched = re.search(r"\bvolatile\b", text) is not None
     try:
@@ -203,4 +225,4 @@ def _compile(kernel: "Kernel", text: str, what: str, checked: bool, optimize: bo
             translated, build.needs_cuda(text), checked=checked, watched=watched, optimize=optimize, sources=dict(files)
         )
     except CompileError as error:
-        raise CompileError(explain(what, str(error), text, kernel.options)) from None
+        raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None

@@ -73,9 +73,9 @@ def plan(shape: Sequence[int], views: Sequence[Sequence[int]], widest: int) -> t
     sizes, *strides = collapse(shape, *views)
     farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides)
     wide = max(math.prod(sizes), farthest) >= 2**31
-    lanes = 16 // widest if sizes[0] % (16 // widest) == 0 else 1
-    sizes = (sizes[0] // lanes, *sizes[1:])
-    return lanes, wide, sizes, tuple(divider(n) for n in sizes), *strides
+    vector_width = 16 // widest if sizes[0] % (16 // widest) == 0 else 1
+    sizes = (sizes[0] // vector_width, *sizes[1:])
+    return vector_width, wide, sizes, tuple(divider(n) for n in sizes), *strides
 
 
 def divider(size: int) -> int:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from cupyops.arrays import device_of
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch import driver
 from cupyops.launch.geometry import Rows
 from cupyops.launch.kernel import Kernel
 
-from .config import CLUSTERS_SINCE, Plan, lanes_for
+from .config import CLUSTERS_SINCE, Plan, vector_width_for
 
 __all__ = ["SUMS", "ColumnPlan", "ColumnSums", "Cut", "Work", "column_cut", "strip_width"]
 
@@ -33,7 +34,7 @@ class ColumnPlan(Plan):
 
     Attributes:
         block: threads of a block.
-        lanes: columns of a thread.
+        vector_width: columns of a thread.
         width: threads of a block side by side.
         rows_each: rows that a thread has on their way.
         min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
@@ -43,7 +44,7 @@ class ColumnPlan(Plan):
     launch_only = frozenset({"block", "cluster"})
 
     block: int
-    lanes: int
+    vector_width: int
     width: int
     rows_each: int
     min_blocks: int = 1
@@ -123,44 +124,44 @@ def column_cut(
         one_group: the result must be one row, since it is the sums of several groups that are summed.
     """
     work = works[itemsize]
-    lanes = lanes_for(n, itemsize)
+    vector_width = vector_width_for(n, itemsize)
     # Each with its time; of the quickest ways the one with the smallest blocks, the widest strips, the smallest clusters.
     ways: list[tuple[tuple[float, int, int, int], Cut]] = []
     for block in work.blocks:
-        for width in {_width(n, lanes, itemsize, nbytes) for nbytes in work.widths}:
-            strips = -(-n // (width * lanes))
+        for width in {_width(n, vector_width, itemsize, nbytes) for nbytes in work.widths}:
+            strips = -(-n // (width * vector_width))
             most = max(1, -(-m * width // block))  # blocks on a strip that have a row at least
             for cluster in (1, 2, 4, MOST_BLOCKS) if capability >= CLUSTERS_SINCE else (1,):
                 blocks = strips * cluster
                 if cluster > 1 and (cluster >= 2 * most or blocks > 0.85 * multiprocessors * (work.capacity // block)):
                     continue
-                plan = ColumnPlan(block, lanes, width, work.rows_each, work.min_blocks, cluster)
+                plan = ColumnPlan(block, vector_width, width, work.rows_each, work.min_blocks, cluster)
                 time = _time(work, m * n * itemsize, blocks * block, multiprocessors)
                 ways.append(((time, block, -width, cluster), Cut(plan, 1, strips)))
             groups = min(work.groups * multiprocessors * 256 // block // max(strips, 1), most)
             if groups > 1 and not one_group and block == 256:
-                plan = ColumnPlan(block, lanes, width, min(work.rows_each, 4), work.min_blocks)
+                plan = ColumnPlan(block, vector_width, width, min(work.rows_each, 4), work.min_blocks)
                 time = _LAUNCH + _time(work, m * n * itemsize, groups * strips * block, multiprocessors)
                 ways.append(((time, block, -width, 1), Cut(plan, groups, groups * strips)))
     return min(ways, key=lambda way: way[0])[1]
 
 
-def strip_width(n: int, lanes: int, block: int) -> int:
+def strip_width(n: int, vector_width: int, block: int) -> int:
     """Threads side by side where each block has all rows of its strip, and rows are few: a power of 2, up to 32.
 
     Of a large block, wide strips, or most of its threads have no row; and of many columns, or there are more strips than keep
     a GPU busy.
     """
     width = block // 32 if block > 256 else 4
-    while width & (width - 1) or (width < 32 and n > width * lanes * _STRIPS):
+    while width & (width - 1) or (width < 32 and n > width * vector_width * _STRIPS):
         width += 1
     return width
 
 
-def _width(n: int, lanes: int, itemsize: int, nbytes: int) -> int:
+def _width(n: int, vector_width: int, itemsize: int, nbytes: int) -> int:
     """Threads side by side that read so many bytes of a row of n at once, or all of it."""
     width = 1
-    while width * lanes < n and width * lanes * itemsize < nbytes:
+    while width * vector_width < n and width * vector_width * itemsize < nbytes:
         width *= 2
     return width
 
@@ -217,7 +218,7 @@ class ColumnSums:
         sums = library.empty((n,), dtype, first)
         if library.is_fake(first):
             return sums
-        device = library.device_index(first)
+        device = device_of(library, first)
         gpu = driver.capability(device), driver.multiprocessors(device)
         kernel, groups, tiles, rest, rest_tiles = _launches(self, m, n, dtype, *gpu)
         if rest is None:

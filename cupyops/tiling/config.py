@@ -1,5 +1,7 @@
 """Kernels that are cut in several ways: a plan is chosen in Python, by sizes, dtype and GPU, and the text compiled for it."""
 
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -7,7 +9,7 @@ from typing import Any, ClassVar
 from cupyops.launch.geometry import Geometry
 from cupyops.launch.kernel import Kernel
 
-__all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Plan", "lanes_for", "threads_for"]
+__all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Plan", "threads_for", "vector_width_for"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
 # Of a multiprocessor, by compute capability, where not 2048.
@@ -75,19 +77,35 @@ class Plan:
             text,
             name,
             geometry or self.geometry,
-            constants={**self.constants, **(constants or {})},
+            constants=_with_former_names({**self.constants, **(constants or {})}, text),
             shared=self.shared,
             choices=choices or None,
             **{"since": self.since, **options},
         )
 
 
-def lanes_for(n: int, itemsize: int) -> int:
+def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
+    """The macros, and VECTOR_WIDTH as LANES too where the text says LANES."""
+    if "VECTOR_WIDTH" not in constants or "LANES" in constants or not re.search(r"\bLANES\b", text):
+        return constants
+    warnings.warn("LANES is VECTOR_WIDTH now; the next release drops the former name", DeprecationWarning, stacklevel=3)
+    return {**constants, "LANES": constants["VECTOR_WIDTH"]}
+
+
+def vector_width_for(n: int, itemsize: int) -> int:
     """Elements of the widest access that divides a row, up to 16 bytes."""
-    lanes = 16 // itemsize
-    while n % lanes:
-        lanes //= 2
-    return lanes
+    vector_width = 16 // itemsize
+    while n % vector_width:
+        vector_width //= 2
+    return vector_width
+
+
+def lanes_for(n: int, itemsize: int) -> int:
+    """The former name of :func:`vector_width_for`."""
+    warnings.warn(
+        "lanes_for is vector_width_for now; the next release drops the former name", DeprecationWarning, stacklevel=2
+    )
+    return vector_width_for(n, itemsize)
 
 
 def threads_for(accesses: int, vectors: int) -> int:

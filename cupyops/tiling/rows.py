@@ -1,12 +1,12 @@
-"""Kernels on ``kernels_cu/rows.cuh``: rows of a matrix, held in registers by groups of threads of a block, or of a cluster.
+"""Kernels on ``kernels_cu/shared/rows.cuh``: rows of a matrix, held in registers by groups of threads of a block, or of a cluster.
 
 A row is cut into accesses of 16 bytes or less; how many a thread makes, how many threads are on a row and how many rows are in
 a block are macros of the text, and fields of a plan::
 
     @cache
     def plan_of(n, itemsize):
-        lanes = lanes_for(n, itemsize)
-        return RowsPlan.of(n, lanes, vectors=2, block=256)
+        vector_width = vector_width_for(n, itemsize)
+        return RowsPlan.of(n, vector_width, vectors=2, block=256)
 
     @cache
     def kernel_of(plan):
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from cupyops.arrays import Device
 from cupyops.launch.geometry import MAX_BLOCK, Rows
 from cupyops.launch.kernel import Kernel
 
@@ -63,7 +64,7 @@ class RowsPlan(Plan):
     Attributes:
         block: threads of a block, BLOCK_THREADS in the text.
         row_threads: threads of a block on one row.
-        lanes: elements of an access.
+        vector_width: elements of an access.
         vectors: accesses of a thread to a row.
         rows_each: rows that a group of threads takes at once.
         cluster: blocks on one row.
@@ -74,7 +75,7 @@ class RowsPlan(Plan):
         full: a row fills every access of its threads.
         shared: bytes of dynamic shared memory.
 
-    >>> plan = RowsPlan.of(4096, lanes=8, vectors=2)
+    >>> plan = RowsPlan.of(4096, vector_width=8, vectors=2)
     >>> plan.row_threads, plan.groups, plan.full
     (256, 1, True)
     """
@@ -84,7 +85,7 @@ class RowsPlan(Plan):
 
     block: int
     row_threads: int
-    lanes: int
+    vector_width: int
     vectors: int
     rows_each: int = 1
     cluster: int = 1
@@ -97,7 +98,7 @@ class RowsPlan(Plan):
 
     @classmethod
     def of(
-        cls: type[Some], n: int, lanes: int, vectors: int, *, block: int = 1, cluster: int = 1, **others: Any
+        cls: type[Some], n: int, vector_width: int, vectors: int, *, block: int = 1, cluster: int = 1, **others: Any
     ) -> Some:
         """The plan of rows of n elements: as many threads as make the row's accesses, and as many rows as a block has room for.
 
@@ -105,17 +106,17 @@ class RowsPlan(Plan):
             block: threads of a block, at least.
             others: further fields.
         """
-        threads = threads_for(n // lanes, vectors * cluster)
+        threads = threads_for(n // vector_width, vectors * cluster)
         block = max(block, threads) // threads * threads
-        full = threads * vectors * cluster * lanes == n
-        return cls(block, threads, lanes, vectors, cluster=cluster, full=full, **others)
+        full = threads * vectors * cluster * vector_width == n
+        return cls(block, threads, vector_width, vectors, cluster=cluster, full=full, **others)
 
     @classmethod
-    def cut(cls: type[Some], n: int, lanes: int, cut: Cut, **others: Any) -> Some:
+    def cut(cls: type[Some], n: int, vector_width: int, cut: Cut, **others: Any) -> Some:
         """The plan of rows of n elements by a line of a table."""
         fields = cut._asdict()
         del fields["most"]
-        return cls.of(n, lanes, **{**fields, **others})
+        return cls.of(n, vector_width, **{**fields, **others})
 
     def staged(self: Some, row_bytes: int, kept_bytes: int, capability: int) -> Some | None:
         """The plan with as many of its stages as a multiprocessor has room for, or None if it has none for one: where arrays are
@@ -157,7 +158,7 @@ class RowsPlan(Plan):
     @property
     def slice(self) -> int:
         """Elements of a row that a block holds at once."""
-        return self.row_threads * self.vectors * self.lanes
+        return self.row_threads * self.vectors * self.vector_width
 
     @property
     def groups(self) -> int:
@@ -178,7 +179,7 @@ class RowsPlan(Plan):
         return CLUSTERS_SINCE if self.stages else super().since
 
 
-def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: int) -> int:
+def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: Device) -> int:
     """How many blocks, or clusters of them, run at once of a kernel whose blocks stay for many rows.
 
     Args:

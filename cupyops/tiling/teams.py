@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from cupyops.arrays import ArrayLibrary
+from cupyops.arrays import ArrayLibrary, Device
 from cupyops.errors import LaunchError
 from cupyops.launch.geometry import Rows
 from cupyops.launch.kernel import Kernel
@@ -103,7 +103,7 @@ class TeamPlan(Plan):
         return TeamLaunch(kernel, (tiles, teams, teams * self.cluster * self.team), tiles * self.rows)
 
     def fitted(
-        self: Self, kernel_of: Callable[[Self], Kernel], dtype: str, count: int, device: int
+        self: Self, kernel_of: Callable[[Self], Kernel], dtype: str, count: int, device: Device
     ) -> "TeamLaunch | None":
         """The launch for so many rows on a GPU, with as many of them a team as :meth:`for_rows` says; None if there is no room
         for a team at once, or teams all over the GPU would have to take too many turns.

@@ -1,10 +1,10 @@
 """Kernels over rows of elements in two-dimensional blocks of threads, whose blocks take turns down the rows.
 
-A thread has one access of ``LANES`` elements in each of its rows; ``ABREAST`` threads of a block are side by side, and the
+A thread has one access of ``VECTOR_WIDTH`` elements in each of its rows; ``ABREAST`` threads of a block are side by side, and the
 others below them, in as many rows as make 256 threads. A text written for it finds a thread's elements so::
 
     constexpr long long DOWN = 256 / ABREAST;
-    const long long column = (blockIdx.x * (long long)ABREAST + threadIdx.x) * LANES;
+    const long long column = (blockIdx.x * (long long)ABREAST + threadIdx.x) * VECTOR_WIDTH;
     if (column >= n) return;
     for (long long row = blockIdx.y * DOWN + threadIdx.y; row < count; row += gridDim.y * DOWN) ...
 
@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cupyops.arrays import Device
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 
-from .config import Plan, lanes_for
+from .config import Plan, vector_width_for
 
 __all__ = ["THREADS", "TiledKernel", "Tiles"]
 
@@ -32,25 +33,25 @@ class Tiles(Plan):
     """One way to cut rows.
 
     Attributes:
-        lanes: elements of an access, which must divide a row.
+        vector_width: elements of an access, which must divide a row.
         abreast: threads of a block side by side.
     """
 
-    lanes: int
+    vector_width: int
     abreast: int
 
     @classmethod
-    def over(cls, n: int, lanes: int) -> "Tiles":
+    def over(cls, n: int, vector_width: int) -> "Tiles":
         """For rows of n elements: threads side by side are a power of 2, of 8 to 32 the one that leaves the fewest idle at
         the end of a row.
 
         >>> Tiles.over(128, 4), Tiles.over(40, 1), Tiles.over(5, 1)
-        (Tiles(lanes=4, abreast=32), Tiles(lanes=1, abreast=8), Tiles(lanes=1, abreast=8))
+        (Tiles(vector_width=4, abreast=32), Tiles(vector_width=1, abreast=8), Tiles(vector_width=1, abreast=8))
         """
-        columns = -(-n // lanes)
+        columns = -(-n // vector_width)
         if columns < 8:
-            return cls(lanes, 1 << (columns - 1).bit_length())
-        return cls(lanes, min((32, 16, 8), key=lambda abreast: -columns % abreast))
+            return cls(vector_width, 1 << (columns - 1).bit_length())
+        return cls(vector_width, min((32, 16, 8), key=lambda abreast: -columns % abreast))
 
     @property
     def down(self) -> int:
@@ -68,7 +69,7 @@ class Tiles(Plan):
         >>> Tiles(4, 16).sizes(128, 1000), Tiles(4, 16).sizes(128, 2_000_000)
         ((32, 1000), (32, 1048560))
         """
-        return -(-n // self.lanes), min(rows, self.down * MAX_GRID_YZ)
+        return -(-n // self.vector_width), min(rows, self.down * MAX_GRID_YZ)
 
     def staying(self, n: int, rows: int, at_once: int) -> tuple[int, int, int]:
         """A launch of no more blocks than run at once, so that each keeps something from row to row, such as a sum.
@@ -99,7 +100,7 @@ class TiledKernel:
 
     Args:
         text, name: CUDA C++, and the function.
-        most_lanes: elements of an access, at most, by the bytes of one.
+        widest_vector: elements of an access, at most, by the bytes of one.
         dtypes: that ``scalar_t`` may be.
         declared: those declared at once, by default all.
         constants: macros.
@@ -110,14 +111,14 @@ class TiledKernel:
         self,
         text: str,
         name: str,
-        most_lanes: Mapping[int, int],
+        widest_vector: Mapping[int, int],
         *,
         dtypes: Sequence[str] = FLOATS,
         declared: Sequence[str] | None = None,
         constants: Mapping[str, int] | None = None,
         alone: bool = False,
     ) -> None:
-        self._most_lanes = most_lanes
+        self._widest_vector = widest_vector
 
         @lru_cache(None)
         def kernel(tiles: Tiles, dtype: str) -> Kernel:
@@ -129,7 +130,7 @@ class TiledKernel:
             return kernel(tiles, dtype), tiles.sizes(sum(widths), rows)
 
         @lru_cache(4096)
-        def staying(dtype: str, rows: int, n: int, device: int) -> tuple[Kernel, tuple[int, int, int]]:
+        def staying(dtype: str, rows: int, n: int, device: Device) -> tuple[Kernel, tuple[int, int, int]]:
             tiles = self.tiles(dtype, n)
             at_once = kernel(tiles, dtype).resident_blocks({"scalar_t": dtype}, device)
             return kernel(tiles, dtype), tiles.staying(n, rows, at_once)
@@ -148,7 +149,9 @@ class TiledKernel:
     def tiles(self, dtype: str, *widths: int) -> Tiles:
         """How rows are cut that consist of parts of so many elements side by side: by the widest access that divides each."""
         itemsize = DTYPES[dtype].itemsize
-        return Tiles.over(sum(widths), min(self._most_lanes[itemsize], *(lanes_for(n, itemsize) for n in widths)))
+        return Tiles.over(
+            sum(widths), min(self._widest_vector[itemsize], *(vector_width_for(n, itemsize) for n in widths))
+        )
 
     def kernel(self, dtype: str, *widths: int) -> Kernel:
         """The kernel for such rows."""
@@ -158,7 +161,9 @@ class TiledKernel:
         """The kernel for so many such rows, and ``columns`` and ``rows`` of the launch: :meth:`Tiles.sizes`."""
         return self._launch(dtype, rows, *widths)
 
-    def staying(self, dtype: str, rows: int, n: int, device: int, few: int = 0) -> tuple[Kernel, tuple[int, int, int]]:
+    def staying(
+        self, dtype: str, rows: int, n: int, device: Device, few: int = 0
+    ) -> tuple[Kernel, tuple[int, int, int]]:
         """The kernel for so many rows of n elements on a GPU, and the launch in which its blocks stay:
         :meth:`Tiles.staying`. Up to ``few`` rows are one part, as :meth:`alone` cuts them: sums over them are whole."""
         return self.alone(dtype, rows, n) if rows <= few else self._staying(dtype, rows, n, device)

@@ -15,7 +15,7 @@ from cupyops.compile import toolchain
 from cupyops.dtypes import DTYPES
 from cupyops.errors import LaunchError, TuningError
 from cupyops.launch import driver
-from cupyops.launch.arguments import Call
+from cupyops.launch.arguments import Arguments
 
 if TYPE_CHECKING:
     from cupyops.launch.kernel import Kernel
@@ -32,14 +32,14 @@ _ALIGNMENT = 256  # an output that is not aligned so must stay so, since kernels
 
 
 def microseconds(
-    kernels: Sequence["Kernel"], names: Sequence[str], call: Call, rtol: float, atol: float
+    kernels: Sequence["Kernel"], names: Sequence[str], arguments: Arguments, rtol: float, atol: float
 ) -> dict[str, float | None]:
     """What a launch of each takes, in the middle of several; None where the GPU does not take it.
 
     Args:
         kernels: the first is the one that is right.
         names: of the kernels, for messages.
-        call: arguments that fit them all, on a GPU.
+        arguments: they fit them all, on a GPU.
         rtol, atol: how far results may be from the first's, ``|a - b| <= atol + rtol * |b|``; with 0 and 0 not one bit.
 
     Raises:
@@ -48,13 +48,13 @@ def microseconds(
         MemoryError: no room for the copies.
     """
     runtime = toolchain.cupy().cuda.runtime
-    stream = call.library.stream(call.lead.device)
+    stream = arguments.library.stream(arguments.gpu)
     launches: dict[str, Callable[[], None]] = {}
-    with _copies(runtime, call, kernels[0]) as (reference, copies):
+    with _copies(runtime, arguments, kernels[0]) as (reference, copies):
         for kernel, name in zip(kernels, names, strict=True):
             try:
                 outputs = copies if launches else reference
-                launch = _launch(kernel, call, outputs.values, stream)
+                launch = _launch(kernel, arguments, outputs.values, stream)
                 outputs.refill(stream)
                 launch()
             except (LaunchError, ValueError):
@@ -64,14 +64,14 @@ def microseconds(
             try:
                 runtime.streamSynchronize(stream)
             except Exception as error:
-                raise LaunchError(f"{kernel.describe(call.types)} with {name} failed: {error}") from error
+                raise LaunchError(f"{kernel.describe(arguments.types)} with {name} failed: {error}") from error
             if launches and (difference := copies.difference(reference, stream, rtol, atol)):
                 raise TuningError(
-                    f"{kernel.describe(call.types)}: {name} gives another result than {names[0]}: {difference}. One of the "
+                    f"{kernel.describe(arguments.types)}: {name} gives another result than {names[0]}: {difference}. One of the "
                     f"two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
                 )
             launches[name] = launch
-        with _memory(runtime, _flushing_bytes(call.lead.device)) as (flushed, size):
+        with _memory(runtime, _flushing_bytes(arguments.gpu)) as (flushed, size):
             clock = _Clock(runtime, stream, lambda: runtime.memsetAsync(flushed, 0, size, stream))
             once = sum(first for (first,) in clock.times([*launches.values()], 1))
             times = clock.times(
@@ -81,10 +81,10 @@ def microseconds(
     return {name: found.get(name) for name in names}
 
 
-def _launch(kernel: "Kernel", call: Call, values: Sequence[Any], stream: int) -> Callable[[], None]:
+def _launch(kernel: "Kernel", arguments: Arguments, values: Sequence[Any], stream: int) -> Callable[[], None]:
     """The launch of a kernel on values in place of the call's. They are packed once, not between two events."""
-    variant = kernel.variant(call.types, call.lead.device)
-    grid = kernel.grid(variant, [call.values[s] for s in kernel.geometry.sizes])
+    variant = kernel.variant(arguments.types, arguments.gpu)
+    grid = kernel.grid(variant, [arguments.values[s] for s in kernel.geometry.sizes])
     buffer = variant.packed(values)
 
     def launch() -> None:
@@ -102,29 +102,29 @@ def _launch(kernel: "Kernel", call: Call, values: Sequence[Any], stream: int) ->
 class _Outputs:
     """Copies of a call's outputs, and its arguments with them in place of those."""
 
-    def __init__(self, runtime: Any, call: Call, kernel: "Kernel") -> None:
-        self._runtime, self._call = runtime, call
+    def __init__(self, runtime: Any, arguments: Arguments, kernel: "Kernel") -> None:
+        self._runtime, self._arguments = runtime, arguments
         self._names = [
-            p.name for p in kernel.signature.parameters if p.pointer and not p.const and p.name in call.infos
+            p.name for p in kernel.signature.parameters if p.pointer and not p.const and p.name in arguments.infos
         ]
         self._places: dict[str, int] = {}
         self._size = 0
         for name in self._names:
-            info = call.infos[name]
+            info = arguments.infos[name]
             self._places[name] = self._size + info.pointer % _ALIGNMENT
             self._size = -(-(self._places[name] + self._bytes(name)) // _ALIGNMENT) * _ALIGNMENT
         self._base = 0
         self.values: list[Any] = []
 
     def _bytes(self, name: str) -> int:
-        info = self._call.infos[name]
+        info = self._arguments.infos[name]
         return info.size * DTYPES[info.dtype].itemsize
 
     @contextmanager
     def allocated(self) -> Iterator["_Outputs"]:
         with _memory(self._runtime, self._size) as (self._base, _):
             there = {name: self._base + place for name, place in self._places.items()}
-            pairs = zip(self._call.values, self._call.addresses, strict=True)
+            pairs = zip(self._arguments.values, self._arguments.addresses, strict=True)
             self.values = [there.get(name, value) for name, value in pairs]
             yield self
 
@@ -132,7 +132,7 @@ class _Outputs:
         """Has the copies hold what the call's outputs hold."""
         runtime = self._runtime
         for name, place in self._places.items():
-            source, kind = self._call.infos[name].pointer, runtime.memcpyDeviceToDevice
+            source, kind = self._arguments.infos[name].pointer, runtime.memcpyDeviceToDevice
             runtime.memcpyAsync(self._base + place, source, self._bytes(name), kind, stream)
 
     def difference(self, other: "_Outputs", stream: int, rtol: float, atol: float) -> str:
@@ -140,7 +140,7 @@ class _Outputs:
         import numpy
 
         for name, place in self._places.items():
-            info = self._call.infos[name]
+            info = self._arguments.infos[name]
             width = DTYPES[info.dtype].itemsize
             step = _CHUNK // width
             for start in range(0, info.size, step):
@@ -166,8 +166,11 @@ class _Outputs:
 
 
 @contextmanager
-def _copies(runtime: Any, call: Call, kernel: "Kernel") -> Iterator[tuple[_Outputs, _Outputs]]:
-    with _Outputs(runtime, call, kernel).allocated() as one, _Outputs(runtime, call, kernel).allocated() as two:
+def _copies(runtime: Any, arguments: Arguments, kernel: "Kernel") -> Iterator[tuple[_Outputs, _Outputs]]:
+    with (
+        _Outputs(runtime, arguments, kernel).allocated() as one,
+        _Outputs(runtime, arguments, kernel).allocated() as two,
+    ):
         yield one, two
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from cupyops.compile import toolchain
 from cupyops.errors import expected, nearest
 from cupyops.launch import debug, driver
-from cupyops.launch.arguments import Call, bind, check
+from cupyops.launch.arguments import Arguments, bind, check
 from cupyops.launch.geometry import Target
 from cupyops.launch.kernel import Kernel
 
@@ -115,29 +115,29 @@ class Tuned:
 
     def choice(self, *args: Any, **kwargs: Any) -> Kernel:
         """The kernel that this call launches; raises as the call."""
-        return self._chosen(check(self._first, bind(self._first, args, kwargs)))
+        return self._chosen(check(self._first.declared, bind(self._first.declared, args, kwargs)))
 
     def _vouched_choice(self, *args: Any) -> Kernel:
-        return self._chosen(check(self._first, bind(self._first, args, {}), vouched=True))
+        return self._chosen(check(self._first.declared, bind(self._first.declared, args, {}), vouched=True))
 
-    def _chosen(self, call: Call) -> Kernel:
-        if call.lead.fake or call.lead.place != "cuda":
+    def _chosen(self, arguments: Arguments) -> Kernel:
+        if arguments.lead.fake or arguments.lead.place != "cuda":
             return self._first
-        sizes = {name: operator.index(call.values[name]) for name in self.sizes}
+        sizes = {name: operator.index(arguments.values[name]) for name in self.sizes}
         if 0 in sizes.values():
             return self._first
         classes = tuple(n if name in self.exact else (n - 1).bit_length() for name, n in sizes.items())
-        key = (call.lead.device, *call.types.values(), *classes)
+        key = (arguments.gpu, *arguments.types.values(), *classes)
         with _TUNING:
             kernel = self._by_types.get(key)
             if kernel is None:
-                kernel = self._decide(call, classes)
+                kernel = self._decide(arguments, classes)
                 if kernel is None:
                     return self._first
                 self._by_types[key] = kernel
-        if getattr(call.library, "fast_lane", None) is not None:
-            given = [call.values[p.name] for p in self.signature.parameters if p.pointer]
-            self._by_tensors[(call.lead.device, *(None if x is None else x.dtype for x in given), *classes)] = kernel
+        if getattr(arguments.library, "tensor_access", None) is not None:
+            given = [arguments.values[p.name] for p in self.signature.parameters if p.pointer]
+            self._by_tensors[(arguments.gpu, *(None if x is None else x.dtype for x in given), *classes)] = kernel
         return kernel
 
     def forget(self) -> None:
@@ -146,11 +146,11 @@ class Tuned:
             self._by_types.clear()
             self._by_tensors.clear()
 
-    def _decide(self, call: Call, classes: Sequence[int]) -> Kernel | None:
+    def _decide(self, arguments: Arguments, classes: Sequence[int]) -> Kernel | None:
         """The choice, or None if it is the first for now."""
-        device = call.lead.device
+        device = arguments.gpu
         gpu = driver.name(device)
-        key = self._key(call.types, gpu, driver.capability(device), classes)
+        key = self._key(arguments.types, gpu, driver.capability(device), classes)
         record = tuning.get(key)
         if record is not None and record.choice in self.names:
             return self.kernels[self.names.index(record.choice)]
@@ -158,11 +158,11 @@ class Tuned:
             return self._first
         if debug.enabled():
             return None
-        with call.library.device(device):
-            if _capturing(call.library.stream(device)):
+        with arguments.library.device(device):
+            if _capturing(arguments.library.stream(device)):
                 return None
             try:
-                times = trial.microseconds(self.kernels, self.names, call, self.rtol, self.atol)
+                times = trial.microseconds(self.kernels, self.names, arguments, self.rtol, self.atol)
             except MemoryError:
                 return self._first
         chosen = self.names[0]
@@ -172,7 +172,7 @@ class Tuned:
         classed = [
             f"{n} = {c}" if n in self.exact else f"{n} <= {1 << c}" for n, c in zip(self.sizes, classes, strict=True)
         ]
-        tuning.put(key, tuning.Record(self._first.describe(call.types), gpu, ", ".join(classed), chosen, times))
+        tuning.put(key, tuning.Record(self._first.describe(arguments.types), gpu, ", ".join(classed), chosen, times))
         return self.kernels[self.names.index(chosen)]
 
     def _key(self, types: Mapping[str, str], gpu: str, capability: int, classes: Sequence[int]) -> str:

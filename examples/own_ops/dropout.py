@@ -19,13 +19,13 @@ extern "C" __global__ void dropout(const scalar_t* x /* (n) */, const long long*
         const unsigned d = __umulhi(0xCD9E8D57u, c[2]), e = 0xCD9E8D57u * c[2];
         c[0] = d ^ c[1] ^ k[0], c[1] = e, c[2] = a ^ c[3] ^ k[1], c[3] = b;
     }
-    auto v = load_lanes<8>(x + pack * 8, left < 8 ? 0 : 1);
+    auto v = load_vector<8>(x + pack * 8, left < 8 ? 0 : 1);
     for (int l = 0; l < 8; ++l) {
-        if (l && l < left && left < 8) v.lane[l] = x[pack * 8 + l];
-        v.lane[l] = scalar_t((int)(c[l / 2] >> l % 2 * 16 & 0xffff) < dropped ? acc_t(0) : scale * acc_t(v.lane[l]));
-        if (l < left && left < 8) y[pack * 8 + l] = v.lane[l];
+        if (l && l < left && left < 8) v.element[l] = x[pack * 8 + l];
+        v.element[l] = scalar_t((int)(c[l / 2] >> l % 2 * 16 & 0xffff) < dropped ? acc_t(0) : scale * acc_t(v.element[l]));
+        if (l < left && left < 8) y[pack * 8 + l] = v.element[l];
     }
-    if (left >= 8) *(Lanes<scalar_t, 8>*)(y + pack * 8) = v;
+    if (left >= 8) *(Vector<scalar_t, 8>*)(y + pack * 8) = v;
 }"""
 KERNEL = Kernel(TEXT, "dropout", Threads("packs"))
 

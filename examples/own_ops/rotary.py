@@ -15,13 +15,13 @@ extern "C" __global__ void rotary(const scalar_t* x /* (M, H, D) */, const float
     for (int pair = threadIdx.x * EACH; pair < H * half; pair += BLOCK_THREADS * EACH) {
         const int head = pair / half, i = pair - head * half;
         const long long at = (row * H + head) * D + i;
-        auto u = load_lanes<EACH>(x + at, 1), v = load_lanes<EACH>(x + at + half, 1);
-        const auto cs = load_lanes<EACH>(c + table + i, 1), sn = load_lanes<EACH>(s + table + i, 1);
+        auto u = load_vector<EACH>(x + at, 1), v = load_vector<EACH>(x + at + half, 1);
+        const auto cs = load_vector<EACH>(c + table + i, 1), sn = load_vector<EACH>(s + table + i, 1);
         for (int k = 0; k < EACH; ++k) {
-            const acc_t a = u.lane[k], b = v.lane[k], t = sign * sn.lane[k];
-            u.lane[k] = scalar_t(a * cs.lane[k] - b * t), v.lane[k] = scalar_t(b * cs.lane[k] + a * t);
+            const acc_t a = u.element[k], b = v.element[k], t = sign * sn.element[k];
+            u.element[k] = scalar_t(a * cs.element[k] - b * t), v.element[k] = scalar_t(b * cs.element[k] + a * t);
         }
-        *(Lanes<scalar_t, EACH>*)(y + at) = u, *(Lanes<scalar_t, EACH>*)(y + at + half) = v;
+        *(Vector<scalar_t, EACH>*)(y + at) = u, *(Vector<scalar_t, EACH>*)(y + at + half) = v;
     }
 }"""
 KERNELS = {each: Kernel(TEXT, "rotary", Rows("M", 128), constants={"EACH": each}) for each in (1, 8)}

@@ -15,7 +15,7 @@ from benchmarks import __main__ as command
 from benchmarks import build_time, results_file
 from benchmarks.lenet5 import Plan, measure_lenet5
 from benchmarks.measure import Findings
-from benchmarks.table import losing_rows, markdown
+from benchmarks.table import Form, losing_rows, markdown
 from cupyops.torch.bench.timing import gigabytes_per_second
 
 # The results file
@@ -167,7 +167,89 @@ def test_the_table_shows_the_largest_size_and_the_fastest_in_bold() -> None:
     assert "| C++ extension | gelu | 31 s | – |" in text
     assert "| kernels | fast | 2 | 98.50 (98.00, 99.00) | 1.60 |" in text
     assert "- gelu.device, extension: nvcc is missing" in text
-    assert "1048576" in markdown(document(), all_sizes=True)
+    assert "1048576" in markdown(document(), "all")
+
+
+def layers() -> list[dict[str, Any]]:
+    """Rows of linear layers as a run leaves them: each has the shape of its first result and K in its variant."""
+    rows = []
+    for m, n, k in ((4096, 4096, 4096), (16384, 1, 4096)):
+        for variant in (f"K={k}", f"gelu, K={k}", f"K={k}, TF32"):
+            for direction, shape in (("forward", [m, n]), ("backward", [m, k]), ("forward and backward", [m, k])):
+                dtype = "float32" if "TF32" in variant else "bfloat16"
+                labels = {"op": "linear", "variant": variant, "direction": direction, "dtype": dtype, "shape": shape}
+                rows += [row("ours", 200.0, **labels), row("eager", 250.0, **labels)]
+    return rows
+
+
+@pytest.mark.parametrize("form", ["short", "largest", "all"])
+def test_no_matrix_product_is_counted_in_shares_of_a_copy(form: Form) -> None:
+    lines = [line for line in markdown(document(layers()), form).splitlines() if "linear" in line]
+    assert lines
+    assert not [line for line in lines if "%" in line]
+
+
+def test_a_product_is_shown_with_its_operations_in_a_second() -> None:
+    text = markdown(document(layers()), "all")
+    # 2·4096³ operations forward, twice as many backward, three times in both.
+    for direction, ours, eager in (
+        ("forward", 687.2, 549.8),
+        ("backward", 1374.4, 1099.5),
+        ("forward and backward", 2061.6, 1649.3),
+    ):
+        cells = f"| bfloat16 | 4096×4096×4096 | **200.0 ({ours})** | 250.0 ({eager}) |"
+        assert f"| linear | {direction} {cells}" in text
+        assert f"| linear_gelu | {direction} {cells}" in text
+    assert "| linear | backward | float32 as TF32 | 16384×1×4096 | **200.0 (1.3)** | 250.0 (1.1) |" in text
+
+
+def test_a_layer_that_is_measured_no_more_is_shown_by_its_time() -> None:
+    gone = row("ours", 200.0, op="linear", variant="K=5", direction="forward", shape=[3, 7])
+    assert "| linear | forward | bfloat16 | 3×7, K=5 | **200.0** |" in markdown(document([gone]), "all")
+
+
+def test_a_tiny_product_has_no_rate_that_rounds_to_nothing() -> None:
+    tiny = row("ours", 1.4, op="linear", variant="K=2", direction="forward", shape=[1, 1])
+    assert "| linear | forward | bfloat16 | 1×1×2 | **1.4** |" in markdown(document([tiny]), "all")
+
+
+def test_every_row_of_a_layer_names_one_layer() -> None:
+    """Else a table would count the operations of another layer."""
+    from benchmarks.linear import SHAPES, cases, product_of
+
+    found = [(case.labels(), product_of(case.labels())) for case in cases([2**40])]
+    assert len({repr(labels) for labels, _ in found}) == len(found) == len(SHAPES) * 24
+    for labels, product in found:
+        assert product is not None
+        assert product.variant == labels["variant"]
+        m, second = labels["shape"]
+        assert (m, second) == (product.m, product.n if labels["direction"] == "forward" else product.k)
+
+
+def test_the_short_table_has_one_row_an_operator_by_its_rule() -> None:
+    rows = layers() + by_length()
+    for variant, n, direction in (
+        ("none", 2**28, "forward"),
+        ("none", 2**20, "forward"),
+        ("none", 2**20, "backward"),
+        ("tanh", 2**28, "forward"),
+        ("tanh", 2**28, "backward"),
+    ):
+        rows += [row(name, n / 2**20, variant=variant, shape=[n], direction=direction) for name in ("eager", "ours")]
+    lines = [line for line in markdown(document(rows), "short").splitlines() if line.startswith("| `")]
+    assert lines == [
+        # of N = 1 the gradient of x has more elements, and the product less work
+        "| `linear` | 4096×4096×4096 | **200.0** / **200.0** | 250.0 / 250.0 | – |",
+        "| `linear_gelu` | 4096×4096×4096 | **200.0** / **200.0** | 250.0 / 250.0 | – |",
+        "| `layer_norm` | 32768×8192 | **256.0** / **256.0** | – | 256.0 / 256.0 |",
+        "| `add_layer_norm` | 32768×8192 | **256.0** / **256.0** | – | 256.0 / 256.0 |",
+        "| `gelu` | 1048576 | 1.0 / 1.0 | **1.0** / **1.0** | – |",
+    ]
+
+
+def test_a_row_that_is_lost_stays_in_the_short_table() -> None:
+    rows = [row(n, t, direction=d) for d in ("forward", "backward") for n, t in (("ours", 3.0), ("eager", 2.0))]
+    assert "| `gelu` | 268435456 | 3.0 / 3.0 | **2.0** / **2.0** |" in markdown(document(rows), "short")
 
 
 def test_rows_lost_to_eager_are_listed() -> None:
@@ -188,7 +270,7 @@ def by_length() -> list[dict[str, Any]]:
 
 
 def test_rows_have_a_table_per_direction_many_before_few() -> None:
-    text = markdown(document(by_length()), all_sizes=True)
+    text = markdown(document(by_length()), "all")
     assert "### Time on the GPU" not in text
     forward, _, backward = text.partition("### layer_norm forward")[2].partition("### layer_norm backward")
     for table in (forward, backward.partition("###")[0]):
@@ -378,6 +460,9 @@ def test_a_file_is_shown_without_a_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     path = tmp_path / "results.json"
     results_file.save(path, document())
+    code, out, err = run("--from", str(path), "--table", "short", capsys=capsys)
+    assert (code, err) == (0, "")
+    assert "### " not in out
     code, out, err = run("--from", str(path), "--table", "all", "--plots", str(tmp_path / "plots"), capsys=capsys)
     assert (code, err) == (0, "")
     assert "1048576" in out

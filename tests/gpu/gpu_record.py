@@ -42,7 +42,7 @@ TOOLS = {
 
 def hashes() -> dict[str, str]:
     """By file, byte for byte: kernel texts (their comments declare shapes) and the code that launches them."""
-    paths = list((ROOT / "kernels_cu").glob("*.cu*"))
+    paths = list((ROOT / "kernels_cu").rglob("*.cu*"))
     for pattern in LAUNCH_CODE:
         paths += (p for p in ROOT.glob(pattern) if not any(p.match(name) for name in NOT_LAUNCH_CODE))
     return {p.relative_to(ROOT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(paths)}

@@ -21,7 +21,7 @@ from cupyops.launch import driver
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.fused_gelu import FORWARD
-from cupyops.ops.linear.sm90 import hopper_kernel
+from cupyops.ops.linear.sm90 import sm90_kernel
 
 PLANTED = """
 extern "C" __global__ void bounds(float* y,  // (n)
@@ -97,16 +97,16 @@ def run() -> int:
                     cupyops.linear(x, weight, weight[:, 0])
                     cupyops.linear_gelu(x, weight, weight[:, 0])
                     calls += 2
-    calls += recurrent() + matrix_units()
+    calls += recurrent() + tensor_cores()
     cupy.cuda.runtime.deviceSynchronize()
     return calls
 
 
-def matrix_units() -> int:
+def tensor_cores() -> int:
     """The matrix kernel, on the one generation that has its instructions: tails along each dimension, both cuts and forms,
     more pairs of tiles than clusters."""
     calls = 0
-    if driver.capability(0) != linear_plan.MATRIX_UNITS:
+    if driver.capability(0) != linear_plan.SM90:
         return calls
     m, n, k, clusters = 600, 264, 200, 2
     x, weight = (cupy.sin(cupy.arange(r * k)).astype("float16").reshape(r, k) for r in (m, n))
@@ -116,7 +116,7 @@ def matrix_units() -> int:
         y, z = cupy.empty((m, n), "float16"), cupy.empty((m, n), "float16")
         boxes = ((x, linear_plan.TILE_M), (weight, linear_plan.TILE_N // 2), (z, 64), (y, 64))
         maps = [tensor_map(a.data.ptr, *a.shape, "float16", rows) for a, rows in boxes]
-        hopper_kernel(plan, form)(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
+        sm90_kernel(plan, form)(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
         calls += 1
     cupy.cuda.runtime.deviceSynchronize()
     return calls

@@ -12,7 +12,7 @@ import pytest
 from cupyops import GridStride, Kernel, arrays
 from cupyops.arrays import Info
 from cupyops.launch import debug, driver
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Geometry, Grid, Target
 from cupyops.launch.variant import Variant
 from cupyops.sharing import Setting
@@ -70,7 +70,7 @@ class StubLibrary:
     """Has a fast lane where a test gives it one."""
 
     name = "stub"
-    fast_lane: TensorLane | None = None
+    tensor_access: TensorAccess | None = None
 
     def __init__(self) -> None:
         self.current = 0

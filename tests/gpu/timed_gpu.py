@@ -15,7 +15,7 @@ import cupyops
 from cupyops import Kernel, LaunchError, Threads, Tuned, arrays
 from cupyops.arrays import Info
 from cupyops.launch import driver
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
 from cupyops.sharing import Setting
@@ -76,7 +76,7 @@ class Gpu:
         self.pending: Exception | None = None
         self.cuda = SimpleNamespace(runtime=self, Device=lambda device: SimpleNamespace(attributes={"L2CacheSize": 64}))
         self.library = StubLibrary()
-        self.library.fast_lane = TensorLane(frozenset({Array}), lambda: 0, lambda d: 1000 + d, lambda: 1)
+        self.library.tensor_access = TensorAccess(frozenset({Array}), lambda: 0, lambda d: 1000 + d, lambda: 1)
         self.types: dict[int, dict[str, str]] = {}
         monkeypatch.setattr("cupyops.compile.toolchain.cupy", lambda: self)
         monkeypatch.setitem(arrays.LIBRARIES, Array, self.library)

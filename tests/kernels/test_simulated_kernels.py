@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 import cupyops
-from cupyops.ops.add2 import ALIKE, SCALAR, strided
+from cupyops import Threads
+from cupyops.ops.add2 import ALIKE, NUMBERS, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
 from cupyops.tiling.broadcasting import collapse, divider, plan
 from tests.accuracy import added_as_on_a_gpu, spacing
+from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact, exact_derivative
 
 pytestmark = pytest.mark.simulator
@@ -50,6 +52,44 @@ def test_gelu_forward(dtype: torch.dtype, form: str) -> None:
         x, y = values(n, dtype, a), values(n, dtype, b)
         FORWARD[form](x, y, n)
         torch.testing.assert_close(y, torch.nn.functional.gelu(x, approximate=form))
+
+
+@EVERY_DTYPE
+@FORMS
+def test_gelu_is_what_the_naive_kernels_give(dtype: torch.dtype, form: str) -> None:
+    options = {"constants": {"TANH": int(form == "tanh")}, "dtypes": (str(dtype)[6:],)}
+    naive = naive_kernel("gelu", "gelu_naive", Threads("n"), **options)
+    naive_backward = naive_kernel("gelu", "gelu_backward_naive", Threads("n"), **options)
+    eps = torch.finfo(dtype).eps
+    rtol, atol = {torch.float32: 4e-6}.get(dtype, 2 * eps), max(8 * eps, 1e-14)
+    for n in LENGTHS[-3:]:
+        x, grad = values(n, dtype, 0), values(n, dtype, 0, seed=1) / 8
+        results = [torch.full_like(x, torch.nan) for _ in range(4)]
+        FORWARD[form](x, results[0], n)
+        naive(x, results[1], n)
+        BACKWARD[form](grad, x, results[2], n)
+        naive_backward(grad, x, results[3], n)
+        for fast, slow in (results[:2], results[2:]):
+            torch.testing.assert_close(fast, slow, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "types", [("float16", "bfloat16", "float32"), ("int8", "int64", "int64"), ("int16", "float64", "float64")], ids=str
+)
+def test_add2_gives_the_bits_of_the_naive_kernel(types: tuple[str, str, str]) -> None:
+    """Of one layout, with a number in place of an operand, and with an operand that is broadcast."""
+    naive = naive_kernel("add2", "add2_naive", Threads("n"), dtypes=NUMBERS)
+    n, (a, b, out) = 2050, (torch.arange(2050).to(getattr(torch, t)) for t in types)
+    wanted, row = torch.empty_like(out), b[:41]
+    naive(a, b, wanted, 3, n)
+    ALIKE(a, b, out, 3, n)
+    assert torch.equal(out, wanted)
+    naive(a, torch.full_like(b, 5), wanted, 3, n)
+    SCALAR[False](a, out, 5, 3, n)
+    assert torch.equal(out, wanted)
+    naive(a, row.repeat(50), wanted, 3, n)
+    strided(2, 1, False)(a, row, out, 3, n, (41, 50), (divider(41), divider(50)), (1, 41), (1, 0))
+    assert torch.equal(out, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
@@ -156,9 +196,9 @@ def test_add2_of_views(dtypes: tuple[str, str], wide: bool) -> None:
             out = torch.empty(shape, dtype=torch.result_type(p.reshape(-1), q.reshape(-1)))
             p, q = p.expand(shape), q.expand(shape)
             widest = max(t.element_size() for t in (p, q, out))
-            lanes, _, sizes, _, *_ = plan(shape, (p.stride(), q.stride()), widest)
+            vector_width, _, sizes, _, *_ = plan(shape, (p.stride(), q.stride()), widest)
             _, at_p, at_q = collapse(shape, p.stride(), q.stride())
-            kernel = strided(len(sizes), lanes, wide)
+            kernel = strided(len(sizes), vector_width, wide)
             dividers = tuple(0 if wide else divider(n) for n in sizes)
             kernel(p, q, out, 3.0, math.prod(sizes), sizes, dividers, at_p, at_q)
             assert torch.equal(out, added_as_on_a_gpu(p.reshape(-1), q.reshape(-1), alpha=3).reshape(shape))

@@ -441,7 +441,7 @@ def run_apart(  # type: ignore[no-untyped-def]
     arrays = [g, x, weight, grad_sum, torch.empty_like(x) if wants[0] else None]
     g, x, weight, grad_sum, grad_x = (placed(a, int(i == off)) for i, a in enumerate(arrays))
     sums = [torch.empty(n, dtype=way.weights or way.dtype) if want else None for want in wants[1:]]
-    strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if any(wants[1:]) else 0
+    strips = -(-n // (plan.width * plan.vector_width * plan.cluster)) if any(wants[1:]) else 0
     blocks = strips + (-(-m // plan.groups) if wants[0] else 0)
     kernel = backward_kernel(plan, way.name, True, any(wants[1:]), grad_sum is not None)
     kernel(g, x, stats, weight, grad_sum, grad_x, *sums, m, n, strips, blocks)
@@ -498,8 +498,10 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
 @pytest.mark.parametrize("parts", [1, 3])
 def test_backward_of_weight_and_bias_alone(way: Way, parts: int) -> None:
     """Slices of a row each for itself: three of them, the last not whole."""
-    lanes = way.plan.lanes
-    way = replace(way, n=2 * way.plan.slice + way.n // lanes // 2 * lanes, plan=replace(way.plan, full=False))
+    vector_width = way.plan.vector_width
+    way = replace(
+        way, n=2 * way.plan.slice + way.n // vector_width // 2 * vector_width, plan=replace(way.plan, full=False)
+    )
     g, x = ((torch.randn(37, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype))
     stats, _, *sums = exact_gradients(way, g, x, None)
     _, partial = run_backward(way, g, x, stats, None, None, False, True, parts)

@@ -11,12 +11,14 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import gelu, linear, linear_backward, linear_gelu, linear_gelu_backward
+from cupyops import Threads
 from cupyops.launch import recording as launches
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear import products
 from cupyops.ops.linear.config import GELU_SUMS, Apart
 from cupyops.tiling.columns import column_cut
 from tests.kernels.test_simulated_kernels import values
+from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact_derivative
 
 linear_module = sys.modules["cupyops.ops.linear.body"]  # the package has functions of these names
@@ -86,6 +88,36 @@ def test_alignment_does_not_change_a_bit(at: tuple[int, int]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@EACH_WAY
+def test_sums_of_small_integers_are_the_bits_of_the_naive_kernel(
+    m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
+) -> None:
+    """Every order of a sum of integers is exact, and each rounds once."""
+    grad = (torch.arange(m * n).reshape(m, n) * 7 % 5 - 2).to(dtype)
+    found, wanted = linear_backward(grad)[2], torch.full((n,), torch.nan, dtype=dtype)
+    naive_kernel("linear", "linear_backward_naive", Threads("N"))(grad, wanted, m, n)
+    assert torch.equal(found, wanted)
+
+
+@EACH_WAY
+def test_the_gradient_of_gelu_is_that_of_the_naive_kernel(
+    m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
+) -> None:
+    approximate = "tanh" if m == 70 else "none"
+    z = values(m * n, dtype, 0).reshape(m, n)
+    grad = (torch.arange(m * n).reshape(m, n) % 3 - 1).to(dtype)
+    grad_z, _, bias = linear_gelu_backward(grad, z, None, torch.eye(n, dtype=dtype), approximate)
+    wanted = torch.full_like(z, torch.nan)
+    wanted_bias = torch.full((n,), torch.nan, dtype=torch.promote_types(dtype, torch.float32))
+    constants = {"TANH": int(approximate == "tanh")}
+    naive = naive_kernel("linear_gelu", "linear_gelu_backward_naive", Threads("N"), constants=constants)
+    naive(grad, z, wanted, wanted_bias, m, n)
+    assert torch.equal(grad_z, wanted), "the same arithmetic for each element"
+    eps = torch.finfo(dtype).eps
+    scale = wanted.double().abs().sum(0).max().item()
+    torch.testing.assert_close(bias.double(), wanted_bias.double(), rtol=eps, atol=1e-6 * scale)
+
+
 def assert_sums(sums: Tensor, terms: Tensor, dtype: torch.dtype) -> None:
     """Rounded once, and off by no more than a sum in the arithmetic's own type is; a term that is left out is more."""
     arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
@@ -110,8 +142,14 @@ def test_bias_on_the_way_to_gelu(m: int, n: int, rows: int | None, approximate: 
     """z is rounded once, and y made of it as it is kept: whole accesses and odd columns, few rows and several turns."""
     product, bias = values(m * n, dtype, 0).reshape(m, n), values(n, dtype, 0, seed=1)
     z, y = product.clone(), torch.full_like(product, np.nan)
+    naive_z, naive_y = product.clone(), torch.full_like(product, np.nan)
+    constants = {"TANH": int(approximate == "tanh")}
+    naive = naive_kernel("linear_gelu", "linear_gelu_naive", Threads("N", "M", block=(32, 1, 1)), constants=constants)
+    naive(bias, naive_z, naive_y, m, n)
     with_bias_on_the_way(z, bias, y, approximate, rows)
     assert torch.equal(z, product + bias)
+    assert torch.equal(z, naive_z)
+    assert torch.equal(y, naive_y)
     assert torch.equal(y, gelu(z, approximate)), "the kernel that does nothing else gives other bits"
     wanted = torch.nn.functional.gelu(z.double(), approximate=approximate)
     eps = torch.finfo(dtype).eps

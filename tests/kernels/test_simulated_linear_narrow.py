@@ -12,12 +12,14 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import gelu, linear, linear_gelu
+from cupyops import Threads
 from cupyops.launch import recording as launches
 from cupyops.launch.recording import Launch
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.body import narrow_kernel
 from cupyops.ops.linear.config import NarrowPlan
 from tests.kernels.test_simulated_kernels import values
+from tests.naive import naive_kernel
 
 pytestmark = pytest.mark.simulator
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -59,10 +61,10 @@ def multiplied(plan: NarrowPlan, many: Tensor, less: Tensor, bias: Tensor | None
 def test_products_with_a_matrix_of_few_rows(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
 ) -> None:
-    for r, k, lanes, offset in sizes(dtype):
+    for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         for b in (bias, None):
-            y, _ = multiplied(NarrowPlan(few_is_x, few, lanes, rows_each, split), many, less, b)
+            y, _ = multiplied(NarrowPlan(few_is_x, few, vector_width, rows_each, split), many, less, b)
             x, weight = (less, many) if few_is_x else (many, less)
             wanted = F.linear(x.double(), weight.double(), None if b is None else b.double())
             arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
@@ -81,14 +83,32 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
     dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int, approximate: str
 ) -> None:
     """z is what the product alone gives, and y what GELU alone makes of it as it is kept."""
-    for r, k, lanes, offset in sizes(dtype):
+    for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         less /= k / 16  # where the forms and the roundings of z tell
         for b in (bias / 4, None):
-            plan = NarrowPlan(few_is_x, few, lanes, rows_each, split)
+            plan = NarrowPlan(few_is_x, few, vector_width, rows_each, split)
             z, y = multiplied(plan, many, less, b, approximate)
             assert torch.equal(z, multiplied(plan, many, less, b)[0])
             assert torch.equal(y, gelu(z, approximate))
+
+
+@EVERY_DTYPE
+@FEW_OF
+@CUTS
+def test_products_of_small_integers_are_the_bits_of_the_naive_kernel(
+    dtype: torch.dtype, few_is_x: bool, few: int, rows_each: int, split: int
+) -> None:
+    """Every order of a sum of integers is exact, and each rounds once."""
+    naive = naive_kernel("linear", "linear_naive", Threads("N", "M", block=(32, 1, 1)), dtypes=(str(dtype)[6:],))
+    for r, k, vector_width, offset in sizes(dtype):
+        many, less, bias = (t.round().clamp(-2, 2) for t in drawn(r, k, few, dtype, offset, few_is_x))
+        (m, n), (x, weight) = ((few, r), (less, many)) if few_is_x else ((r, few), (many, less))
+        for b in (bias, None):
+            plan = NarrowPlan(few_is_x, few, vector_width, rows_each, split)
+            z, y = torch.full((m, n), np.nan, dtype=dtype), torch.full((m, n), np.nan, dtype=dtype)
+            naive(x.contiguous(), weight.contiguous(), b, z, y, m, n, k, 0 if b is None else n)
+            assert all(torch.equal(a, w) for a, w in zip(multiplied(plan, many, less, b, "none"), (z, y), strict=True))
 
 
 def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:

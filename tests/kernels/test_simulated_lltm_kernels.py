@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import cupyops
-from cupyops.arrays import LIBRARIES
+from cupyops.arrays import LIBRARIES, host
 from cupyops.ops.lltm.cell import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
 from cupyops.ops.lltm.config import MatrixPlan, Plan
 from cupyops.ops.lltm.sequence import kernel_of
@@ -33,9 +33,9 @@ WAYS = {
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
     # Two groups, three tiles for two teams, the last not full; slices for some of the warps. Then as many for each.
-    "matrix-units-in-bfloat16": (3, 69, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
-    "matrix-units-in-tiles": (3, 37, MatrixPlan(32, team=2), torch.float16),
-    "matrix-units-in-float16": (2, 3, MatrixPlan(256, team=256 // 16), torch.float16),
+    "tensor-cores-in-bfloat16": (3, 69, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
+    "tensor-cores-in-tiles": (3, 37, MatrixPlan(32, team=2), torch.float16),
+    "tensor-cores-in-float16": (2, 3, MatrixPlan(256, team=256 // 16), torch.float16),
 }
 EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
 
@@ -96,7 +96,7 @@ def test_step_between_products(batch: int, state: int, dtype: torch.dtype, adds_
     wide = torch.promote_types(dtype, torch.float32)
     z = (gates.to(wide) + bias.to(wide)).to(dtype) if adds_bias else gates
     kernel = (STEP_WITH_BIAS if adds_bias else STEP).kernel(name(dtype), state)
-    columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
+    columns, down = -(-state // kernel.constants["VECTOR_WIDTH"]), THREADS // kernel.constants["ABREAST"]
     first: tuple[Tensor, Tensor] | None = None
     for unaligned in range(-1, 5):
         blank = [torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2)]
@@ -228,7 +228,7 @@ def test_step_back_between_products(
         grad_old = moved(grad_old)
     partial = None if more == "nothing-else" else torch.full((parts, 3 * state), torch.nan)
     kernel = STEP_BACKWARD.kernel(name(dtype), state)
-    columns, down = -(-state // kernel.constants["LANES"]), THREADS // kernel.constants["ABREAST"]
+    columns, down = -(-state // kernel.constants["VECTOR_WIDTH"]), THREADS // kernel.constants["ABREAST"]
     (dh, h_strides), (dc, c_strides) = (cell.view(LIBRARIES[Tensor], g, gates) for g in (grad_h, grad_c))
     sizes = (batch, state, parts, columns, down * parts)
     kernel(dh, dc, grad_gates, gates, cells, grad_z, grad_old, partial, None, h_strides, c_strides, *sizes)
@@ -328,10 +328,10 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 
 
 def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
-    # As many blocks as two teams on matrix units have, though the simulator would start fewer.
+    # As many blocks as two teams on tensor cores have, though the simulator would start fewer.
     enough = 2 * plan.team if isinstance(plan, MatrixPlan) else 0
     kernel = kernel_of(plan, dtype)
-    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, -1), enough))
+    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
 @EACH_WAY
@@ -357,7 +357,7 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | MatrixPlan, 
     assert alike(last, torch.stack((h[-1], cells[-1])))
 
 
-def test_sequence_on_matrix_units_from_an_unaligned_state() -> None:
+def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
     """The one operand of its products that may begin anywhere gives the same bits there."""
     state, batch, dtype = 32, 9, torch.bfloat16
     launch = launch_of(MatrixPlan(state, team=2), batch, name(dtype))
@@ -406,7 +406,7 @@ def test_sequence_back_step_by_step(
         dh = grad_z[t].double() @ weights[:, :state].double()
     assert_rounded(grad_h0, dh, "gradient of h0", 4)
     assert_rounded(grad_c0, dc, "gradient of c0", 4)
-    # A part has what a tile's row, and those that come after it in the same lanes, leave.
+    # A part has what a tile's row, and those that come after it in the same vector_width, leave.
     row = torch.arange(batch)
     part = row // plan.tile * plan.rows + row % plan.rows
     exact = torch.zeros(parts, 3 * state, dtype=torch.float64).index_add_(0, part, total)

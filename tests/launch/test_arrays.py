@@ -162,9 +162,9 @@ for x in (torch.ones(2).as_subclass(Mine), torch.ones(2)):
 def test_info_of_tensors() -> None:
     library = library_of(torch.ones(1))
     x = torch.empty(2, 3, dtype=torch.bfloat16).t()
-    assert library.info(x) == Info("bfloat16", (3, 2), (1, 3), 6, "cpu", -1, 0)
+    assert library.info(x) == Info("bfloat16", (3, 2), (1, 3), 6, "cpu", None, 0)
     assert str(library.info(x)) == "bfloat16[3, 2] on cpu"
-    assert library.info(torch.empty(4, device="meta")) == Info("float32", (4,), (1,), 4, "meta", -1, 0, fake=True)
+    assert library.info(torch.empty(4, device="meta")) == Info("float32", (4,), (1,), 4, "meta", None, 0, fake=True)
     assert (
         library.dtype_name(torch.ones(1, dtype=torch.complex64)) == "complex64"
     )  # unknown to kernels, but not nameless

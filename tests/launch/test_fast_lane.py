@@ -12,7 +12,7 @@ import pytest
 import kernels_cu
 from cupyops import Elementwise, GridStride, LaunchError, Rows, Threads
 from cupyops.launch import driver
-from cupyops.launch.generated import TensorLane, deciding, fast_lane_source, write_fast_lane
+from cupyops.launch.generated import TensorAccess, deciding, launch_source, write_launch
 from cupyops.launch.geometry import Geometry, Target
 from cupyops.launch.signature import Signature
 from cupyops.launch.variant import Variant
@@ -77,8 +77,10 @@ class Gpu:
         self.inside: Callable[[], object] = lambda: None
         monkeypatch.setattr(driver, "launch_kernel", lambda: self.launch)
 
-    def lane(self) -> TensorLane:
-        return TensorLane(frozenset({Array}), lambda: self.current, lambda device: 1000 + device, lambda: self.devices)
+    def lane(self) -> TensorAccess:
+        return TensorAccess(
+            frozenset({Array}), lambda: self.current, lambda device: 1000 + device, lambda: self.devices
+        )
 
     def launch(self, *args: Any) -> None:
         if self.failure:
@@ -104,7 +106,7 @@ class Lane:
     ) -> None:
         self.returned: list[tuple[Any, ...]] = []
         checked = lambda *args: self.returned.append(args)  # noqa: E731
-        self.launch, self.vouched, variants = write_fast_lane(signature, geometry, constants, gpu.lane(), checked)
+        self.launch, self.vouched, variants = write_launch(signature, geometry, constants, gpu.lane(), checked)
         self.packing, _ = packing = signature.packing(types, constants)
         gpu.size = self.packing.size
         self.variants = [
@@ -222,7 +224,7 @@ def test_a_refusal_of_the_driver_goes_to_the_checked_lane(gpu: Gpu, many: Lane, 
 
 
 def test_a_failing_stream_goes_to_the_checked_lane(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = TensorLane(frozenset({Array}), lambda: 0, lambda device: 1 // 0, lambda: 1)
+    lane = TensorAccess(frozenset({Array}), lambda: 0, lambda device: 1 // 0, lambda: 1)
     monkeypatch.setattr(gpu, "lane", lambda: lane)
     found = Lane(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
     found.launch(Array(5), Array(5), 1.0, 5)
@@ -274,13 +276,13 @@ def test_blocks_that_wait_for_one_another_are_launched_as_a_whole(gpu: Gpu, monk
     asked = []
     monkeypatch.setattr(driver, "launch_cooperative_kernel", lambda: asked.append(True) or gpu.launch)
     for cooperative in (False, True):
-        write_fast_lane(SIGNATURE, Rows("M"), CONSTANTS, gpu.lane(), print, cooperative=cooperative)
+        write_launch(SIGNATURE, Rows("M"), CONSTANTS, gpu.lane(), print, cooperative=cooperative)
         assert bool(asked) == cooperative
 
 
 @pytest.mark.parametrize(("devices", "asked"), [(1, False), (2, True)])
 def test_the_current_gpu_is_asked_for_only_where_there_are_several(devices: int, asked: bool) -> None:
-    text = fast_lane_source(SIGNATURE, Rows("M"), CONSTANTS, one_device=devices == 1)
+    text = launch_source(SIGNATURE, Rows("M"), CONSTANTS, one_device=devices == 1)
     assert ("current_device() != device" in text) == asked
 
 
@@ -346,7 +348,9 @@ def test_python_names_the_kernel_of_too_few_arguments(many: Lane) -> None:
 def test_every_shipped_signature_can_be_written(name: str, vouched: bool) -> None:
     text = kernels_cu.source(name.partition("_")[0])
     size = "groups" if name == "add2_strided" else "n"
-    source = fast_lane_source(Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "LANES": 2}, vouched=vouched)
+    source = launch_source(
+        Signature.parse(text, name), Elementwise(size), {"NDIM": 4, "VECTOR_WIDTH": 2}, vouched=vouched
+    )
     compile(source, name, "exec")
     assert source.count(".numel() != ") == source.count(".is_contiguous()")
 
@@ -390,7 +394,7 @@ def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
         raise ValueError("refused")
 
     signature = Signature.parse(TEXT, "scale")
-    launch, _, _ = write_fast_lane(signature, GridStride("n"), {}, gpu.lane(), checked)
+    launch, _, _ = write_launch(signature, GridStride("n"), {}, gpu.lane(), checked)
     with pytest.raises(ValueError, match="refused") as caught:
         launch(Array(5), Array(5), 1.0, 5)
     assert asked == [1]

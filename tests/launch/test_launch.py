@@ -224,7 +224,7 @@ def test_no_threads_launch_nothing_and_are_no_excuse(gpu: Driver) -> None:
 def test_calls_that_say_their_threads_stay_in_the_checked_lane(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast lane takes the grid from the arguments alone."""
     kernel = Kernel(TEXT, "scale")
-    monkeypatch.setattr(gpu.library, "fast_lane", object())
+    monkeypatch.setattr(gpu.library, "tensor_access", object())
     kernel[7](Stub(3, 4), Stub(12), 2.0, 3, 4)
     assert kernel.launch == kernel.checked_launch
     with pytest.raises(AttributeError):

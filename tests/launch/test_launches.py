@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import cupyops
+from cupyops.arrays import host
 from cupyops.launch import recording as launches
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 from tests.gpu.stub_gpu import Driver, Stub, scale
 from tests.torch.faulty_ops import Mix
 
@@ -15,7 +16,7 @@ from tests.torch.faulty_ops import Mix
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver(monkeypatch)
-    found.library.fast_lane = TensorLane(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
+    found.library.tensor_access = TensorAccess(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
     return found
 
 
@@ -65,4 +66,4 @@ def test_launches_of_the_simulator_are_listed_of_all_threads() -> None:
         thread = threading.Thread(target=lambda: op(x, w, 0.5).sum().backward())
         thread.start()
         thread.join()
-    assert [(launch.kernel.name, launch.device) for launch in record] == [("mix", -1), ("mix_backward", -1)]
+    assert [(launch.kernel.name, launch.device) for launch in record] == [("mix", host()), ("mix_backward", host())]

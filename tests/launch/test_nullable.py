@@ -5,7 +5,7 @@ import torch
 
 from cupyops import Kernel, Threads
 from cupyops.launch.arguments import bind, check
-from cupyops.launch.generated import fast_lane_source
+from cupyops.launch.generated import launch_source
 from cupyops.launch.signature import Signature
 
 TEXT = """
@@ -67,7 +67,7 @@ def test_a_type_that_only_an_absent_array_would_decide_is_scalar_t() -> None:
 
 
 def test_the_fast_lane_passes_a_null_pointer_and_looks_at_what_is_there() -> None:
-    source = fast_lane_source(Signature.parse(TEXT, "scale"), Threads("n"), {})
+    source = launch_source(Signature.parse(TEXT, "scale"), Threads("n"), {})
     assert "None if weight is None else weight.dtype" in source
     assert "(weight is not None and weight.numel() != n)" in source
     assert "0 if weight is None else weight.data_ptr()" in source

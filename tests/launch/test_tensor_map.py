@@ -146,9 +146,9 @@ def test_the_fast_lane_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
     back: list[Any] = []
     monkeypatch.setattr(driver, "launch_kernel", lambda: lambda *a: launched.append(a))
-    lane = fast_lane.TensorLane(frozenset({torch.Tensor}), lambda: -1, lambda d: 0, lambda: 1)
+    lane = fast_lane.TensorAccess(frozenset({torch.Tensor}), lambda: -1, lambda d: 0, lambda: 1)
     written = (kernel.signature, kernel.geometry, kernel.constants, lane, lambda *a: back.append(a))
-    for vouched, launch in enumerate(fast_lane.write_fast_lane(*written)[:2]):
+    for vouched, launch in enumerate(fast_lane.write_launch(*written)[:2]):
         buffer = ctypes.create_string_buffer(336), 0
         packing = kernel.signature.packing({"scalar_t": "float16"}, {})[0]
         variant = SimpleNamespace(unit=1, buffers=[buffer], pack_into=packing.pack_into, function=1, shared=0)

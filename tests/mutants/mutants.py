@@ -1,20 +1,21 @@
 """The mutants of ``tests/mutants/mutate.py``: what is broken, where, and what it is broken into."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 try:
-    from tests.mutants.mutants_hopper_linear import HOPPER_LINEAR
     from tests.mutants.mutants_layer_norm import LAYER_NORM
     from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
+    from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
     from tests.mutants.mutants_lltm import LLTM
     from tests.mutants.mutants_lltm_matrix import LLTM_MATRIX
     from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 except ImportError:
-    from tests.mutants.mutants_hopper_linear import HOPPER_LINEAR
     from tests.mutants.mutants_layer_norm import LAYER_NORM
     from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
     from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
+    from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
     from tests.mutants.mutants_lltm import LLTM
     from tests.mutants.mutants_lltm_matrix import LLTM_MATRIX
     from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
@@ -27,7 +28,7 @@ class Mutant:
     Attributes:
         kernel: that is held against it.
         what: in words.
-        file: of ``kernels_cu``.
+        file: its name in ``kernels_cu``, or its path in the checkout.
         old, new: what is replaced, which stands there once, and by what.
         tests: the expression (``pytest -k``) for the tests of this kernel.
         stem: of the test file, where the kernel's name does not begin with it.
@@ -40,6 +41,11 @@ class Mutant:
     new: str
     tests: str
     stem: str = ""
+
+    def path_in(self, checkout: Path) -> Path:
+        """The file in a checkout: by its name in whatever folder of ``kernels_cu`` it lies, or by its whole path."""
+        (path,) = [checkout / self.file] if "/" in self.file else (checkout / "kernels_cu").rglob(self.file)
+        return path
 
 
 def _of(kernel: str, tests: str, *faults: tuple[str, str, str, str], stem: str = "") -> list[Mutant]:
@@ -63,17 +69,17 @@ _STRIDE = ("wrong stride in the tail", ELEMENTWISE, "i < n; i += BLOCK_THREADS",
 _GROUPS = (
     "groups too close when loading",
     ELEMENTWISE,
-    "reinterpret_cast<const Lanes<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
-    "reinterpret_cast<const Lanes<T, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
+    "reinterpret_cast<const Vector<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
+    "reinterpret_cast<const Vector<T, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
 )
 _STORE = (
     "groups too close when storing",
     ELEMENTWISE,
-    "reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
-    "reinterpret_cast<Lanes<Out, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
+    "reinterpret_cast<Vector<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x]",
+    "reinterpret_cast<Vector<Out, N>*>(tile)[g * (BLOCK_THREADS - 1) + threadIdx.x]",
 )
-_ALIGNED = ("alignment not asked for", "lanes.cuh", "% (N * sizeof(T));", "% sizeof(T);")
-_OUT = ("alignment of the output not asked for", ELEMENTWISE, "(misaligned<LANES>(out) | ... | ", "(0ull | ... | ")
+_ALIGNED = ("alignment not asked for", "vector.cuh", "% (N * sizeof(T));", "% sizeof(T);")
+_OUT = ("alignment of the output not asked for", ELEMENTWISE, "(misaligned<ACCESS>(out) | ... | ", "(0ull | ... | ")
 _INT = (
     "start of a tile cut to 32 bits",
     ELEMENTWISE,
@@ -86,7 +92,7 @@ _UNSIGNED = (
     "const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);",
     "const unsigned start = blockIdx.x * (BLOCK_THREADS * EACH);",
 )
-_LANE = ("one lane for all", ELEMENTWISE, "f(in.group[g].lane[k]...)", "f(in.group[g].lane[0]...)")
+_ELEMENT = ("one element for all", ELEMENTWISE, "f(in.group[g].element[k]...)", "f(in.group[g].element[0]...)")
 _HALF_ROUNDING = ("bfloat16 rounded towards zero", SCALAR, "__float2bfloat16_rn(", "__float2bfloat16_rz(")
 
 MUTANTS = [
@@ -128,7 +134,7 @@ MUTANTS = [
         _STRIDE,
         _ALIGNED,
         _UNSIGNED,
-        _LANE,
+        _ELEMENT,
         (
             "order of the operands swapped",
             ADD2,
@@ -173,8 +179,8 @@ MUTANTS = [
             "typedef int index_t;",
         ),
         ("a's strides for b", ADD2, "strides[] = {a_stride, b_stride}", "strides[] = {a_stride, a_stride}"),
-        ("lanes counted in every dimension", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* PER_GROUP"),
-        ("lanes not counted", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* 1"),
+        ("elements counted in every dimension", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* PER_GROUP"),
+        ("elements not counted", STRIDED, "* (d == 0 ? PER_GROUP : 1)", "* 1"),
         ("last dimension left out", STRIDED, "if (d < DIMS - 1) next =", "if (d < DIMS - 2) next ="),
         ("the rest is not passed on", STRIDED, "        rest = next;\n", ""),
         (
@@ -185,7 +191,7 @@ MUTANTS = [
         ),
         ("any stride taken for 1", STRIDED, "if (stride == 1 && aligned<N>(p)) return", "if (aligned<N>(p)) return"),
         ("a broadcast element read once too far", STRIDED, "const T v = *p;", "const T v = p[1];"),
-        ("stride of lanes left out", STRIDED, "lanes.lane[k] = p[k * stride];", "lanes.lane[k] = p[k];"),
+        ("stride of elements left out", STRIDED, "vector.element[k] = p[k * stride];", "vector.element[k] = p[k];"),
         (
             "a division that ends one bit early",
             STRIDED,
@@ -201,10 +207,10 @@ MUTANTS = [
         (
             "b's offset for both",
             ADD2,
-            "load_lanes<LANES>(a + at[0], a_stride[0])",
-            "load_lanes<LANES>(a + at[1], a_stride[0])",
+            "load_vector<VECTOR_WIDTH>(a + at[0], a_stride[0])",
+            "load_vector<VECTOR_WIDTH>(a + at[1], a_stride[0])",
         ),
-        ("every lane the first", ADD2, "operand(bv.lane[k])", "operand(bv.lane[0])"),
+        ("every element the first", ADD2, "operand(bv.element[k])", "operand(bv.element[0])"),
     ),
     *_of(
         "gelu_forward",
@@ -257,7 +263,7 @@ MUTANTS = [
         _STORE,
         _OUT,
         _UNSIGNED,
-        _LANE,
+        _ELEMENT,
         ("x and its gradient swapped", GELU_KERNELS, "grad_x, grad_y, x);", "grad_x, x, grad_y);"),
         ("gradient left out", GELU_KERNELS, "convert<acc_t>(grad_y) * gelu_derivative", "gelu_derivative"),
         (
@@ -307,8 +313,8 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in HOPPER_LINEAR.items()
-        for mutant in _of(kernel, tests, *faults, stem="hopper_linear")
+        for kernel, (tests, faults) in LINEAR_GELU_SM90.items()
+        for mutant in _of(kernel, tests, *faults, stem="linear_gelu_sm90")
     ),
     *(
         mutant
@@ -324,7 +330,7 @@ MUTANTS = [
 
 # Mutants that no test without a GPU can notice, or none at all, and why.
 KNOWN: dict[tuple[str, str], str] = {
-    ("hopper_linear", "a block ends while the other sends to it"): (
+    ("linear_gelu_sm90", "a block ends while the other sends to it"): (
         "blocks of a cluster take turns in the simulator, so that neither has more than one turn to end before the other's last "
         "arrival, and the end of a tile takes several"
     ),

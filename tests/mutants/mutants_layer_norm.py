@@ -4,7 +4,7 @@ Shared headers' faults are dealt out among the kernels that include them, to tho
 """
 
 FORWARD = "layer_norm.cu"
-ROWS, PACKED, STAGES, LANES, BOTH = "rows.cuh", "packed.cuh", "stages.cuh", "lanes.cuh", "layer_norm.cuh"
+ROWS, PACKED, STAGES, VECTOR, BOTH = "rows.cuh", "packed.cuh", "stages.cuh", "vector.cuh", "layer_norm.cuh"
 
 _EACH = "#pragma unroll\n        for (int v = 0; v < VECTORS; ++v)\n"
 _SLICES = "for (Columns columns{0, static_cast<int>(N)}; columns.start < columns.n;"
@@ -23,7 +23,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "static_cast<int>(M - first) - 1 :",
             ),
             ("off by one in a row's bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
-            ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + LANES"),
+            ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + VECTOR_WIDTH"),
             ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
             ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    parts", "    parts"),
             ("other rows taken for aligned", FORWARD, "else if (vectors) forward_rows", "else if (true) forward_rows"),
@@ -33,7 +33,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 FORWARD,
                 "            packed.set(out);\n            store_packed(y + r",
                 "            Packed<scalar_t> first;\n            first.set(out);\n"
-                "            for (int k = 0; k < LANES; ++k) out[k] = first[k];\n"
+                "            for (int k = 0; k < VECTOR_WIDTH; ++k) out[k] = first[k];\n"
                 "            packed.set(out);\n            store_packed(y + r",
             ),
             ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
@@ -52,14 +52,19 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("stored mean without its rest", FORWARD, "= moments.mean + moments.rest;", "= moments.mean;"),
             ("one table for all groups", FORWARD, "parts[r][group_of_block()][", "parts[r][0]["),
             ("absent weights are 0", BOTH, "Packed<weight_t>::of(absent)", "Packed<weight_t>::of(acc_t(0))"),
-            ("one aligned array is enough", BOTH, "(aligned<LANES>(p) && ...)", "(aligned<LANES>(p) || ...)"),
-            ("alignment not asked for", LANES, "% (N * sizeof(T));", "% sizeof(T);"),
+            (
+                "one aligned array is enough",
+                BOTH,
+                "(aligned<VECTOR_WIDTH>(p) && ...)",
+                "(aligned<VECTOR_WIDTH>(p) || ...)",
+            ),
+            ("alignment not asked for", VECTOR, "% (N * sizeof(T));", "% sizeof(T);"),
             ("a word twice", PACKED, "packed.word[i + 2] = four.z,", "packed.word[i + 2] = four.y,"),
             ("upper half shifted too little", PACKED, "(k % 2 * 16)", "(k % 2 * 8)"),
-            ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % LANES]", "halves[2 * i]"),
+            ("odd elements the same as even ones", PACKED, "halves[(2 * i + 1) % VECTOR_WIDTH]", "halves[2 * i]"),
             ("lower half taken for both", PACKED, "widen(word[k / 2], k % 2)", "widen(word[k / 2], 0)"),
             ("sum over the neighbours' rows", ROWS, "(ROW_THREADS < 32 ? ROW_THREADS : 32) / 2;", "16;"),
-            ("elements counted by accesses", ROWS, "mine += LANES;", "mine += 1;"),
+            ("elements counted by accesses", ROWS, "mine += VECTOR_WIDTH;", "mine += 1;"),
             ("sums that overflow", ROWS, "SCALE = acc_t(1) / acc_t(4096)", "SCALE = acc_t(1)"),
             ("mean not corrected", ROWS, "warp.rest = sum[1] * one_by_count;", "warp.rest = 0;"),
             (
@@ -146,7 +151,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ("copies beyond the row", STAGES, "left < PIECE ? left : PIECE", "PIECE"),
             ("warps beyond the row copy, too", STAGES, "left < 0 ? 0 : left < PIECE", "left < PIECE"),
             ("second array where the first ends", STAGES, "to += SLICE * sizeof(In)", "to += elements * sizeof(In)"),
-            ("each warp the first one's piece", STAGES, "(threadIdx.x) / 32 * 32) * LANES", "(0)) * LANES"),
+            (
+                "each warp the first one's piece",
+                STAGES,
+                "(threadIdx.x) / 32 * 32) * VECTOR_WIDTH",
+                "(0)) * VECTOR_WIDTH",
+            ),
             ("a piece left out", STAGES, "if (v >= VECTORS ||", "if (v >= VECTORS - 1 ||"),
             ("too few bytes announced", STAGES, "elements * ELEMENT_BYTES", "elements * sizeof(float)"),
             ("copies of any address", STAGES, "| N * sizeof(In)) % 16 == 0", "| N * sizeof(In)) % 4 == 0"),
@@ -179,7 +189,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "wrong stride between slices",
                 FORWARD,
                 f"vectors, nullptr}};\n    {_SLICES} columns.start += SLICE",
-                f"vectors, nullptr}};\n    {_SLICES} columns.start += SLICE + LANES",
+                f"vectors, nullptr}};\n    {_SLICES} columns.start += SLICE + VECTOR_WIDTH",
             ),
             ("x for the sum", FORWARD, "load_packed(sum + at, vectors);", "load_packed(x + at, vectors);"),
             (

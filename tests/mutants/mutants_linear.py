@@ -40,7 +40,7 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ("only the first block's sums", COLUMNS, "part < CLUSTER; ++part) sum", "part < 1; ++part) sum"),
             ("columns beyond the last written", COLUMNS, "if (first + j < N) out", "out"),
             ("one row for all groups", COLUMNS, "out[strip.group * N + first + j]", "out[first + j]"),
-            ("alignment not asked for", LINEAR_TEXT, "vectors = aligned<LANES>(grad_y);", "vectors = true;"),
+            ("alignment not asked for", LINEAR_TEXT, "vectors = aligned<VECTOR_WIDTH>(grad_y);", "vectors = true;"),
             ("one lane for all", LINEAR_TEXT, "sums[k] += g[k]", "sums[k] += g[0]"),
         ],
     ),
@@ -61,11 +61,11 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             (
                 "alignment of z not asked for",
                 GELU_TEXT,
-                "aligned<LANES>(z) && aligned<LANES>(bias)",
-                "aligned<LANES>(bias)",
+                "aligned<VECTOR_WIDTH>(z) && aligned<VECTOR_WIDTH>(bias)",
+                "aligned<VECTOR_WIDTH>(bias)",
             ),
-            ("alignment of the bias not asked for", GELU_TEXT, "aligned<LANES>(bias) && ", ""),
-            ("alignment of y not asked for", GELU_TEXT, " && aligned<LANES>(y);", ";"),
+            ("alignment of the bias not asked for", GELU_TEXT, "aligned<VECTOR_WIDTH>(bias) && ", ""),
+            ("alignment of y not asked for", GELU_TEXT, " && aligned<VECTOR_WIDTH>(y);", ";"),
             (
                 "columns beyond the last",
                 GELU_TEXT,
@@ -95,8 +95,8 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("sums of what comes in", GELU_TEXT, "sums[k] += out[k]", "sums[k] += in.grad_y[k]"),
             ("the value for the derivative", GELU_TEXT, "gelu_derivative(in.z[k])", "gelu(in.z[k])"),
-            ("alignment of z not asked for", GELU_TEXT, " && aligned<LANES>(z)", ""),
-            ("alignment of the gradient not asked for", GELU_TEXT, "aligned<LANES>(grad_y) && ", ""),
+            ("alignment of z not asked for", GELU_TEXT, " && aligned<VECTOR_WIDTH>(z)", ""),
+            ("alignment of the gradient not asked for", GELU_TEXT, "aligned<VECTOR_WIDTH>(grad_y) && ", ""),
             (
                 "rows on their way too close",
                 COLUMNS,
@@ -120,8 +120,13 @@ LINEAR_NARROW: dict[str, tuple[str, list[Fault]]] = {
     "linear_narrow": (
         "(few or odd)",
         [
-            ("alignment of the long matrix not asked for", LINEAR_TEXT, "aligned<LANES>(many) && ", ""),
-            ("every warp takes every part", LINEAR_TEXT, "k < K; k += SPLIT * 32 * LANES", "k < K; k += 32 * LANES"),
+            ("alignment of the long matrix not asked for", LINEAR_TEXT, "aligned<VECTOR_WIDTH>(many) && ", ""),
+            (
+                "every warp takes every part",
+                LINEAR_TEXT,
+                "k < K; k += SPLIT * 32 * VECTOR_WIDTH",
+                "k < K; k += 32 * VECTOR_WIDTH",
+            ),
             ("the bias of the other matrix", LINEAR_TEXT, "bias[FEW_IS_X ? r : f]", "bias[FEW_IS_X ? f : r]"),
             ("the result transposed", LINEAR_TEXT, "at = FEW_IS_X ? f * R + r : r * FEW + f", "at = r * FEW + f"),
             (
@@ -140,8 +145,8 @@ LINEAR_NARROW: dict[str, tuple[str, list[Fault]]] = {
                 "load_packed(few + f * K + k, vectors)",
                 "load_packed(few + k, vectors)",
             ),
-            ("a column too many", LINEAR_TEXT, "* LANES; k < K", "* LANES; k <= K"),
-            ("turns that overlap", LINEAR_TEXT, "k += SPLIT * 32 * LANES", "k += SPLIT * 32"),
+            ("a column too many", LINEAR_TEXT, "* VECTOR_WIDTH; k < K", "* VECTOR_WIDTH; k <= K"),
+            ("turns that overlap", LINEAR_TEXT, "k += SPLIT * 32 * VECTOR_WIDTH", "k += SPLIT * 32"),
             ("z not kept", LINEAR_TEXT, "        z[at] = convert<scalar_t>(sum);\n", ""),
             ("y without GELU", LINEAR_TEXT, "(gelu(convert<acc_t>(convert<scalar_t>(sum))))", "(sum)"),
             (

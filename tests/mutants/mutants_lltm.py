@@ -56,10 +56,10 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "blocks of columns too close",
                 CELL,
-                "(blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * LANES",
-                "(blockIdx.x * static_cast<long long>(ABREAST - 1) + threadIdx.x) * LANES",
+                "(blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH",
+                "(blockIdx.x * static_cast<long long>(ABREAST - 1) + threadIdx.x) * VECTOR_WIDTH",
             ),
-            ("alignment not asked for", CELL, "% (LANES * sizeof(T)) == 0", "% sizeof(T) == 0"),
+            ("alignment not asked for", CELL, "% (VECTOR_WIDTH * sizeof(T)) == 0", "% sizeof(T) == 0"),
             ("alignment of h not asked for", CELL, "whole(old_cell) && whole(new_h) &&", "whole(old_cell) &&"),
             ("h of the old cell", CELL, "unit.hidden(c[k])", "unit.hidden(old[k])"),
             ("elu that cancels", UNIT, "z : expm1(z)", "z : exp(z) - acc_t(1)"),
@@ -84,8 +84,8 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "no barrier before the next gate",
                 CELL,
-                "        __syncthreads();\n#pragma unroll\n        for (int k = 0; k < LANES; ++k) shared_sums",
-                "#pragma unroll\n        for (int k = 0; k < LANES; ++k) shared_sums",
+                "        __syncthreads();\n#pragma unroll\n        for (int k = 0; k < VECTOR_WIDTH; ++k) shared_sums",
+                "#pragma unroll\n        for (int k = 0; k < VECTOR_WIDTH; ++k) shared_sums",
             ),
             (
                 "no barrier before the sums",
@@ -132,7 +132,7 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
             ("any view taken for dense", CELL, "if (view[0] && view[2] == 1) return", "if (view[0]) return"),
             ("any view taken for one number a row", CELL, "view[2] == 0 ||", "view[2] != 1 ||"),
             ("a view's alignment not asked for", CELL, " && whole(p));", ");"),
-            ("rows of a view that begin between accesses", CELL, "view[1] % LANES == 0 && ", ""),
+            ("rows of a view that begin between accesses", CELL, "view[1] % VECTOR_WIDTH == 0 && ", ""),
             ("alignment of dz not asked for", CELL, "whole(new_cell) && whole(grad_z) &&", "whole(new_cell) &&"),
             ("alignment of the gradient of c not asked for", CELL, "whole(grad_old) && ", ""),
             ("alignment of the gates' gradient not asked for", CELL, "whole(grad_gates) &&", "true &&"),

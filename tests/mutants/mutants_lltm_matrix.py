@@ -1,6 +1,6 @@
-"""The mutants of the LLTM over a sequence on matrix units: by kernel, the tests held against it and its faults (``mutants.py``)."""
+"""The mutants of the LLTM over a sequence on tensor cores: by kernel, the tests held against it and its faults (``mutants.py``)."""
 
-MATRIX, UNITS = "lltm_matrix.cu", "matrix_units.cuh"
+MATRIX, TWIN = "lltm_matrix.cu", "cupyops/simulator/hardware/tensor_cores.cuh"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -52,7 +52,7 @@ LLTM_MATRIX: dict[str, tuple[str, list[Fault]]] = {
                 "[own.place(g)] = new_h;\n                }",
             ),
             ("an unaligned h read by whole accesses", MATRIX, "t || aligned<8>(before),", "true,"),
-            ("half of the elements left out", UNITS, "which < 2; ++which", "which < 1; ++which"),
+            ("half of the elements left out", TWIN, "which < 2; ++which", "which < 1; ++which"),
         ],
     ),
     "lltm_matrix_backward": (

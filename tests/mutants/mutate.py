@@ -102,7 +102,7 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
 
 def run(mutant: Mutant, checkout: Path, baseline: Baseline) -> Outcome:
     """Runs the tests on a copy with this fault until the first failure, and mends the copy."""
-    path = checkout / "kernels_cu" / mutant.file
+    path = mutant.path_in(checkout)
     text = path.read_text(encoding="utf-8")
     path.write_text(broken(text, mutant), encoding="utf-8")
     started = time.perf_counter()
@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     mutants = [m for m in MUTANTS if fnmatch(m.kernel, options.kernels) and options.what in m.what]
     for mutant in mutants:
-        broken((ROOT / "kernels_cu" / mutant.file).read_text(encoding="utf-8"), mutant)
+        broken(mutant.path_in(ROOT).read_text(encoding="utf-8"), mutant)
     if options.list:
         print("\n".join(f"{m.kernel}: {m.what} ({m.file})" for m in mutants))
         return 0

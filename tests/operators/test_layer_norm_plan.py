@@ -47,8 +47,8 @@ def plans(dtype: str, capability: int) -> list[tuple[int, Plan]]:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
     for n, plan in plans(dtype, capability):
-        assert n % plan.lanes == 0
-        assert plan.lanes * DTYPES[dtype].itemsize <= 16
+        assert n % plan.vector_width == 0
+        assert plan.vector_width * DTYPES[dtype].itemsize <= 16
         assert plan.block <= 1024
         assert plan.block % plan.row_threads == 0
         assert plan.row_threads in (4, 8, 16, 32) or plan.row_threads % 32 == 0
@@ -56,9 +56,9 @@ def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
         assert plan.since <= capability
         assert plan.shared * plan.min_blocks <= 227 * 1024
         assert plan.full == (plan.slice * plan.cluster == n) or plan.kind == "streaming" or not plan.full
-        assert min(plan.row_threads, 32) * plan.vectors * plan.lanes <= 4096, "more than a sum is scaled for"
+        assert min(plan.row_threads, 32) * plan.vectors * plan.vector_width <= 4096, "more than a sum is scaled for"
         if plan.kind == "wide":
-            assert plan.lanes * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
+            assert plan.vector_width * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
             assert plan.block == plan.row_threads
             assert plan.stages >= 1
         if plan.cluster > 1:
@@ -92,12 +92,12 @@ def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
             few = many.few_rows_backward(n, dtype)
             if many.kind == "streaming":
                 continue
-            assert (few.lanes, few.vectors, few.full) == (many.lanes, many.vectors, many.full)
+            assert (few.vector_width, few.vectors, few.full) == (many.vector_width, many.vectors, many.full)
             assert few.row_threads * few.cluster == many.row_threads * many.cluster
             assert few.cluster * few.folded == many.cluster
             forward = forward_plan(n, dtype, size, size, capability, size)
             few = forward.few_rows_forward(n, size)
-            assert (few.lanes, few.vectors, few.full) == (forward.lanes, forward.vectors, forward.full)
+            assert (few.vector_width, few.vectors, few.full) == (forward.vector_width, forward.vectors, forward.full)
             assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
 
 
@@ -123,7 +123,7 @@ def test_strips_are_powers_of_2_and_wide_in_large_blocks() -> None:
 def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() -> None:
     for n in (64, 768, 1000, 1024, 8192, 65_536, 262_144):
         plan = backward_rows(n, "bfloat16", 2, 90)
-        assert (plan.kind, plan.lanes) == ("apart", 8)
+        assert (plan.kind, plan.vector_width) == ("apart", 8)
     assert backward_rows(2**20, "bfloat16", 2, 90).kind == "streaming"
     assert backward_rows(65_536, "float32", 4, 80).kind == "streaming"
 

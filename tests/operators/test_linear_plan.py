@@ -20,10 +20,10 @@ def test_every_plan_covers_its_matrix(itemsize: int, gelu: bool, capability: int
     for m, n in itertools.product(ROWS, SIZES):
         works = GELU_SUMS if gelu else SUMS
         plan, groups, tiles = column_cut(m, n, itemsize, capability, multiprocessors, works)
-        assert n % plan.lanes == 0
-        assert plan.lanes * itemsize <= 16
+        assert n % plan.vector_width == 0
+        assert plan.vector_width * itemsize <= 16
         assert plan.block % plan.width == 0
-        strips = -(-n // (plan.width * plan.lanes))
+        strips = -(-n // (plan.width * plan.vector_width))
         assert tiles == strips * groups
         assert plan.cluster == 1 or (capability >= 90 and groups == 1)
         assert plan.cluster in (1, 2, 4, 8)
@@ -31,7 +31,7 @@ def test_every_plan_covers_its_matrix(itemsize: int, gelu: bool, capability: int
         assert groups == 1 or groups * plan.block // plan.width <= m + plan.block // plan.width
         rest = column_cut(groups, n, max(itemsize, 4), capability, multiprocessors, one_group=True)
         assert rest.groups == 1
-        shared = plan.block * plan.lanes * max(itemsize, 4) + plan.width * plan.lanes * max(itemsize, 4)
+        shared = plan.block * plan.vector_width * max(itemsize, 4) + plan.width * plan.vector_width * max(itemsize, 4)
         assert shared <= 48 * 1024
 
 
@@ -70,7 +70,7 @@ def test_few_rows_are_ours_on_the_gpu_that_was_measured() -> None:
         for rows in (4096, 16_384):
             plan = narrow_plan(False, few, rows, 4096, itemsize, 90)
             assert plan is not None
-            assert (plan.few, plan.lanes) == (few, 16 // itemsize)
+            assert (plan.few, plan.vector_width) == (few, 16 // itemsize)
 
 
 def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
@@ -87,15 +87,15 @@ def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
 
 
 def test_small_products_of_odd_rows_are_ours_and_larger_ones_the_librarys() -> None:
-    def lanes(few: int, n: int, k: int, itemsize: int) -> int | None:
+    def vector_width(few: int, n: int, k: int, itemsize: int) -> int | None:
         plan = narrow_plan(True, few, n, k, itemsize, 90, small=True)
-        return plan and plan.lanes
+        return plan and plan.vector_width
 
-    assert [lanes(1, 1, 2, itemsize) for itemsize in (2, 4, 8)] == [2, 2, None]
-    assert [lanes(8, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
-    assert [lanes(few, 9, 6, 4) for few in (8, 9)] == [2, None]
-    assert [lanes(1, 2, k, 4) for k in (MOST_ODD_K - 1, MOST_ODD_K + 1, MOST_ODD_K + 4)] == [1, None, 4]
-    assert [lanes(1, n, 1, 4) for n in (MOST_ODD, MOST_ODD + 1)] == [1, None]
+    assert [vector_width(1, 1, 2, itemsize) for itemsize in (2, 4, 8)] == [2, 2, None]
+    assert [vector_width(8, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
+    assert [vector_width(few, 9, 6, 4) for few in (8, 9)] == [2, None]
+    assert [vector_width(1, 2, k, 4) for k in (MOST_ODD_K - 1, MOST_ODD_K + 1, MOST_ODD_K + 4)] == [1, None, 4]
+    assert [vector_width(1, n, 1, 4) for n in (MOST_ODD, MOST_ODD + 1)] == [1, None]
     assert narrow_plan(False, 1, 4096, 2, 4, 90) is None
 
 

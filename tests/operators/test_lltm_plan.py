@@ -16,7 +16,7 @@ GENERATIONS = pytest.mark.parametrize("capability", [70, 80, 90, 100])
 def test_a_plan_holds_every_unit_and_weight_once(forward: bool, capability: int) -> None:
     for state in STATES:
         plan = sequence_plan(state, forward, capability)
-        assert not isinstance(plan, MatrixPlan), "float32 has no matrix units of its own"
+        assert not isinstance(plan, MatrixPlan), "float32 has no tensor cores of its own"
         if plan is None:
             assert state > (128 if capability >= 90 else 64)
             continue
@@ -77,7 +77,7 @@ def test_the_number_of_rows_changes_what_a_team_takes_and_nothing_else(forward: 
 
 @EACH_WAY
 @GENERATIONS
-def test_rows_of_16_bits_that_a_team_all_over_the_gpu_has_go_on_matrix_units(forward: bool, capability: int) -> None:
+def test_rows_of_16_bits_that_a_team_all_over_the_gpu_has_go_on_tensor_cores(forward: bool, capability: int) -> None:
     for state in STATES:
         wide, half = (sequence_plan(state, forward, capability, itemsize) for itemsize in (4, 2))
         if wide is None or wide.team == 1 or state % 32 or capability < 80:
@@ -89,7 +89,7 @@ def test_rows_of_16_bits_that_a_team_all_over_the_gpu_has_go_on_matrix_units(for
 
 
 @EACH_WAY
-def test_groups_of_rows_on_matrix_units(forward: bool) -> None:
+def test_groups_of_rows_on_tensor_cores(forward: bool) -> None:
     plan = MatrixPlan(1024, not forward, team=64)
     chosen = [plan.for_rows(batch, 132) for batch in (1, 16, 32, 33, 64, 65, 128, 129, 5000)]
     assert [c.groups for c in chosen] == [1, 1, 1, 2, 2, 4, 4, 4, 4]

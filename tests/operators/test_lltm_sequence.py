@@ -27,8 +27,8 @@ WAYS = {
     "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4)),
     "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
     "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
-    "matrix units": (4, 19, 5, 32, MatrixPlan(32, team=32 // 16)),
-    "matrix units and groups of rows": (3, 37, 5, 32, replace(MatrixPlan(32, team=32 // 16), groups=2)),
+    "tensor cores": (4, 19, 5, 32, MatrixPlan(32, team=32 // 16)),
+    "tensor cores and groups of rows": (3, 37, 5, 32, replace(MatrixPlan(32, team=32 // 16), groups=2)),
 }
 EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 

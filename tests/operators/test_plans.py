@@ -59,7 +59,7 @@ OPERATORS = {
     "layer_norm": 4,
     "linear": 2,
     "linear_gelu": 2,
-    "hopper_linear": 0,
+    "linear_gelu_sm90": 0,
     "lltm": 2,
     "lltm_sequence": 2,
 }

@@ -26,11 +26,11 @@ extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BL
     scalar_t* __restrict__ grad_z,        // (M, N)
     sum_t* __restrict__ sums,             // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
-    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[LANES]) {
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[VECTOR_WIDTH]) {
         strip.add_rows(
             M, N, sums, [&](long long at) { return at; },
-            [&](long long at, long long, acc_t (&sums)[LANES]) {
-                for (int k = 0; k < LANES; ++k) {
+            [&](long long at, long long, acc_t (&sums)[VECTOR_WIDTH]) {
+                for (int k = 0; k < VECTOR_WIDTH; ++k) {
                     const acc_t out = 2 * convert<acc_t>(z[at + k]) * convert<acc_t>(grad_y[at + k]);
                     grad_z[at + k] = convert<scalar_t>(out);
                     sums[k] += out;

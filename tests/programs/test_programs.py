@@ -347,9 +347,9 @@ def test_a_plan_covers_its_row(dtype: str) -> None:
             assert plan.block <= 1024
             assert plan.block % plan.row_threads == 0
             assert plan.row_threads % 32 == 0 or plan.row_threads & (plan.row_threads - 1) == 0
-            assert n % plan.lanes == 0
-            assert plan.stream or plan.row_threads * plan.lanes * plan.vectors >= n
-            assert not plan.full or plan.row_threads * plan.lanes * plan.vectors == n
+            assert n % plan.vector_width == 0
+            assert plan.stream or plan.row_threads * plan.vector_width * plan.vectors >= n
+            assert not plan.full or plan.row_threads * plan.vector_width * plan.vectors == n
 
 
 def test_what_a_thread_keeps_decides_the_cut() -> None:

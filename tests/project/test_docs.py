@@ -68,15 +68,14 @@ def test_links_and_files_exist(page: Path) -> None:
 def test_figures_are_those_of_the_committed_results() -> None:
     """Every number on the page is drawn from the results file by the committed script."""
     from benchmarks import results_file
-    from benchmarks.table import BEGIN, insert
+    from benchmarks.table import BEGIN, Form, insert
 
     document = results_file.load(ROOT / "benchmarks" / "results" / "nvidia-h200.json")
-    for name, all_sizes in (("README.md", False), ("docs/benchmarks.md", True)):
+    pages: tuple[tuple[str, Form], ...] = (("README.md", "short"), ("docs/benchmarks.md", "all"))
+    for name, form in pages:
         page = (ROOT / name).read_text(encoding="utf-8")
         assert BEGIN in page
-        assert page == insert(page, document, all_sizes=all_sizes), (
-            f"draw it again: python -m benchmarks --from benchmarks/results/nvidia-h200.json --into {name}"
-        )
+        assert page == insert(page, document, form), f"{name} has other figures: make figures"
 
 
 def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
@@ -86,9 +85,7 @@ def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "results" / "own-ops.json"
     if results.exists():
-        assert page == insert(page, results_file.load(results), all_sizes=True), (
-            f"draw it again: --from {results.name} --into {page}"
-        )
+        assert page == insert(page, results_file.load(results), "all"), "other figures: make figures"
     else:
         assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
 
@@ -99,12 +96,34 @@ def test_figures_of_the_lltm_are_those_of_their_results() -> None:
     page = (ROOT / "docs" / "lltm.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "results" / "lltm-nvidia-h200.json"
     if results.exists():
-        assert page == lltm_report.insert(page, lltm_report.load(results)), f"draw it again: --from {results.name}"
+        assert page == lltm_report.insert(page, lltm_report.load(results)), "other figures: make figures"
     else:
         assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
 
 
-def test_both_commands_are_where_ci_looks() -> None:
+def test_the_readme_can_be_read_in_a_minute() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    first = re.search(r"```\w*\n(.*?)```", text, re.DOTALL)
+    assert first
+    assert len([line for line in first[1].splitlines() if line.strip()]) <= 18
+    for part in ("__global__", "blockIdx", ".backward()"):  # CUDA C++ in a text, and a gradient of it
+        assert part in first[1]
+    assert text.count("](docs/plots/") == 1
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = set(re.findall(r"\]\(docs/(\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_no_page_counts_a_matrix_product_in_shares_of_a_copy() -> None:
+    for page in PAGES:
+        rows = [line for line in page.read_text(encoding="utf-8").splitlines() if re.match(r"\|\s*`?linear", line)]
+        assert not [row for row in rows if "%" in row], page.name
+
+
+def test_both_commands_end_in_what_they_are_for() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, last in (("tests", "-m pytest -n auto"), ("example", "-m examples.lenet5")):
         block = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)```", text, re.DOTALL)
@@ -156,12 +175,20 @@ def test_the_project_speaks_of_itself_alone() -> None:
         "*.txt",
         "benchmarks/results/*.json",
         "tests/**/*.json",
+        "Makefile",
+        ".*",
         ".ci/*",
+        ".github/**/*",
     ):
         for path in ROOT.glob(pattern):
-            parts = path.relative_to(ROOT).parts
-            if path.is_file() and not any(
-                (p.startswith(".") and p != ".ci") or p in ("build", "runs", "data") for p in parts
+            folders = path.relative_to(ROOT).parts[:-1]
+            if (
+                path.is_file()
+                and path.name != ".git"
+                and not any(
+                    (p.startswith(".") and p not in (".ci", ".github")) or p in ("build", "runs", "data")
+                    for p in folders
+                )
             ):
                 text = path.read_text(encoding="utf-8")
                 assert not [w for w in forbidden if w in text], f"{path}"

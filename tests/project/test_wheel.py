@@ -85,8 +85,12 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
         *(p for d in ("kernels_cu", "cupyops") for p in (ROOT / d).rglob("*") if p.suffix in kept),
     ]
     assert names == {p.relative_to(ROOT).as_posix() for p in library}
-    assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/scalar.cuh"} <= names
-    assert {"cupyops/simulator/cuda/device.h", "cupyops/simulator/runtime/scheduler.cpp"} <= names
+    assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/shared/scalar.cuh"} <= names
+    assert {
+        "cupyops/simulator/cuda/device.h",
+        "cupyops/simulator/runtime/scheduler.cpp",
+        "cupyops/simulator/hardware/bulk.cuh",
+    } <= names
     assert "LICENSE" in metadata
 
 

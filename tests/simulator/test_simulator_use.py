@@ -238,19 +238,21 @@ def test_strides_of_more_than_32_bits(sanitize: bool) -> None:
 
 # Many rows, and rows that are themselves longer than 32 bits count.
 @pytest.mark.parametrize("sanitize", [False, True])
-@pytest.mark.parametrize("lanes", [16, 1])
+@pytest.mark.parametrize("vector_width", [16, 1])
 @pytest.mark.parametrize(("rows", "columns"), [(2**20 + 1, 2**12 + 16), (2, 2**31 + 2**12)])
-def test_more_elements_than_32_bits_count_in_a_broadcast(rows: int, columns: int, lanes: int, sanitize: bool) -> None:
+def test_more_elements_than_32_bits_count_in_a_broadcast(
+    rows: int, columns: int, vector_width: int, sanitize: bool
+) -> None:
     row, column, out = (sparse(n, "int8") for n in (columns, rows, rows * columns))
     row[-(2**12) :] = np.arange(2**12, dtype=np.int64).astype(np.int8)
     column[-1] = 5
-    kernel = strided(2, lanes, True)
-    groups = rows * columns // lanes
-    last = 2**12 // lanes // 128  # whole blocks at the end of the last row
+    kernel = strided(2, vector_width, True)
+    groups = rows * columns // vector_width
+    last = 2**12 // vector_width // 128  # whole blocks at the end of the last row
     with cupyops.simulate(sanitize=sanitize, blocks=slice(-last, None)):
-        # Sizes innermost first, in groups of lanes; no dividers, which count to 2^31.
-        kernel(row, column, out, 3, groups, (columns // lanes, rows), (0, 0), (1, 0), (0, 1))
-    written = lanes * (groups - (-(-groups // 128) - last) * 128)
+        # Sizes innermost first, in groups of vector_width; no dividers, which count to 2^31.
+        kernel(row, column, out, 3, groups, (columns // vector_width, rows), (0, 0), (1, 0), (0, 1))
+    written = vector_width * (groups - (-(-groups // 128) - last) * 128)
     assert written >= 2**11
     assert (out[-written:] == row[-written:] + np.int8(15)).all()
     assert not out[: 2**20].any()

@@ -1,6 +1,7 @@
 """PTX in the shared headers and its twins for the simulator give the same values."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ import kernels_cu
 from cupyops import Kernel, Rows, Threads
 from cupyops.launch import driver
 from cupyops.launch import recording as launches
+from cupyops.launch.signature import code_only
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, MatrixPlan
 from cupyops.ops.linear.sm90 import DTYPES
+from cupyops.simulator.simulated import twins
 
+FOLDER = Path(kernels_cu.__file__).parent
 TWINS = ("fast_exp2", "fast_reciprocal")
 PAIRS = {"larger": np.maximum, "smaller": np.minimum}
 # These compute no value: they move data and wait for it. What is made of the data is compared by the operators that use
@@ -89,8 +93,33 @@ def test_every_instruction_of_the_headers_is_compared() -> None:
         for match in re.finditer(r"\basm\b", code):
             functions += re.findall(r"__device__[^;{}]*?(\w+)\([^;{}]*\) \{", code[: match.start()])[-1:]
     assert set(functions) == {*TWINS, *PAIRS, *MOVERS, *MATRIX_PIECES}
-    for name in TWINS:
-        assert sum(len(re.findall(rf"\b{name}\(float x\) \{{", h)) for h in kernels_cu.headers().values()) == 2, name
+
+
+def test_every_header_of_ptx_has_a_twin_that_declares_the_same_functions() -> None:
+    hardware = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER / "hardware").glob("*.cuh")}
+    assert set(twins()) == set(hardware)
+    for name, text in hardware.items():
+        assert functions_in(twins()[name]) >= functions_in(text) - {"shared_address_in"}, (
+            name
+        )  # which bulk.cuh alone calls
+        assert "asm" not in code_only(twins()[name]), name
+
+
+def functions_in(text: str) -> set[str]:
+    """Names of the functions that a header defines."""
+    return set(re.findall(r"^(?!#)[^;{}=]*?\b(\w+)\([^;{}]*\) \{", code_only(text), re.MULTILINE))
+
+
+def test_ptx_stands_in_the_hardware_headers_alone() -> None:
+    for path in FOLDER.rglob("*.cu*"):
+        assert path.parent.name == "hardware" or not re.search(
+            r"\basm\b", code_only(path.read_text(encoding="utf-8"))
+        ), path
+
+
+def test_the_kernels_are_cuda_and_know_of_no_simulator() -> None:
+    for path in FOLDER.rglob("*.*"):
+        assert "simulat" not in path.read_text(encoding="utf-8").lower(), path
 
 
 @pytest.mark.simulator
@@ -121,7 +150,7 @@ def paired(function: str, a: Any, b: Any, y: Any) -> None:
     #define ROW_THREADS 32
     #define VECTORS 1
     #define FULL 1
-    #define LANES 1
+    #define VECTOR_WIDTH 1
     #define BLOCK_THREADS 32
     #include "row_passes.cuh"
     extern "C" __global__ void pair(
@@ -151,7 +180,7 @@ def test_the_larger_and_the_smaller_of_two_where_nan_wins(function: str, where: 
     np.testing.assert_array_equal(y, PAIRS[function](a, b))  # -0 is 0 here
 
 
-# The matrix units, by numbers small enough that every sum is exact: both lanes give the same bits.
+# The tensor cores, by numbers small enough that every sum is exact: both lanes give the same bits.
 
 PRODUCT = """
 #include "scalar.cuh"
@@ -224,9 +253,9 @@ def product(text: str, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Ten
     return sums, y
 
 
-# The matrix units that a warp has to itself: one product of theirs.
+# The tensor cores that a warp has to itself: one product of theirs.
 SMALL_PRODUCT = """
-#include "matrix_units.cuh"
+#include "tensor_cores.cuh"
 __device__ Eight eight(const scalar_t* p) {
     Eight found;
     for (int i = 0; i < 4; ++i)
@@ -258,7 +287,7 @@ BOTH_HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], 
 
 @pytest.mark.simulator
 @BOTH_HALVES
-def test_the_twins_of_the_matrix_units_multiply(dtype: torch.dtype) -> None:
+def test_the_twins_of_the_tensor_cores_multiply(dtype: torch.dtype) -> None:
     x, weight = integers(dtype)
     with cupyops.simulate(sanitize=True):
         sums, y = product(PRODUCT, x, weight)
@@ -270,7 +299,7 @@ def test_the_twins_of_the_matrix_units_multiply(dtype: torch.dtype) -> None:
 @pytest.mark.simulator
 @pytest.mark.parametrize("where", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 @BOTH_HALVES
-def test_a_warp_on_matrix_units_multiplies(dtype: torch.dtype, where: str) -> None:
+def test_a_warp_on_tensor_cores_multiplies(dtype: torch.dtype, where: str) -> None:
     a, b = integers(dtype, 16, 8, 32)
     if where == "cuda":
         sums = small_product(a.cuda(), b.cuda()).cpu()
@@ -283,14 +312,14 @@ def test_a_warp_on_matrix_units_multiplies(dtype: torch.dtype, where: str) -> No
 @pytest.fixture
 def sm_90() -> None:
     if (capability := driver.capability(0)) != 90:
-        pytest.skip(f"matrix units of sm_90 are asked for, and this GPU is sm_{capability}")
+        pytest.skip(f"tensor cores of sm_90 are asked for, and this GPU is sm_{capability}")
 
 
 @pytest.mark.gpu
 @pytest.mark.simulator
 @pytest.mark.usefixtures("sm_90")
 @BOTH_HALVES
-def test_the_twins_of_the_matrix_units_give_the_bits_of_the_gpu(dtype: torch.dtype) -> None:
+def test_the_twins_of_the_tensor_cores_give_the_bits_of_the_gpu(dtype: torch.dtype) -> None:
     x, weight = integers(dtype)
     with cupyops.simulate():
         simulated = product(PRODUCT, x, weight)
@@ -316,6 +345,6 @@ def test_the_shipped_matrix_kernel_gives_the_bits_of_the_gpu(
         y, z = torch.ops.cupyops.linear_gelu(x, weight, bias, approximate)
     with launches.recorded() as noted_on_gpu:
         on_gpu = torch.ops.cupyops.linear_gelu(x.cuda(), weight.cuda(), bias.cuda(), approximate)
-    assert [launch.kernel.name for launch in (*noted, *noted_on_gpu)] == ["hopper_linear"] * 2
+    assert [launch.kernel.name for launch in (*noted, *noted_on_gpu)] == ["linear_gelu_sm90"] * 2
     assert torch.equal(z, on_gpu[1].cpu())
     torch.testing.assert_close(y, on_gpu[0].cpu(), rtol=torch.finfo(dtype).eps, atol=1e-6)

@@ -7,10 +7,10 @@ from cupyops.tiling.rows import Cut, RowsPlan, cut_of
 
 
 @pytest.mark.parametrize(
-    ("n", "lanes", "vectors", "cluster"), [(60, 4, 2, 1), (4096, 8, 2, 1), (65536, 4, 8, 8), (77, 1, 3, 1)]
+    ("n", "vector_width", "vectors", "cluster"), [(60, 4, 2, 1), (4096, 8, 2, 1), (65536, 4, 8, 8), (77, 1, 3, 1)]
 )
-def test_rows_are_cut_into_accesses(n: int, lanes: int, vectors: int, cluster: int) -> None:
-    plan = RowsPlan.of(n, lanes, vectors, block=128, cluster=cluster)
+def test_rows_are_cut_into_accesses(n: int, vector_width: int, vectors: int, cluster: int) -> None:
+    plan = RowsPlan.of(n, vector_width, vectors, block=128, cluster=cluster)
     assert plan.slice * cluster >= n
     assert plan.full == (plan.slice * cluster == n)
     assert plan.block % plan.row_threads == 0

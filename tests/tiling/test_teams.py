@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from cupyops.arrays import LIBRARIES
+from cupyops.arrays import LIBRARIES, host
 from cupyops.errors import LaunchError
 from cupyops.tiling.teams import TeamPlan
 
@@ -76,7 +76,7 @@ def test_a_launch_that_fits_and_ones_that_do_not(monkeypatch: pytest.MonkeyPatch
     """On the simulator, which has room for four blocks, or four clusters."""
 
     def fitted(plan: Cut, count: int) -> tuple[int, int, int] | None:
-        launch = plan.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, -1)
+        launch = plan.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, host())
         return launch and launch.counts
 
     assert fitted(Cut(3, team=2), 16) == (2, 2, 4)

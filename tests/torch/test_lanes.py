@@ -10,7 +10,7 @@ import pytest
 
 from cupyops import Elementwise, GridStride, Kernel, Rows, Threads
 from cupyops.launch import kernel
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Geometry
 from tests.gpu.stub_gpu import FLOATS, Driver, Stub, scale
 
@@ -23,7 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
 @pytest.fixture
 def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the checked lane is called with, beside a fast one."""
-    gpu.library.fast_lane = TensorLane(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
+    gpu.library.tensor_access = TensorAccess(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
     checked: list[tuple[Any, ...]] = []
     launch = Kernel.checked_launch
 
@@ -84,7 +84,7 @@ def test_each_choice_of_types_opens_the_fast_lane_once(gpu: Driver, lanes: list[
         for dtype in FLOATS:
             found(Stub(3, 4, dtype=dtype), Stub(12, dtype=dtype), 2.0, 3, 4)
     assert len(lanes) == len(FLOATS)
-    found.close_fast_lane()
+    found.close_generated_launch()
     found(Stub(3, 4), Stub(12), 2.0, 3, 4)
     assert len(lanes) == len(FLOATS) + 1
     assert len(gpu.launches) == 3 * len(FLOATS) + 1
@@ -103,14 +103,14 @@ def test_threads_that_call_first_open_one_fast_lane(
     gpu: Driver, lanes: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = kernel.write_fast_lane
+    write = kernel.write_launch
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         written.append(args)
         time.sleep(0.02)
         return write(*args, **kwargs)
 
-    monkeypatch.setattr(kernel, "write_fast_lane", slow)
+    monkeypatch.setattr(kernel, "write_launch", slow)
     found, failures = scale(), []
 
     def work(dtype: str) -> None:

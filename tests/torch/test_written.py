@@ -13,7 +13,7 @@ from torch import Tensor
 import cupyops
 from cupyops import Kernel, Threads
 from cupyops.launch import driver
-from cupyops.launch.generated import TensorLane, write_fast_lane
+from cupyops.launch.generated import TensorAccess, write_launch
 from cupyops.torch import operator
 from cupyops.torch.core.tensors import TorchLibrary
 
@@ -42,7 +42,7 @@ class Lanes:
             return
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(driver, "launch_kernel", lambda: lambda *a: self.launched.append(a))
-            lane = TensorLane(
+            lane = TensorAccess(
                 frozenset({Tensor, torch.nn.Parameter}),
                 lambda: -1,
                 lambda d: 0,
@@ -50,7 +50,7 @@ class Lanes:
                 torch.is_grad_enabled,
                 TorchLibrary().written,
             )
-            self.launch, self.vouched, variants = write_fast_lane(
+            self.launch, self.vouched, variants = write_launch(
                 *(TWICE.signature, TWICE.geometry, TWICE.constants, lane, TWICE.checked_launch, TWICE.checked_vouched)
             )
         packing = TWICE.signature.packing({"scalar_t": "float32"}, {})[0]

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import kernels_cu
-from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, on_any_arrays
+from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
 from cupyops.dtypes import DTYPES, FLOATS, dtype_name
 from cupyops.errors import LaunchError
 from cupyops.launch import driver
@@ -148,7 +148,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     given = {name: library.dtype_name(a) for name, a in operands.items() if a is not None}
     types = {"weight_t": dtype, "y_t": call.other} | given
     size = {name: DTYPES[of].itemsize for name, of in types.items()}
-    device, sizes = library.device_index(x), [rows, n]
+    device, sizes = device_of(library, x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     plan = forward_plan(*row)
     # Declared though rows are few, too: who compiles ahead calls on a few rows.
@@ -209,7 +209,7 @@ def _backward(
     call = Call(library, dtype, DTYPES[dtype].acc, types["weight_t"])
     if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
         return call
-    device, more = library.device_index(x), grad_sum is not None
+    device, more = device_of(library, x), grad_sum is not None
     launches: list[tuple[Kernel, Any, Sequence[int]]] = []
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
     row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
@@ -224,7 +224,7 @@ def _backward(
         backward_kernel(many, dtype, want_x, want_affine, more)
     plan = plan.few_rows_backward(n, dtype) if few else many
     if plan.kind == "apart":
-        strips = -(-n // (plan.width * plan.lanes * plan.cluster)) if want_affine else 0
+        strips = -(-n // (plan.width * plan.vector_width * plan.cluster)) if want_affine else 0
         blocks = strips + (-(-rows // plan.groups) if want_x else 0)
         kernel = backward_kernel(plan, dtype, True, want_affine, more)
         launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))

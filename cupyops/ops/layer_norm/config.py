@@ -10,7 +10,7 @@ from functools import cache
 from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.columns import strip_width
-from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, lanes_for, threads_for
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
 from cupyops.tiling.rows import Cut, RowsPlan, cut_of
 
 __all__ = ["Plan", "backward_columns", "backward_plan", "backward_rows", "forward_plan"]
@@ -64,12 +64,12 @@ class Plan(RowsPlan):
         Of a row that streams it makes those of weight and bias alone.
         """
         if self.kind == "streaming":
-            plan = Plan(_STRIP_THREADS, _STRIP_THREADS, self.lanes, 1)
+            plan = Plan(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
         elif self.cluster > 1:
             plan = self.fold(n * DTYPES[dtype].itemsize)
         else:
             plan = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
-        width = strip_width(n, plan.lanes, plan.block)
+        width = strip_width(n, plan.vector_width, plan.block)
         return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
 
 
@@ -124,14 +124,16 @@ def forward_plan(
         portable: only clusters that every GPU of the generation has.
     """
     itemsize = DTYPES[dtype].itemsize
-    lanes = lanes_for(n, itemsize)
-    most_blocks = 1 if capability < CLUSTERS_SINCE or lanes * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
+    vector_width = vector_width_for(n, itemsize)
+    most_blocks = (
+        1 if capability < CLUSTERS_SINCE or vector_width * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
+    )
     wider = weight_bytes > itemsize
     for table in _FORWARD[itemsize]:
-        cut = cut_of(table, n // lanes)
+        cut = cut_of(table, n // vector_width)
         if cut is None or cut.cluster > most_blocks:
             continue
-        plan = Plan.cut(n, lanes, cut)
+        plan = Plan.cut(n, vector_width, cut)
         if cut.stages:
             if (staged := plan.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
@@ -140,7 +142,7 @@ def forward_plan(
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
         return replace(plan, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // plan.block)))
-    return Plan(512, 512, lanes, 4, kind="streaming")
+    return Plan(512, 512, vector_width, 4, kind="streaming")
 
 
 # As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
@@ -177,32 +179,36 @@ def backward_plan(
     itemsize = DTYPES[dtype].itemsize
     grad_bytes = grad_bytes or itemsize
     widest = max(weight_bytes, grad_bytes)
-    lanes = min(lanes_for(n, itemsize), 4)
-    accesses = n // lanes
+    vector_width = min(vector_width_for(n, itemsize), 4)
+    accesses = n // vector_width
     # Of rows that are aligned, many threads with an access each; float64 takes more registers.
-    few = lanes == 4 and itemsize < 8
-    streaming = Plan(1024, 1024, lanes, 1, kind="streaming") if few else Plan(512, 512, lanes, 2, kind="streaming")
-    most_blocks = 8 if capability >= CLUSTERS_SINCE and lanes * itemsize >= 8 else 1
-    if itemsize == 2 and lanes == 4:
+    few = vector_width == 4 and itemsize < 8
+    streaming = (
+        Plan(1024, 1024, vector_width, 1, kind="streaming")
+        if few
+        else Plan(512, 512, vector_width, 2, kind="streaming")
+    )
+    most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
+    if itemsize == 2 and vector_width == 4:
         cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
         cut = cut_of(cuts, accesses)
         if cut is None or (accesses > 8192 and widest == 8):
             return streaming
-        plan = Plan.cut(n, lanes, cut)
+        plan = Plan.cut(n, vector_width, cut)
         # The other gradient takes as many registers as the row.
         fit = min(cut.min_blocks, (1024 - 128 * plan.vectors) // plan.block) if grad_sum else cut.min_blocks
         return replace(plan, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
-    full = itemsize == 4 and lanes == 4
+    full = itemsize == 4 and vector_width == 4
     staged = cut_of(_BACKWARD_32, accesses)
     if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        plan = Plan.cut(n, lanes, staged, kind="wide")
+        plan = Plan.cut(n, vector_width, staged, kind="wide")
         return replace(plan, shared=plan.stages * plan.slice * (itemsize + grad_bytes))
-    vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // lanes)
+    vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
-    at_once = 1024 if widest <= itemsize and lanes * itemsize >= 8 else 512 if wider else 768
+    at_once = 1024 if widest <= itemsize and vector_width * itemsize >= 8 else 512 if wider else 768
     for cluster in (c for c in (1, 2, 4, 8) if c <= most_blocks):
         block = 256 if accesses <= 96 * vectors * cluster else 1
-        plan = Plan.of(n, lanes, vectors, block=block, cluster=cluster)
+        plan = Plan.of(n, vector_width, vectors, block=block, cluster=cluster)
         if plan.row_threads <= (at_once if itemsize < 8 else 512):
             return replace(plan, min_blocks=max(1, at_once // plan.block) if itemsize < 8 else 1)
     return streaming
@@ -229,14 +235,14 @@ def backward_rows(
     itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
     # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
     heavy = itemsize == 8 or max(weight_bytes, grad_bytes) > itemsize
-    lanes = lanes_for(n, itemsize)
+    vector_width = vector_width_for(n, itemsize)
     most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     full_blocks = not (heavy or grad_sum or weighted)
     fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
-    cut = cut_of(fitting, n // lanes * (2 if heavy else 1))
+    cut = cut_of(fitting, n // vector_width * (2 if heavy else 1))
     if cut is None:
         return backward_plan(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
-    plan = Plan.cut(n, lanes, cut, kind="apart", weighted=weighted)
+    plan = Plan.cut(n, vector_width, cut, kind="apart", weighted=weighted)
     fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
     return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
 
@@ -245,8 +251,8 @@ def backward_rows(
 def backward_columns(n: int, dtype: str) -> Plan:
     """The way of a backward that makes the gradients of weight and bias alone: slices of rows, each for itself."""
     itemsize = DTYPES[dtype].itemsize
-    lanes = lanes_for(n, itemsize)
-    vectors = max(1, 4 // lanes) if itemsize < 8 else 1
-    most = 128 if lanes == 8 else 64
-    threads = min(threads_for(n // lanes, vectors), most)
-    return Plan(4 * most // threads * threads, threads, lanes, vectors)
+    vector_width = vector_width_for(n, itemsize)
+    vectors = max(1, 4 // vector_width) if itemsize < 8 else 1
+    most = 128 if vector_width == 8 else 64
+    threads = min(threads_for(n // vector_width, vectors), most)
+    return Plan(4 * most // threads * threads, threads, vector_width, vectors)

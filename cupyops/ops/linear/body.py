@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import kernels_cu
-from cupyops.arrays import LIBRARIES, on_any_arrays
+from cupyops.arrays import LIBRARIES, device_of, on_any_arrays
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
@@ -45,7 +45,7 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     small = many * k * itemsize < linear_plan.LEAST_NARROW
     if small and not few_is_x:
         return None
-    plan = narrow_plan(few_is_x, few, many, k, itemsize, driver.capability(library.device_index(x)), small=small)
+    plan = narrow_plan(few_is_x, few, many, k, itemsize, driver.capability(device_of(library, x)), small=small)
     if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
         return None
     z = library.empty((*shape[:-1], n), dtype, x)

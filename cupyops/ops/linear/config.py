@@ -6,7 +6,7 @@ from functools import cache
 
 from cupyops.launch.geometry import Rows
 from cupyops.tiling.columns import Work
-from cupyops.tiling.config import Plan, lanes_for
+from cupyops.tiling.config import Plan, vector_width_for
 
 from .products import Apart
 
@@ -29,14 +29,14 @@ class NarrowPlan(Plan):
     Attributes:
         few_is_x: the few rows are x's, not W's.
         few: rows of the other.
-        lanes: elements of an access.
+        vector_width: elements of an access.
         rows_each: rows that a warp works on at once.
         split: warps on a row.
     """
 
     few_is_x: bool
     few: int
-    lanes: int
+    vector_width: int
     rows_each: int
     split: int
 
@@ -105,20 +105,20 @@ def narrow_plan(
         capability: of the GPU.
         small: both matrices are, and the few rows are x's.
     """
-    lanes = lanes_for(k, itemsize)
+    vector_width = vector_width_for(k, itemsize)
     odd = small and few <= MOST_ODD_FEW and k <= MOST_ODD_K and rows * k <= MOST_ODD
-    whole = lanes * itemsize == 16 or odd
+    whole = vector_width * itemsize == 16 or odd
     known = capability == _NARROW_SINCE and whole and few >= 1 and not (small and k > _MOST_SMALL_K)
     ways, size = (_SMALL_WAYS, rows * k) if small else (_NARROW_WAYS, rows)
     for most_few, below, rows_each, split in ways.get(itemsize, ()) if known else ():
         if few <= most_few and size < below:
-            return NarrowPlan(few_is_x, few, lanes, rows_each, split)
+            return NarrowPlan(few_is_x, few, vector_width, rows_each, split)
     return None
 
 
 @dataclass(frozen=True)
 class MatrixPlan(Plan):
-    """How ``hopper_linear`` shares out the memory of a block: the macros of its text.
+    """How ``linear_gelu_sm90`` shares out the memory of a block: the macros of its text.
 
     Attributes:
         stages: slices of 64 columns of x and W.
@@ -141,7 +141,7 @@ class MatrixPlan(Plan):
 TILE_M, TILE_N = 128, 256
 # Where many tiles have short products, there is more to gain in their ends.
 SHORT, LONG = MatrixPlan(3, 2, 4), MatrixPlan(4, 1, 8)
-MATRIX_UNITS = 90  # the one generation that has the instructions
+SM90 = 90  # the one generation that has the instructions
 LEAST_LARGE = 2**18  # elements of x, below which nobody looks further
 # Of the products that clusters have time for, until the last is done, the part that is wanted.
 LEAST_USE = 0.94
@@ -175,7 +175,7 @@ def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -
         m, n, k: of the product.
         capability, multiprocessors: of the GPU.
     """
-    if capability != MATRIX_UNITS or not 128 <= k <= 4096 or not m * n:
+    if capability != SM90 or not 128 <= k <= 4096 or not m * n:
         return None
     pairs = -(-m // (2 * TILE_M)) * -(-n // TILE_N)
     clusters = multiprocessors // 2

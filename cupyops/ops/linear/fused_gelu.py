@@ -15,7 +15,7 @@ from . import config as linear_plan
 from .body import SUMS, narrow
 from .config import FORMS, GELU_SUMS, HELD, MOST_FEW
 from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
-from .sm90 import linear_gelu_by_matrix_units, worth_a_look
+from .sm90 import linear_gelu_by_tensor_cores, worth_a_look
 
 __all__ = ["linear_gelu", "linear_gelu_backward"]
 
@@ -40,7 +40,7 @@ def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[
     """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
     library = LIBRARIES[type(x)]
     given = library, x, weight, bias, approximate
-    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_matrix_units(*given)):
+    if worth_a_look(library, x, approximate) and (found := linear_gelu_by_tensor_cores(*given)):
         return found
     return _product(x, weight, bias, approximate)
 

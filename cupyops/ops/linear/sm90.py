@@ -1,34 +1,33 @@
-"""A linear layer with GELU behind it by the matrix units of sm_90: launches of ``kernels_cu/hopper_linear.cu``."""
+"""A linear layer with GELU behind it by the tensor cores of sm_90: launches of ``kernels_cu/linear_gelu_sm90.cu``."""
 
 from functools import cache
 from typing import Any
 
 import kernels_cu
+from cupyops.arrays import device_of
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.tensor_map import tensor_map
 
 from . import config as linear_plan
-from .config import FORMS, LONG, MATRIX_UNITS, SHORT, TILE_M, TILE_N, MatrixPlan
+from .config import FORMS, LONG, SHORT, SM90, TILE_M, TILE_N, MatrixPlan
 
-__all__ = ["hopper_kernel", "linear_gelu_by_matrix_units", "worth_a_look"]
+__all__ = ["linear_gelu_by_tensor_cores", "sm90_kernel", "worth_a_look"]
 
-TEXT = kernels_cu.source("hopper_linear")
+TEXT = kernels_cu.source("linear_gelu_sm90")
 
 DTYPES = ("float16", "bfloat16")
 
 
 @cache
-def hopper_kernel(plan: MatrixPlan, approximate: str) -> Kernel:
+def sm90_kernel(plan: MatrixPlan, approximate: str) -> Kernel:
     """The product with a form of GELU behind it."""
-    return plan.kernel(
-        TEXT, "hopper_linear", constants=FORMS[approximate], dtypes=DTYPES, since=MATRIX_UNITS, exactly=True
-    )
+    return plan.kernel(TEXT, "linear_gelu_sm90", constants=FORMS[approximate], dtypes=DTYPES, since=SM90, exactly=True)
 
 
 for _plan in (SHORT, LONG):
     for _form in FORMS:
-        hopper_kernel(_plan, _form)
+        sm90_kernel(_plan, _form)
 
 
 def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
@@ -36,14 +35,14 @@ def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
     return not library.is_fake(x) and library.size(x) >= linear_plan.LEAST_LARGE and approximate in FORMS
 
 
-def linear_gelu_by_matrix_units(
+def linear_gelu_by_tensor_cores(
     library: Any, x: Any, weight: Any, bias: Any, approximate: str
 ) -> tuple[Any, Any] | None:
     """y = gelu(z) and z = x·Wᵀ + b, or None where the library is as fast, or has to say what is wrong."""
     shape, of_weight = x.shape, weight.shape
     if not (shape and len(of_weight) == 2 and of_weight[1] == shape[-1] > 0):
         return None
-    (n, k), device = of_weight, library.device_index(x)
+    (n, k), device = of_weight, device_of(library, x)
     m = library.size(x) // k
     plan = linear_plan.matrix_plan(m, n, k, driver.capability(device), driver.multiprocessors(device))
     if plan is None or not _suits(library, x, weight, bias, n, k):
@@ -52,10 +51,10 @@ def linear_gelu_by_matrix_units(
     z = library.empty((*shape[:-1], n), dtype, x)
     y = library.empty_like(z)
     maps = [
-        tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=device < 0)
+        tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=not isinstance(device, int))
         for a, rows, columns, box_rows in ((x, m, k, TILE_M), (weight, n, k, TILE_N // 2), (z, m, n, 64), (y, m, n, 64))
     ]
-    kernel = hopper_kernel(plan, approximate)
+    kernel = sm90_kernel(plan, approximate)
     pairs = -(-m // (2 * TILE_M)) * -(-n // TILE_N)
     clusters = min(pairs, kernel.resident_blocks({"scalar_t": dtype}, device) // 2)
     kernel.launch_vouched(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import kernels_cu
-from cupyops.arrays import LIBRARIES, on_any_arrays
+from cupyops.arrays import LIBRARIES, device_of, on_any_arrays
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import Rows, Threads
 from cupyops.launch.kernel import Kernel
@@ -189,7 +189,7 @@ def step_backward(
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     few = 0 if grad_bias is None else FEW_ROWS
-    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(gates), few)
+    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, device_of(library, gates), few)
     apart = grad_bias is not None and batch > few
     partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if apart else None
     sums, sizes = None if apart else grad_bias, (batch, state, parts, *threads)

@@ -4,11 +4,11 @@
 How a row's units are shared out, and so its bits, do not depend on how many rows there are; how many of them a block
 takes does. The bounds are those at which the compiler keeps everything in registers, but for two that were measured on
 an H200: 128 units take 157 µs in one block and 123 in two for 128 steps back; and teams all over the GPU are quicker on
-matrix units (bfloat16, 128 steps, microseconds forward and back, on matrix units and without), while clusters are not,
+tensor cores (bfloat16, 128 steps, microseconds forward and back, on tensor cores and without), while clusters are not,
 for a few rows:
 
 =====  =====  ============  ============
-rows   units  matrix units  without
+rows   units  tensor cores  without
 =====  =====  ============  ============
 16     256    268, 279      137, 231
 64     256    271, 316      371, 738
@@ -33,7 +33,7 @@ __all__ = ["MatrixPlan", "Plan", "sequence_plan"]
 MOST_IN_BLOCK = 64
 CLUSTERS = (2, 4, 8)  # blocks of one; 16 are not on every GPU
 MOST_STATE = 1024  # that a team all over the GPU has room for
-MATRIX_UNITS_SINCE = 80  # that sum products of 16 bits as lltm_matrix.cu has them
+TENSOR_CORES_SINCE = 80  # that sum products of 16 bits as lltm_matrix.cu has them
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Plan(TeamPlan):
 
 @dataclass(frozen=True)
 class MatrixPlan(TeamPlan):
-    """One way on matrix units, in one direction: blocks of 16 units all over the GPU.
+    """One way on tensor cores, in one direction: blocks of 16 units all over the GPU.
 
     Attributes:
         state: units of a row, a multiple of 32.
@@ -101,7 +101,7 @@ class MatrixPlan(TeamPlan):
     most_groups = 4  # whose cells, gates and gradients a thread keeps in registers
     most_turns = 1  # beyond, a step's product is large enough for the library
     block = 256
-    since = MATRIX_UNITS_SINCE
+    since = TENSOR_CORES_SINCE
 
     state: int
     backward: bool = False
@@ -139,7 +139,7 @@ def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4)
             return plan
     if state % 4 or state > MOST_STATE:
         return None
-    if itemsize == 2 and state % 32 == 0 and capability >= MATRIX_UNITS_SINCE:
+    if itemsize == 2 and state % 32 == 0 and capability >= TENSOR_CORES_SINCE:
         return MatrixPlan(state, not forward, team=state // 16)
     units = 16 if forward or state <= 768 else 8
     return Plan(state, units, 256 // units, team=-(-state // units), backward=not forward)

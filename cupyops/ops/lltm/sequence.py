@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import kernels_cu
-from cupyops.arrays import on_any_arrays
+from cupyops.arrays import Device, device_of, on_any_arrays
 from cupyops.dtypes import DTYPES
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
@@ -39,7 +39,7 @@ for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
 
 
 @lru_cache(4096)
-def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
+def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> TeamLaunch | None:
     """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, teams all over it
     would have to take too many turns, or rows have more elements than the texts count."""
     if dtype not in TYPES or 3 * state * batch >= 2**31:
@@ -57,7 +57,7 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
             last[0], last[1] = h0, c0
         return h, last, cells, library.empty((steps, batch, 3 * state), dtype, x)
     gates = library.linear(library.contiguous(x), weights[:, state:], bias)
-    launch = way(state, batch, dtype, True, library.device_index(x)) if steps <= MOST_STEPS else None
+    launch = way(state, batch, dtype, True, device_of(library, x)) if steps <= MOST_STEPS else None
     c0 = library.contiguous(c0)
     if launch is None:
         lltm_steps.forward(library, weights[:, :state].T, h0, c0, gates, h, cells, dtype)
@@ -103,7 +103,7 @@ def backward(
     dh, *others = (None if g is None else contiguous(g) for g in given)
     cells, gates = contiguous(cells), contiguous(gates)
     grad_z = empty((steps, batch, 3 * state), dtype, x)
-    launch = way(state, batch, dtype, False, library.device_index(x)) if steps <= MOST_STEPS else None
+    launch = way(state, batch, dtype, False, device_of(library, x)) if steps <= MOST_STEPS else None
     if launch is None:
         if dh is not None and dh is grad_h:
             dh = library.copy(dh)  # the steps add to it

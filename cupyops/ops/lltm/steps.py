@@ -7,6 +7,8 @@ host's time, of which a step has little.
 
 from typing import Any
 
+from cupyops.arrays import device_of
+
 from .cell import ABSENT, STEP, STEP_BACKWARD
 
 __all__ = ["backward", "forward"]
@@ -42,7 +44,7 @@ def backward(
         grad_h0, grad_c0: (B, S), to be written, or None.
     """
     steps, batch, state = cells.shape
-    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, library.device_index(cells))
+    kernel, (parts, *threads) = STEP_BACKWARD.staying(dtype, batch, state, device_of(library, cells))
     sizes, dense = (batch, state, parts, *threads), (1, state, 1)
     # Two in turn, since a launch reads what the last one wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]

@@ -131,7 +131,7 @@ void* cupyops_cluster_map(const void* p, unsigned rank);
 unsigned cupyops_cluster_rank_of(const void* p);
 unsigned cupyops_cluster_rank();
 void cupyops_touch(const void* p, size_t bytes, int write);         // a plain access, where checked
-void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // one of the copying hardware or the matrix units
+void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // one of the copying hardware or the tensor cores
 void cupyops_show();                                                // what the thread has written, the hardware will see
 void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
 void cupyops_look(const void* p, size_t bytes);                     // a load past the first cache, with which a thread may be waiting

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .subject import Subject
+from typing import Any
 
 __all__ = ["CPU_LANES", "KERNEL_LANES", "LANES", "Check", "Fault", "Skip", "check"]
 
@@ -38,8 +35,8 @@ class Check:
     Attributes:
         name: what reports and ``checks=`` call it.
         holds: the sentence that it proves.
-        run: raises :class:`Fault` or :class:`Skip`, and returns how far it looked. Whatever else it raises is a fault,
-            too.
+        run: is given the :class:`cupyops.torch.check.subject.Subject`, raises :class:`Fault` or :class:`Skip`, and returns how
+            far it looked. Whatever else it raises is a fault, too.
         change: what to change in an operator that fails.
         lanes: where it means something.
         needs: checks without which it would only repeat their fault; it is left out where one of them has failed.
@@ -48,7 +45,7 @@ class Check:
 
     name: str
     holds: str
-    run: "Callable[[Subject], str]"
+    run: Callable[[Any], str]
     change: str
     lanes: Sequence[str] = LANES
     needs: Sequence[str] = ()
@@ -57,10 +54,10 @@ class Check:
 
 def check(
     change: str, *, lanes: Sequence[str] = LANES, needs: Sequence[str] = (), ground: bool = False
-) -> "Callable[[Callable[[Subject], str]], Check]":
+) -> Callable[[Callable[[Any], str]], Check]:
     """Makes a check of a function: its name, and the first line of its docstring, are the check's."""
 
-    def made(function: "Callable[[Subject], str]") -> Check:
+    def made(function: Callable[[Any], str]) -> Check:
         holds = (function.__doc__ or "").partition("\n")[0].rstrip(".")
         return Check(function.__name__, holds, function, change, lanes, needs, ground)
 

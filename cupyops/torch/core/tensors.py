@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cupyops import simulator
 from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
-from cupyops.launch.generated import TensorLane
+from cupyops.launch.generated import TensorAccess
 
 __all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "wide_dtype"]
 
@@ -64,6 +64,7 @@ class TorchLibrary:
     add_product = staticmethod(torch.Tensor.addmm_)
     copy = staticmethod(torch.Tensor.clone)
     device_index = staticmethod(torch.Tensor.get_device)
+    in_host_memory = staticmethod(vars(torch._C.TensorBase)["is_cpu"].__get__)
     address = staticmethod(torch.Tensor.data_ptr)
     # It counts versions up, so that autograd notices when what it has saved is gone; of inference tensors, which have none,
     # nothing. The public function is this one behind a question that costs as much again.
@@ -73,8 +74,8 @@ class TorchLibrary:
         # A CPU build of PyTorch has no such functions, and no tensors that would need them.
         stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         current = getattr(torch._C, "_cuda_getDevice", None)
-        self.fast_lane = (
-            TensorLane(
+        self.tensor_access = (
+            TensorAccess(
                 PLAIN_TENSORS,
                 current,
                 stream,
@@ -118,7 +119,7 @@ class TorchLibrary:
                 return self.info(inner)
             raise NoStorageError(f"a kernel needs a tensor with memory, and this has none: {error}") from error
         return Info(
-            *(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.get_device(), pointer, fake),
+            *(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.device.index, pointer, fake),
             negated=x.is_neg(),
             recorded=x.requires_grad and torch.is_grad_enabled(),
         )

@@ -165,7 +165,7 @@ def lltm(
     """:func:`.lltm_cell.lltm_cell` over a sequence, all steps in one launch.
 
     On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 64), in a cluster
-    of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024), in 16 bits as operands of matrix units.
+    of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024), in 16 bits as operands of tensor cores.
     float64, larger states and GPUs that cannot run the blocks at once get two launches a step. Products over all steps are
     PyTorch's.
 

@@ -251,9 +251,9 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
         if not _library.is_fake(first) and total:
             widest = max(x.dtype.itemsize for x in (*tensors, *(out for out in outs if out is not None)))
             views = [spread(x.shape, stride, shape) for x, stride in zip(tensors, strides, strict=True)]
-            lanes, wide, sizes, dividers, *loop = plan(shape, views, widest)
-            strided(len(sizes), lanes, wide).launch_vouched(
-                *tensors, *outs, *scalars, total // lanes, sizes, dividers, *loop
+            vector_width, wide, sizes, dividers, *loop = plan(shape, views, widest)
+            strided(len(sizes), vector_width, wide).launch_vouched(
+                *tensors, *outs, *scalars, total // vector_width, sizes, dividers, *loop
             )
         return results_of_call(outs, first, dtype)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.arrays import check_devices
+from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import FLOATS
 from cupyops.errors import expected
 from cupyops.launch.kernel import Kernel
@@ -210,7 +210,7 @@ def body_of(
         if not any(kind == "column" for kind in kinds):
             chosen.launch_vouched(*given, *outs, *scalars, rows, n, blocks)
             return finished(lambda i: outs[i])
-        blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), x.get_device()))
+        blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), device_of(library_of(x), x)))
         parts = blocks * plan.groups
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         # Where rows are too long for registers, the sums grow in place.

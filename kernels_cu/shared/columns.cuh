@@ -1,6 +1,6 @@
 // Sums over the rows of a matrix, column by column, in one pass over its memory and in a fixed order.
 //
-// A block has a strip of STRIP = WIDTH·LANES columns: WIDTH threads side by side, LANES columns each, HEIGHT rows at
+// A block has a strip of STRIP = WIDTH·VECTOR_WIDTH columns: WIDTH threads side by side, VECTOR_WIDTH columns each, HEIGHT rows at
 // once. The rows of a strip are dealt out among CLUSTER blocks of a cluster, and where that does not fill a GPU among
 // `groups` such clusters. Blocks of a cluster send their sums to each other (sm_90 and later), so one group needs no
 // second kernel; of several groups each leaves a row of sums.
@@ -38,7 +38,7 @@
 #define STRIP_CLUSTER
 #endif
 
-constexpr int STRIP = WIDTH * LANES;             // columns of a block
+constexpr int STRIP = WIDTH * VECTOR_WIDTH;             // columns of a block
 constexpr int HEIGHT = BLOCK_THREADS / WIDTH;    // rows of a block at once
 
 __device__ __forceinline__ int block_of_cluster() {
@@ -58,17 +58,17 @@ struct Strip {
         const int across = static_cast<int>(threadIdx.x) % WIDTH, down = static_cast<int>(threadIdx.x) / WIDTH;
         group = tile / strips;
         first_column = tile % strips * STRIP;
-        column = first_column + across * LANES;
+        column = first_column + across * VECTOR_WIDTH;
         first_row = (group * CLUSTER + block_of_cluster()) * HEIGHT + down;
         step = groups * CLUSTER * HEIGHT;
     }
 
-    //   fetch(at)                   what is to be had of LANES elements that begin at `at`
-    //   use(at, fetched, sums)      adds to sums[0..LANES), and does what else there is to do with them
+    //   fetch(at)                   what is to be had of VECTOR_WIDTH elements that begin at `at`
+    //   use(at, fetched, sums)      adds to sums[0..VECTOR_WIDTH), and does what else there is to do with them
     //
     // All of a thread's fetches are under way before the first is used.
     template <typename Fetch, typename Use>
-    __device__ __forceinline__ void add_rows(long long M, long long N, acc_t (&sums)[LANES], Fetch fetch, Use use) const {
+    __device__ __forceinline__ void add_rows(long long M, long long N, acc_t (&sums)[VECTOR_WIDTH], Fetch fetch, Use use) const {
         if (column >= N) return;
         long long row = first_row;
         // Counted, so that the compiler unrolls it and asks for rows before it has used those of the turn before.
@@ -107,18 +107,18 @@ __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* 
     // That the others count arrivals is known long before the first is sent.
     __cluster_barrier_arrive();
 #endif
-    acc_t sums[LANES];
+    acc_t sums[VECTOR_WIDTH];
 #pragma unroll
-    for (int k = 0; k < LANES; ++k) sums[k] = 0;
+    for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] = 0;
     add(strip, sums);
     // The rows of a warp meet in its first threads.
 #pragma unroll
     for (int rows = 16; rows >= WIDTH; rows /= 2)
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) sums[k] += __shfl_xor_sync(0xffffffffu, sums[k], rows);
+        for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] += __shfl_xor_sync(0xffffffffu, sums[k], rows);
     if (WIDTH >= 32 || thread % 32 < WIDTH) {
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) lines[thread / (WIDTH < 32 ? 32 : WIDTH)][thread % WIDTH * LANES + k] = sums[k];
+        for (int k = 0; k < VECTOR_WIDTH; ++k) lines[thread / (WIDTH < 32 ? 32 : WIDTH)][thread % WIDTH * VECTOR_WIDTH + k] = sums[k];
     }
     __syncthreads();
 #if CLUSTER > 1

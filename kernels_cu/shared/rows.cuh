@@ -1,7 +1,7 @@
 // Rows held in registers: a group of threads owns a row, loads it once, sums over it, and writes it back.
 //
 // A group is ROW_THREADS threads of a block, a power of 2 or whole warps, in each of CLUSTER blocks. Each block has a slice
-// of the row; its threads take turns by accesses of LANES elements, VECTORS accesses each. LANES divides the length of a
+// of the row; its threads take turns by accesses of VECTOR_WIDTH elements, VECTORS accesses each. VECTOR_WIDTH divides the length of a
 // row, so an access lies within it or beyond it.
 //
 // Who owns which element, and the order of every sum, follow from these constants alone: a row's bits depend neither on
@@ -57,7 +57,7 @@ struct Always {
 
 constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;                  // groups of a block
 constexpr int ROW_WARPS = ROW_THREADS > 32 ? ROW_THREADS / 32 : 1;  // warps of a block on one row
-constexpr int SLICE = ROW_THREADS * VECTORS * LANES;                // elements of a row that a block holds
+constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;                // elements of a row that a block holds
 
 __device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ int block_of_row() {
 __device__ __forceinline__ int place_of(int v) {
     constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
     const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
-    return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * LANES;
+    return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * VECTOR_WIDTH;
 }
 
 // The columns of one slice of a row of n elements.
@@ -201,7 +201,7 @@ template <typename Result, typename T>
 __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
     constexpr bool ONCE = sizeof(T) == 2 && sizeof(Result) == 2;
     constexpr int LANES_OF_ROW = ROW_THREADS < 32 ? ROW_THREADS : 32;
-    constexpr int MOST = LANES_OF_ROW * VECTORS * LANES;
+    constexpr int MOST = LANES_OF_ROW * VECTORS * VECTOR_WIDTH;
     // A power of 2 not above 1 over the number of elements: the sum cannot overflow, and scaling costs no rounding.
     constexpr acc_t SCALE = acc_t(1) / acc_t(4096);
     static_assert(MOST <= 4096, "more elements a warp than the sum is scaled for");
@@ -215,9 +215,9 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (any && columns.has(v)) {
-            mine += LANES;
+            mine += VECTOR_WIDTH;
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) {
+            for (int k = 0; k < VECTOR_WIDTH; ++k) {
                 const acc_t d = held[v][k] - pivot;
                 sum[0] = fma(d, SCALE, sum[0]);
                 if (ONCE) sum[1] = fma(d, d, sum[1]);
@@ -250,7 +250,7 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
     for (int v = 0; v < VECTORS; ++v)
         if (any && columns.has(v))
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) {
+            for (int k = 0; k < VECTOR_WIDTH; ++k) {
                 const acc_t d = held[v][k] - warp.mean;
                 sum[1] += d;
                 sum[0] = fma(d, d, sum[0]);

@@ -12,31 +12,31 @@ template <int N, int GROUPS, int OUT, typename F, typename... In>
 __device__ __forceinline__ void each_tile(F f, long long start, scalar_t* const (&out)[OUT], Share<In, N, GROUPS>... in) {
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-        Lanes<scalar_t, N> lanes[OUT];
+        Vector<scalar_t, N> packs[OUT];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             scalar_t results[OUT];
-            f(in.group[g].lane[k]..., results);
+            f(in.group[g].element[k]..., results);
 #pragma unroll
-            for (int o = 0; o < OUT; ++o) lanes[o].lane[k] = results[o];
+            for (int o = 0; o < OUT; ++o) packs[o].element[k] = results[o];
         }
 #pragma unroll
         for (int o = 0; o < OUT; ++o)
-            if (out[o]) reinterpret_cast<Lanes<scalar_t, N>*>(out[o] + start)[g * BLOCK_THREADS + threadIdx.x] = lanes[o];
+            if (out[o]) reinterpret_cast<Vector<scalar_t, N>*>(out[o] + start)[g * BLOCK_THREADS + threadIdx.x] = packs[o];
     }
 }
 
 template <int OUT, typename F, typename... In>
 __device__ __forceinline__ void each(long long n, F f, scalar_t* const (&out)[OUT], const In* __restrict__... in) {
-    constexpr int LANES = 16 / Widest<scalar_t, In...>::bytes;
-    constexpr int EACH = VECTORS * LANES;  // elements a thread
+    constexpr int ACCESS = 16 / Widest<scalar_t, In...>::bytes;  // elements an access
+    constexpr int EACH = VECTORS * ACCESS;  // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
-    bool vectors = (aligned<LANES>(in) && ...);
+    bool vectors = (aligned<ACCESS>(in) && ...);
 #pragma unroll
-    for (int o = 0; o < OUT; ++o) vectors = vectors && aligned<LANES>(out[o]);
+    for (int o = 0; o < OUT; ++o) vectors = vectors && aligned<ACCESS>(out[o]);
     if (__builtin_expect(whole && vectors, 1)) {
-        each_tile<LANES, VECTORS>(f, start, out, Share<In, LANES, VECTORS>::load(in + start)...);
+        each_tile<ACCESS, VECTORS>(f, start, out, Share<In, ACCESS, VECTORS>::load(in + start)...);
     } else if (whole) {
         each_tile<1, EACH>(f, start, out, Share<In, 1, EACH>::load(in + start)...);
     } else {

@@ -18,7 +18,8 @@ from cupyops.launch import recording as launches
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
-from cupyops.ops.linear.sm90 import TEXT, hopper_kernel
+from cupyops.ops.linear.sm90 import TEXT, sm90_kernel
+from tests.naive import naive_kernel
 from tests.simulator.test_twins import PRODUCT, integers, product
 
 pytestmark = pytest.mark.simulator
@@ -49,7 +50,7 @@ def launched(
     z, y = (torch.full((m, n), torch.nan, dtype=x.dtype) for _ in range(2))
     boxes = ((x, TILE_M), (weight, TILE_N // 2), (z, 64), (y, 64))
     maps = [tensor_map(a.data_ptr(), *a.shape, dtype, rows, simulated=True) for a, rows in boxes]
-    kernel = hopper_kernel(plan, approximate)
+    kernel = sm90_kernel(plan, approximate)
     kernel(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
     return y, z
 
@@ -84,6 +85,22 @@ def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, MatrixPl
     assert_values(y, z, x, weight, given, approximate)
 
 
+@pytest.mark.parametrize("way", WAYS[:3], ids=lambda way: "-".join(map(str, way[:4])))
+def test_y_and_z_of_small_integers_are_the_bits_of_the_naive_kernel(
+    way: tuple[int, int, int, torch.dtype, MatrixPlan, str, int, bool],
+) -> None:
+    """Every order of a sum of integers is exact, and each rounds once."""
+    m, n, k, dtype, plan, approximate, clusters, with_bias = way
+    x, weight, bias = (t.mul(s).round() for t, s in zip(operands(m, n, k, dtype), (1, math.sqrt(k), 1), strict=True))
+    given = bias if with_bias else None
+    z, y = (torch.full((m, n), torch.nan, dtype=dtype) for _ in range(2))
+    options = {"constants": {"TANH": int(approximate == "tanh")}, "dtypes": (str(dtype)[6:],)}
+    naive = naive_kernel("linear_gelu_sm90", "linear_gelu_sm90_naive", Threads("N", "M", block=(64, 1, 1)), **options)
+    naive(x, weight, given, z, y, m, n, k, n if with_bias else 0)
+    found = launched(x, weight, given, plan, approximate, clusters)
+    assert all(torch.equal(a, b) for a, b in zip(found, (y, z), strict=True))
+
+
 def test_the_cut_and_the_number_of_clusters_change_no_bit() -> None:
     x, weight, bias = operands(300, 520, 200, BF16)
     first = launched(x, weight, bias, SHORT, "none", 1)
@@ -109,7 +126,7 @@ def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPa
     for taken in (False, True):
         with launches.recorded() as noted:
             y = linear_gelu(x, weight, bias)
-        assert {launch.kernel.name for launch in noted} == {"hopper_linear" if taken else "gelu_forward"}
+        assert {launch.kernel.name for launch in noted} == {"linear_gelu_sm90" if taken else "gelu_forward"}
         torch.testing.assert_close(y, F.gelu(F.linear(x, weight, bias)), rtol=2**-9, atol=1e-4)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: SHORT)
         monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)

@@ -1,31 +1,60 @@
-// y = gelu(z), z = x·Wᵀ + b, by the matrix units of sm_90a: a matrix product whose epilogue does the rest.
+// y = gelu(z), z = x·Wᵀ + b, by the tensor cores of sm_90a: a matrix product whose epilogue adds the bias and applies GELU.
 //
-//   z[m, n] = Σ_k x[m, k]·W[n, k] + b[n]      x: scalar_t (M, K)      W: scalar_t (N, K)      y, z: scalar_t (M, N)
+//   z[m, n] = Σ_k x[m, k]·W[n, k] + b[n]      y = gelu(z)
 //
-//   scalar_t: 16 bits      sums and gelu in acc_t = float, y of z before it is rounded      TANH: 0 or 1, see gelu.cu
+//   x: scalar_t (M, K)      W: scalar_t (N, K)      b: scalar_t (N) or null      y, z: scalar_t (M, N)
+//   scalar_t: float16 or bfloat16      sums and gelu in acc_t = float, gelu of z before z is rounded
 //
-// The pieces, which docs/hopper.md walks through:
+//   macro    values    set by
+//   STAGES   2 to 4    MatrixPlan: slices of x and W that a block has room for
+//   PIECES   1, 2      MatrixPlan: pieces of z and of y that a group of threads has room for
+//   PAIRS_M  1 to 8    MatrixPlan: pairs of tiles along M that are made one after the other
+//   TANH     0, 1      the body: the form of GELU, see gelu.cu
+//   NAIVE    1         tests: the naive kernel alone
+//   BLOCK_THREADS and CLUSTER, which Rows sets, are 384 and 2
+//
+// The parts, which docs/hopper.md explains:
 //
 //   tile        128 x 256 elements of z, which a block makes from slices of 64 columns of x and W
-//   producer    one thread asks the copying hardware for the slices, STAGES of them ahead
-//   consumers   two groups of 128 threads, whose registers hold the sums of 64 x 256 elements each
-//   cluster     two blocks with the same columns of z: each fetches half of their rows of W, for both
-//   persistent  as many blocks as run at once, each making tile after tile: the next one's slices are on their way while
-//               this one is finished
+//   producer    one thread asks for the slices by bulk copies (TMA), STAGES slices ahead
+//   consumers   two groups of 128 threads; the registers of a group hold the sums of 64 x 256 elements
+//   cluster     two blocks with the same columns of z: each block fetches half of their rows of W for both blocks
+//   persistent  the grid has as many blocks as run at once, and each block makes tile after tile: the slices of the next tile
+//               are in flight during the epilogue of this tile
 #include "gelu.cuh"
 #include "wgmma.cuh"
+
+#ifdef NAIVE
+
+extern "C" __global__ void linear_gelu_sm90_naive(
+    const scalar_t* __restrict__ x,       // (M, K)
+    const scalar_t* __restrict__ weight,  // (N, K)
+    const scalar_t* __restrict__ bias,    // (B) or null
+    scalar_t* __restrict__ z,             // (M, N)
+    scalar_t* __restrict__ y,             // (M, N)
+    long long M, long long N, long long K, long long B) {
+    const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, m = blockIdx.y;
+    if (n >= N || m >= M) return;
+    acc_t sum = 0;
+    for (long long k = 0; k < K; ++k) sum += convert<acc_t>(x[m * K + k]) * convert<acc_t>(weight[n * K + k]);
+    if (bias) sum += convert<acc_t>(bias[n]);
+    z[m * N + n] = convert<scalar_t>(sum);
+    y[m * N + n] = convert<scalar_t>(gelu(sum));
+}
+
+#else
 
 // Slices of x and W that a block has room for.
 #ifndef STAGES
 #define STAGES 4
 #endif
 
-// Pieces of z and of y, 64 x 64 elements each, that each group has room for on their way out.
+// Pieces of z and of y, 64 x 64 elements each, that a group of threads has room for while they are stored.
 #ifndef PIECES
 #define PIECES 1
 #endif
 
-// Pairs of tiles along M that are made one after the other, while their rows of W are in the L2 cache.
+// Pairs of tiles along M that are made one after the other, while the L2 cache holds their rows of W.
 #ifndef PAIRS_M
 #define PAIRS_M 8
 #endif
@@ -33,7 +62,7 @@
 constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 64, PIECE = 64;
 constexpr int X_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = X_BYTES + TILE_N * TILE_K * 2, PIECE_BYTES = PIECE * PIECE * 2;
 
-// The pairs of tiles in the order in which clusters take them: PAIRS_M along M, then the next along N.
+// Clusters take pairs of tiles in this order: PAIRS_M pairs along M, then the same rows at the next tile along N.
 struct Place {
     int m, n;
 };
@@ -44,7 +73,7 @@ __device__ __forceinline__ Place place_of(int pair, int pairs_m, int tiles_n) {
     return {first + in % height, in / height};
 }
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) hopper_linear(
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) linear_gelu_sm90(
     const scalar_t* __restrict__ x,       // (M, K)
     const scalar_t* __restrict__ weight,  // (N, K)
     const scalar_t* __restrict__ bias,    // (B) or null
@@ -54,7 +83,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map,
     long long M, long long N, long long K, long long B, long long clusters) {
     extern __shared__ unsigned char memory[];
-    __shared__ Arrivals full[STAGES], empty[STAGES];  // the slices of a stage have come; both blocks are done with them
+    __shared__ Arrivals full[STAGES], empty[STAGES];  // the slices of a stage have arrived; both blocks have read them
     const unsigned slices = (shared_address(memory) + 1023) & ~1023u, pieces = slices + STAGES * STAGE_BYTES;
     const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
     const int rank = static_cast<int>(__clusterRelativeBlockRank());
@@ -67,7 +96,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
             arrival_init(empty + s, 4);  // two groups of each of two blocks
         }
     meet_cluster();
-    unsigned turn = 0;  // slices so far: which stage, and which phase of its counters
+    unsigned turn = 0;  // slices so far, which give the stage and the phase of its counters
     if (group == 0) {
         keep_registers<40>();
         if (thread == 0)
@@ -87,8 +116,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
         take_registers<232>();
         const int lane = thread % 32, warp = thread / 32, half = group - 1;
         const unsigned own_pieces = pieces + half * PIECES * 2 * PIECE_BYTES;
-        // Where this lane's row of a matrix of store_matrices lies in a piece. Its 16 bytes of column 8·j are at j ^ row % 8;
-        // the lanes from 16 on have the next ones.
+        // Where this lane's row of a matrix of store_matrices lies in a piece. The 16 bytes of column 8·j lie at j ^ row % 8.
+        // The lanes from 16 on have the next 16 bytes.
         const unsigned row_at = (warp * 16 + lane % 16) * (PIECE * 2) + (lane / 16 ^ lane % 8) * 16;
         float sums[128];
         for (int pair = first_pair; pair < pairs; pair += step) {
@@ -103,11 +132,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
                     multiply<scalar_t>(sums, of_x + 2 * i, of_weight + 2 * i, k > 0 || i > 0);
                 multiply_commit();
                 multiply_wait<1>();
-                // The slice before is free, in both blocks.
+                // The slice before this one is free in both blocks.
                 if (k > 0 && thread < 2) arrive_in(thread, empty + (turn - 1) % STAGES);
             }
             const int row = (place.m * 2 + rank) * TILE_M + half * 64, first = place.n * TILE_N;
-            unsigned biases[TILE_N / 8];  // two each, of this thread's columns; N is even
+            unsigned biases[TILE_N / 8];  // two biases a word, of the columns of this thread; N is even
 #pragma unroll
             for (int j = 0; j < TILE_N / 8; ++j) {
                 const int column = first + j * 8 + lane % 4 * 2;
@@ -116,10 +145,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
             multiply_wait<0>();
             if (thread < 2) arrive_in(thread, empty + (turn - 1) % STAGES);
             settle(sums);
-            // 64 columns at a time, by way of shared memory.
+            // The epilogue: 64 columns at a time through shared memory.
 #pragma unroll
             for (int c = 0; c < TILE_N / PIECE; ++c) {
-                unsigned zs[PIECE / 4], ys[PIECE / 4];  // two elements each, of 8 columns in turn: of the one row and the other
+                unsigned zs[PIECE / 4], ys[PIECE / 4];  // two elements a word: for each 8 columns a word of each of two rows
 #pragma unroll
                 for (int j = 0; j < PIECE / 8; ++j) {
                     const unsigned two = biases[c * (PIECE / 8) + j];
@@ -132,7 +161,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
                     ys[2 * j + 1] = Scalar<scalar_t>::narrow_two(gelu(z2), gelu(z3));
                 }
                 const unsigned z_piece = own_pieces + c % PIECES * 2 * PIECE_BYTES, y_piece = z_piece + PIECE_BYTES;
-                // What was sent from here before has been read.
+                // The bulk copy of what this piece held before has read it.
                 if (thread == 0) stores_have_read<PIECES - 1>();
                 meet(group, 128);
 #pragma unroll
@@ -152,6 +181,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) h
         }
         if (thread == 0) stores_are_done();
     }
-    // No block ends while the other may still send to it.
+    // A block stays until the other block has sent its last arrival and slice.
     meet_cluster();
 }
+
+#endif

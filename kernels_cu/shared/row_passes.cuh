@@ -7,6 +7,7 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
+#include "extrema.cuh"
 #include "fast_math.cuh"
 #include "scalar.cuh"
 #include "rows.cuh"
@@ -42,26 +43,11 @@ template <typename Load, typename F> __device__ __forceinline__ void pass(int n,
     }
 }
 
-__device__ __forceinline__ void store_lanes(scalar_t* to, const acc_t (&lanes)[LANES], bool vectors) {
+__device__ __forceinline__ void store_vector(scalar_t* to, const acc_t (&values)[VECTOR_WIDTH], bool vectors) {
     Packed<scalar_t> packed;
-    packed.set(lanes);
+    packed.set(values);
     store_packed(to, packed, vectors);
 }
-
-// NaN wins, as in PyTorch's.
-template <typename T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }
-template <typename T> __device__ __forceinline__ T smaller(T a, T b) { return b < a || b != b ? b : a; }
-#if !defined(CUPYOPS_SIMULATOR) && __CUDA_ARCH__ >= 800
-// The same in one instruction.
-template <> __device__ __forceinline__ float larger(float a, float b) {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-}
-template <> __device__ __forceinline__ float smaller(float a, float b) {
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-}
-#endif
 
 // e^x. Of 16 bits, by a single instruction behind a product: off by some |x|·2^-24 + 2^-22 of it, and 0 below 2^-126.
 __device__ __forceinline__ acc_t exponential(acc_t x) {
@@ -109,14 +95,14 @@ __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREAD
 // A sum over the rows that a group takes, column by column, to a row of its own of `partial`: (parts, N), a part each group.
 // There it is kept where rows are too long for registers; it then is all 0 before.
 struct ColumnSums {
-    acc_t held[VECTORS][LANES];
+    acc_t held[VECTORS][VECTOR_WIDTH];
     acc_t* part;
 
     __device__ __forceinline__ ColumnSums(acc_t* partial, long long n) : part(partial ? partial + group_of_grid() * n : nullptr) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) held[v][k] = 0;
+            for (int k = 0; k < VECTOR_WIDTH; ++k) held[v][k] = 0;
     }
 
     __device__ __forceinline__ void add(int v, int k, int column, acc_t value) {
@@ -131,6 +117,6 @@ struct ColumnSums {
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v))
 #pragma unroll
-                for (int k = 0; k < LANES; ++k) part[at.of(v) + k] = held[v][k];
+                for (int k = 0; k < VECTOR_WIDTH; ++k) part[at.of(v) + k] = held[v][k];
     }
 };

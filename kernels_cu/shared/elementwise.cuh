@@ -7,7 +7,7 @@
 // result.
 #pragma once
 
-#include "lanes.cuh"
+#include "vector.cuh"
 
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 128
@@ -26,13 +26,13 @@ template <typename T, typename... Rest> struct Widest<T, Rest...> {
 // What one thread holds of a tile: GROUPS groups of N consecutive elements, BLOCK_THREADS groups apart, so that a
 // warp's accesses join.
 template <typename T, int N, int GROUPS> struct Share {
-    Lanes<T, N> group[GROUPS];
+    Vector<T, N> group[GROUPS];
 
     static __device__ __forceinline__ Share load(const T* tile) {
         Share share;
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
-            share.group[g] = reinterpret_cast<const Lanes<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x];
+            share.group[g] = reinterpret_cast<const Vector<T, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x];
         return share;
     }
 };
@@ -41,24 +41,24 @@ template <int N, int GROUPS, typename F, typename Out, typename... In>
 __device__ __forceinline__ void map_tile(F f, Out* tile, Share<In, N, GROUPS>... in) {
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-        Lanes<Out, N> result;
+        Vector<Out, N> result;
 #pragma unroll
-        for (int k = 0; k < N; ++k) result.lane[k] = f(in.group[g].lane[k]...);
-        reinterpret_cast<Lanes<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x] = result;
+        for (int k = 0; k < N; ++k) result.element[k] = f(in.group[g].element[k]...);
+        reinterpret_cast<Vector<Out, N>*>(tile)[g * BLOCK_THREADS + threadIdx.x] = result;
     }
 }
 
 template <typename F, typename Out, typename... In>
 __device__ __forceinline__ void map(long long n, F f, Out* __restrict__ out, const In* __restrict__... in) {
-    constexpr int LANES = 16 / Widest<Out, In...>::bytes;
-    constexpr int EACH = VECTORS * LANES;  // elements a thread
+    constexpr int ACCESS = 16 / Widest<Out, In...>::bytes;  // elements an access
+    constexpr int EACH = VECTORS * ACCESS;  // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
     // One branch on all the conditions, and the compiler told to expect it, so that the common way comes first: a small
     // launch is over before the rest of the code is fetched, and fetching it took 3 % of a launch of a million elements.
-    const bool fast = whole & ((misaligned<LANES>(out) | ... | misaligned<LANES>(in)) == 0);
+    const bool fast = whole & ((misaligned<ACCESS>(out) | ... | misaligned<ACCESS>(in)) == 0);
     if (__builtin_expect(fast, 1)) {
-        map_tile<LANES, VECTORS>(f, out + start, Share<In, LANES, VECTORS>::load(in + start)...);
+        map_tile<ACCESS, VECTORS>(f, out + start, Share<In, ACCESS, VECTORS>::load(in + start)...);
     } else if (whole) {
         map_tile<1, EACH>(f, out + start, Share<In, 1, EACH>::load(in + start)...);
     } else {

@@ -7,7 +7,8 @@
 #pragma once
 
 #include "bulk.cuh"
-#include "lanes.cuh"
+#include "counters.cuh"
+#include "vector.cuh"
 
 #ifndef CLUSTER
 #define CLUSTER 1
@@ -38,28 +39,6 @@ __device__ __forceinline__ void sync_team_memory() {
 #endif
 }
 
-// One more has come to a counter; what its block has written before a barrier, whoever finds it counted may read.
-__device__ __forceinline__ void count_at(int* counter) {
-#ifdef CUPYOPS_SIMULATOR
-    __threadfence();
-    atomicAdd(counter, 1);
-#else
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
-#endif
-}
-
-// So many have come.
-__device__ __forceinline__ void wait_at(int* counter, int count) {
-#ifdef CUPYOPS_SIMULATOR
-    while (*static_cast<volatile int*>(counter) < count) __nanosleep(20);
-    __threadfence();
-#else
-    int there;
-    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(counter) : "memory");
-    while (there < count);
-#endif
-}
-
 // The n-th meeting at a counter that began at 0. What any thread of the team has written before, all may read from L2
 // afterwards: not through L1, which may hold what was there. Each thread waits for itself, which is sooner than by a barrier
 // behind one that does.
@@ -71,8 +50,8 @@ __device__ __forceinline__ void meet_at(int* counter, long long n) {
 }
 
 // Four elements from L2.
-template <typename T> __device__ __forceinline__ Lanes<T, 4> load_four_from_l2(const T* p) {
-    Lanes<T, 4> four;
+template <typename T> __device__ __forceinline__ Vector<T, 4> load_four_from_l2(const T* p) {
+    Vector<T, 4> four;
     if constexpr (sizeof(T) == 2) *reinterpret_cast<uint2*>(&four) = __ldcg(reinterpret_cast<const uint2*>(p));
     else *reinterpret_cast<uint4*>(&four) = __ldcg(reinterpret_cast<const uint4*>(p));
     return four;

@@ -1,4 +1,4 @@
-// Products of a warp on matrix units (sm_80 and later): 16 rows by 8 columns, along 32 elements of 16 bits, summed in float32.
+// Products of a warp on tensor cores (sm_80 and later): 16 rows by 8 columns, along 32 elements of 16 bits, summed in float32.
 //
 // Operands and sums are spread over the lanes; below, lane 4·g + q is the one of g = 0..7 and q = 0..3. Which of the 32
 // elements a lane has does not matter, as long as both operands agree: it has eight that lie side by side, 8·q and on, so that an
@@ -14,22 +14,6 @@ struct alignas(16) Eight {
 
 // c += A·B: A's rows g and g + 8, `upper` and `lower`, and B's column g. Of the sums, c, a lane has rows g, g, g + 8, g + 8 and
 // columns 2·q, 2·q + 1, 2·q, 2·q + 1.
-#ifdef CUPYOPS_SIMULATOR
-template <typename T>
-CUPYOPS_INTRINSIC void multiply_add(float (&c)[4], const Eight& upper, const Eight& lower, const Eight& column) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4 * 4, first = lane % 4 * 8;
-    for (int q = 0; q < 4; ++q)
-        for (int n = 0; n < 4; ++n) {
-            const unsigned a[2] = {
-                __shfl_sync(0xffffffffu, upper.word[n], row + q), __shfl_sync(0xffffffffu, lower.word[n], row + q)};
-            const unsigned b[2] = {
-                __shfl_sync(0xffffffffu, column.word[n], first + q), __shfl_sync(0xffffffffu, column.word[n], first + 4 + q)};
-            for (int which = 0; which < 2; ++which)
-                for (int i = 0; i < 4; ++i)
-                    c[i] = fmaf(Scalar<T>::widen(a[i / 2], which), Scalar<T>::widen(b[i % 2], which), c[i]);
-        }
-}
-#else
 #define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I)                                                                              \
     asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
         "{%0, %1, %2, %3};"                                                                                              \
@@ -39,7 +23,7 @@ CUPYOPS_INTRINSIC void multiply_add(float (&c)[4], const Eight& upper, const Eig
 
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const Eight& upper, const Eight& lower, const Eight& column) {
-    static_assert(Scalar<T>::is_16_bit_float, "the matrix units take float32 for less");
+    static_assert(Scalar<T>::is_16_bit_float, "the tensor cores take float32 for less");
     if constexpr (is_bfloat16<T>) {
         CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 0);
         CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 2);
@@ -49,4 +33,3 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Eight& upper, 
     }
 }
 #undef CUPYOPS_MULTIPLY_ADD
-#endif

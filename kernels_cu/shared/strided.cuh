@@ -3,21 +3,28 @@
 #pragma once
 
 #include "lanes.cuh"
+#include "vector.cuh"
 
 // N consecutive elements of an operand whose innermost stride is 1 (one access where aligned), 0 (one element,
 // repeated) or other.
-template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(const T* p, long long stride) {
-    if (stride == 1 && aligned<N>(p)) return *reinterpret_cast<const Lanes<T, N>*>(p);
-    Lanes<T, N> lanes;
+template <int N, typename T> __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long stride) {
+    if (stride == 1 && aligned<N>(p)) return *reinterpret_cast<const Vector<T, N>*>(p);
+    Vector<T, N> vector;
     if (stride == 0) {
         const T v = *p;
 #pragma unroll
-        for (int k = 0; k < N; ++k) lanes.lane[k] = v;
+        for (int k = 0; k < N; ++k) vector.element[k] = v;
     } else {
 #pragma unroll
-        for (int k = 0; k < N; ++k) lanes.lane[k] = p[k * stride];
+        for (int k = 0; k < N; ++k) vector.element[k] = p[k * stride];
     }
-    return lanes;
+    return vector;
+}
+
+// load_vector by its former name.
+template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(const T* p, long long stride) {
+    const Vector<T, N> vector = load_vector<N>(p, stride);
+    return *reinterpret_cast<const Lanes<T, N>*>(&vector);
 }
 
 template <bool CONDITION, typename Yes, typename No> struct Select { typedef Yes type; };

@@ -19,7 +19,7 @@ from cupyops.launch import driver
 from cupyops.launch import recording as launches
 from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.config import LONG, SHORT, MatrixPlan, matrix_plan
-from cupyops.ops.linear.sm90 import DTYPES, hopper_kernel
+from cupyops.ops.linear.sm90 import DTYPES, sm90_kernel
 
 module = sys.modules["cupyops.ops.linear.sm90"]
 
@@ -28,7 +28,7 @@ M, N, K = 4096, 4096, 1024
 
 
 def test_it_is_compiled_for_the_one_generation_that_has_its_instructions() -> None:
-    kernel = hopper_kernel(LONG, "none")
+    kernel = sm90_kernel(LONG, "none")
     assert kernel.options == ("-arch=sm_90a",)
     jobs = jobs_for([kernel], (80, 90, 100, 120))
     assert {(job.architecture, job.options) for job in jobs} == {(90, ("-arch=sm_90a",))}
@@ -47,7 +47,7 @@ def test_the_page_quotes_the_text() -> None:
     page = (ROOT / "docs" / "hopper.md").read_text(encoding="utf-8")
     quoted = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
     assert len(quoted) >= 8
-    text = kernels_cu.source("hopper_linear")
+    text = kernels_cu.source("linear_gelu_sm90")
     assert [part for part in quoted if part not in text] == []
 
 
@@ -82,7 +82,7 @@ class Taken:
         monkeypatch.setattr(module, "tensor_map", lambda address, *rest, simulated: (address % 16, *rest, simulated))
         monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
-        for kernel in (hopper_kernel(LONG, "none"), hopper_kernel(LONG, "tanh")):
+        for kernel in (sm90_kernel(LONG, "none"), sm90_kernel(LONG, "tanh")):
             monkeypatch.setattr(kernel, "resident_blocks", lambda types, device: 132)
             monkeypatch.setattr(kernel, "launch_vouched", lambda *a: self.calls.append(a))
 
@@ -90,7 +90,7 @@ class Taken:
         library = OnAGpu()
         if not module.worth_a_look(library, x, approximate):
             return False
-        return module.linear_gelu_by_matrix_units(library, x, weight, bias, approximate) is not None
+        return module.linear_gelu_by_tensor_cores(library, x, weight, bias, approximate) is not None
 
 
 class OnAGpu:
@@ -183,7 +183,7 @@ TOLERANCES = {torch.float16: 2**-10, torch.bfloat16: 2**-7}
 def sm_90(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix kernel, cut either way, for everything it can do, on the GPUs that it runs on."""
     if (capability := driver.capability(0)) != 90:
-        pytest.skip(f"hopper_linear runs on sm_90 alone, and this GPU is sm_{capability}")
+        pytest.skip(f"linear_gelu_sm90 runs on sm_90 alone, and this GPU is sm_{capability}")
     monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
     monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: request.param)
 
@@ -197,7 +197,7 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 def launched(*args: Any) -> Tensor:
     with launches.recorded() as noted:
         y = linear_gelu(*args)
-    assert [launch.kernel.name for launch in noted] == ["hopper_linear"]
+    assert [launch.kernel.name for launch in noted] == ["linear_gelu_sm90"]
     return y
 
 
@@ -207,7 +207,7 @@ def launched(*args: Any) -> Tensor:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("approximate", "with_bias"), [("none", True), ("none", False), ("tanh", True)])
 def test_values(shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, with_bias: bool) -> None:
-    """Of both results, to half of the last bit and what sums in float32 lose: the matrix units cut off where others round."""
+    """Of both results, to half of the last bit and what sums in float32 lose: the tensor cores cut off where others round."""
     x, weight, bias = operands(*shape, dtype)
     given = bias if with_bias else None
     y, z = torch.ops.cupyops.linear_gelu(x, weight, given, approximate)

@@ -14,7 +14,7 @@ extern __shared__ __align__(128) unsigned char stage_memory[];
 template <typename... In> struct Stages {
     static constexpr int ELEMENT_BYTES = (0 + ... + static_cast<int>(sizeof(In)));
     static constexpr int BYTES = SLICE * ELEMENT_BYTES;  // of a stage
-    static constexpr int PIECE = 32 * LANES;             // elements of an access of a warp
+    static constexpr int PIECE = 32 * VECTOR_WIDTH;             // elements of an access of a warp
     Arrivals* arrivals;                                  // of this warp, one a stage
     Columns columns;
     int elements;  // of this warp in a row
@@ -26,7 +26,7 @@ template <typename... In> struct Stages {
     }
 
     // Where this warp's v-th access begins in a slice, and how many elements of the row it has.
-    __device__ __forceinline__ int place(int v) const { return (v * ROW_THREADS + static_cast<int>(threadIdx.x) / 32 * 32) * LANES; }
+    __device__ __forceinline__ int place(int v) const { return (v * ROW_THREADS + static_cast<int>(threadIdx.x) / 32 * 32) * VECTOR_WIDTH; }
 
     __device__ __forceinline__ int elements_of(int v) const {
         const int left = columns.n - columns.start - place(v);
@@ -34,7 +34,7 @@ template <typename... In> struct Stages {
     }
 
     // Whether pieces of rows of N elements, the first rows at these addresses, begin and end at multiples of 16 bytes: what
-    // bulk copies go by. An access of LANES elements may be narrower where its type is narrower than that of the others.
+    // bulk copies go by. An access of VECTOR_WIDTH elements may be narrower where its type is narrower than that of the others.
     static __device__ __forceinline__ bool can_copy(long long N, const In*... rows) {
         return (... && ((reinterpret_cast<unsigned long long>(rows) | N * sizeof(In)) % 16 == 0));
     }

@@ -1,17 +1,13 @@
-// What a kernel of matrix products asks of sm_90a: boxes of matrices by the copying hardware (TMA), products by the matrix
-// units (wgmma), and barriers between groups of threads and between blocks of a cluster. docs/hopper.md explains each.
+// The twin of kernels_cu/hardware/wgmma.cuh, which says what each function does.
 #pragma once
 
 #include "bulk.cuh"
 #include "scalar.cuh"
 
-// What the copying hardware knows of a matrix: address, shape, dtype, the box that it moves at a time, and the swizzle. The
-// driver writes it (cupyops/launch/tensor_map.py), which alone knows what the words mean; for the simulator they are plain numbers.
+// As cupyops/launch/tensor_map.py writes it for the simulator: the words are plain numbers.
 struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
-
-#if defined(CUPYOPS_SIMULATOR)
 
 // What runs by itself on a GPU is done here when somebody waits for it, as late as it may be: who reads too early reads what
 // was there before, and what is overwritten too early is lost. As early as it may be, the simulator is told what will be
@@ -221,131 +217,7 @@ CUPYOPS_INTRINSIC void multiply_commit() { twin::products_commit(); }
 template <int PENDING> CUPYOPS_INTRINSIC void multiply_wait() { twin::products_wait(PENDING); }
 template <typename T>
 CUPYOPS_INTRINSIC void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
-    static_assert(sizeof(T) == 2, "the matrix units take float32 for less");
+    static_assert(sizeof(T) == 2, "the tensor cores take float32 for less");
     twin::ask(d, a, b, accumulate, twin::widened<T>);
 }
 __device__ inline void settle(float (&)[128]) {}
-
-#else
-
-// Registers of a thread. A group of 128 threads that has more to hold takes over what another one gives up.
-template <int COUNT> __device__ __forceinline__ void keep_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT> __device__ __forceinline__ void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// A barrier with a number, from 1 on, for so many threads of the block.
-__device__ __forceinline__ void meet(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void meet_cluster() {
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// In another block of the cluster, or in this one. Relaxed, where a release would first wait for all that the thread has
-// written to global memory: it tells that the matrix units have read, and they have.
-__device__ __forceinline__ void arrive_in(int block, Arrivals* a) {
-    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(shared_address_in(block, a)) : "memory");
-}
-
-// A box, by its first column and row, from global to shared memory. What lies outside the matrix comes as zeros, and counts
-// as bytes all the same.
-__device__ __forceinline__ void load_box(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-        "l"(map), "r"(column), "r"(row), "r"(shared_address(a))
-        : "memory");
-}
-
-// The same to one place in both blocks of a cluster, each of which counts the bytes.
-__device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-        "l"(map), "r"(column), "r"(row), "r"(shared_address(a)), "h"(static_cast<unsigned short>(3))
-        : "memory");
-}
-
-// A box from shared to global memory. What lies outside the matrix is not written.
-__device__ __forceinline__ void store_box(const TensorMap* map, int column, int row, unsigned from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row),
-                 "r"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void stores_have_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-__device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// What this thread has written to shared memory, the copying hardware will see.
-__device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Four 8 x 8 matrices of 16-bit elements, from a warp's registers to shared memory: lane 8·i + r has the address of row r
-// of matrix i.
-__device__ __forceinline__ void store_matrices(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
-// How the matrix units find rows of 64 elements in shared memory: the address, the 1024 bytes from 8 rows to the next 8,
-// and that the 16-byte pieces of a row are swizzled (piece p of row r lies at p ^ r % 8).
-__device__ __forceinline__ unsigned long long rows_at(unsigned address) {
-    return static_cast<unsigned long long>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-// Products run while the threads go on. Between multiply_begin and multiply_commit they are asked for; multiply_wait waits
-// until all but so many such groups are done, and only then may the sums be read, and the operands overwritten.
-__device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void multiply_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Eight of the 128 registers that hold a thread's share of 64 x 256 sums.
-#define SUMS_8(i) \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
-#define MULTIPLY(TYPES) \
-    asm volatile( \
-        "{\n" \
-        ".reg .pred p;\n" \
-        "setp.ne.b32 p, %130, 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPES " {" \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127" \
-        "}, %128, %129, p, 1, 1, 0, 0;\n" \
-        "}\n" \
-        : SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96) \
-        : "l"(a), "l"(b), "r"(accumulate))
-
-// d (64 x 256) = a (64 x 16)·bᵀ (256 x 16), or that much more. Thread t of 128 holds of d the rows t / 32·16 + t % 32 / 4 and
-// 8 further on, and in d[4·j] to d[4·j + 3] the columns 8·j + t % 4·2 and the next, of the one row and the other.
-template <typename T>
-__device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
-    static_assert(sizeof(T) == 2, "the matrix units take float32 for less");
-    if constexpr (is_bfloat16<T>) MULTIPLY("bf16.bf16");
-    else MULTIPLY("f16.f16");
-}
-
-#undef MULTIPLY
-#undef SUMS_32
-#undef SUMS_8
-
-// Nothing reads a sum before this point, and nothing that was to be done with it is put off beyond.
-__device__ __forceinline__ void settle(float (&d)[128]) {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-#endif

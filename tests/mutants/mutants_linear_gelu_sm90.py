@@ -1,6 +1,6 @@
 """The mutants of the matrix kernel of sm_90 (``mutants.py``): the tests held against it, and its faults."""
 
-TEXT = "hopper_linear.cu"
+TEXT = "linear_gelu_sm90.cu"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -18,8 +18,8 @@ _SECOND_MEETING = "                meet(group, 128);\n                if (thread
 _OWN_ROW = "const int row = (place.m * 2 + rank) * TILE_M + half * 64, first"
 _BIASES = "bias && column < N ? "
 
-HOPPER_LINEAR: dict[str, tuple[str, list[Fault]]] = {
-    "hopper_linear": (
+LINEAR_GELU_SM90: dict[str, tuple[str, list[Fault]]] = {
+    "linear_gelu_sm90": (
         "(y_and_z or cut_and_the_number or pairs_are_made or stays_in_its_row)",
         [
             # The producer, and what both sides count.
@@ -61,8 +61,8 @@ HOPPER_LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ),
             _of(
                 "a block ends while the other sends to it",
-                "    // No block ends while the other may still send to it.\n    meet_cluster();\n",
-                "",
+                "    meet_cluster();\n}",
+                "}",
             ),
             # What is fetched.
             _of("the last slice along K left out", "(K + TILE_K - 1) / TILE_K", "K / TILE_K"),

@@ -1,15 +1,19 @@
-// Packed<T>: LANES consecutive elements as they come from memory, in whole registers: 16-bit elements, two to each. They
+// Packed<T>: VECTOR_WIDTH consecutive elements as they come from memory, in whole registers: 16-bit elements, two to each. They
 // are widened where they are used, so that holding a row takes half the registers.
 #pragma once
 
-#include "lanes.cuh"
+#include "vector.cuh"
 
-#ifndef LANES
-#define LANES 1
+#ifndef VECTOR_WIDTH
+#ifdef LANES  // its former name, in texts that define it themselves
+#define VECTOR_WIDTH LANES
+#else
+#define VECTOR_WIDTH 1
+#endif
 #endif
 
 template <typename T> struct Packed {
-    static constexpr int BYTES = LANES * sizeof(T), WORDS = (BYTES + 3) / 4;
+    static constexpr int BYTES = VECTOR_WIDTH * sizeof(T), WORDS = (BYTES + 3) / 4;
     unsigned word[WORDS];
 
     __device__ __forceinline__ acc_t operator[](int k) const {
@@ -18,17 +22,17 @@ template <typename T> struct Packed {
         else return __hiloint2double(static_cast<int>(word[2 * k + 1]), static_cast<int>(word[2 * k]));
     }
 
-    __device__ __forceinline__ void set(const acc_t (&v)[LANES]) {
+    __device__ __forceinline__ void set(const acc_t (&v)[VECTOR_WIDTH]) {
         if constexpr (sizeof(T) == 2) {
 #pragma unroll
             for (int i = 0; i < WORDS; ++i)
-                word[i] = Scalar<T>::narrow_two(v[2 * i], LANES > 1 ? v[(2 * i + 1) % LANES] : acc_t(0));
+                word[i] = Scalar<T>::narrow_two(v[2 * i], VECTOR_WIDTH > 1 ? v[(2 * i + 1) % VECTOR_WIDTH] : acc_t(0));
         } else if constexpr (sizeof(T) == 4) {
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) word[k] = __float_as_uint(static_cast<float>(v[k]));
+            for (int k = 0; k < VECTOR_WIDTH; ++k) word[k] = __float_as_uint(static_cast<float>(v[k]));
         } else {
 #pragma unroll
-            for (int k = 0; k < LANES; ++k) {
+            for (int k = 0; k < VECTOR_WIDTH; ++k) {
                 word[2 * k] = static_cast<unsigned>(__double2loint(v[k]));
                 word[2 * k + 1] = static_cast<unsigned>(__double2hiint(v[k]));
             }
@@ -36,9 +40,9 @@ template <typename T> struct Packed {
     }
 
     static __device__ __forceinline__ Packed of(acc_t all) {
-        acc_t v[LANES];
+        acc_t v[VECTOR_WIDTH];
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) v[k] = all;
+        for (int k = 0; k < VECTOR_WIDTH; ++k) v[k] = all;
         Packed packed;
         packed.set(v);
         return packed;
@@ -69,7 +73,7 @@ template <typename T> __device__ __forceinline__ Packed<T> load_packed(const T* 
         const unsigned short* halves = reinterpret_cast<const unsigned short*>(p);
 #pragma unroll
         for (int i = 0; i < P::WORDS; ++i)
-            packed.word[i] = halves[2 * i] | (LANES > 1 ? static_cast<unsigned>(halves[(2 * i + 1) % LANES]) << 16 : 0u);
+            packed.word[i] = halves[2 * i] | (VECTOR_WIDTH > 1 ? static_cast<unsigned>(halves[(2 * i + 1) % VECTOR_WIDTH]) << 16 : 0u);
     } else {
         const unsigned* words = reinterpret_cast<const unsigned*>(p);
 #pragma unroll
@@ -97,7 +101,7 @@ template <typename T> __device__ __forceinline__ void store_packed(T* p, const P
     if constexpr (sizeof(T) == 2) {
         unsigned short* halves = reinterpret_cast<unsigned short*>(p);
 #pragma unroll
-        for (int k = 0; k < LANES; ++k) halves[k] = static_cast<unsigned short>(packed.word[k / 2] >> (k % 2 * 16));
+        for (int k = 0; k < VECTOR_WIDTH; ++k) halves[k] = static_cast<unsigned short>(packed.word[k / 2] >> (k % 2 * 16));
     } else {
         unsigned* words = reinterpret_cast<unsigned*>(p);
 #pragma unroll

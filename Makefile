@@ -1,0 +1,53 @@
+# The commands of this project. CONTRIBUTING.md has the same list, .ci/run calls these targets, and a test compares the three.
+# make, and not nox: machines with a C++ compiler have it, and it runs README's environment instead of making others.
+
+BIN ?= .venv/bin
+CUDA = $(shell find kernels_cu benchmarks -name '*.cu' -o -name '*.cuh')
+RESULTS = benchmarks/results
+
+.DEFAULT_GOAL = help
+.PHONY: help setup hooks test quick lint format types figures record ci
+
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+setup: ## make the environment .venv, at the versions of constraints.txt
+	python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[cuda12,examples,onnx,test,dev]'
+
+hooks: ## have git run ruff and clang-format on each commit
+	$(BIN)/pre-commit install
+
+test: ## run all tests
+	$(BIN)/python -m pytest -n auto
+
+quick: ## run the tests that are marked quick
+	$(BIN)/python -m pytest -m quick -n auto
+
+lint: ## check style and format, and change nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+ifneq ($(wildcard .clang-format),)
+	$(BIN)/clang-format --dry-run --Werror $(CUDA)
+endif
+
+format: ## format Python and CUDA C++
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+ifneq ($(wildcard .clang-format),)
+	$(BIN)/clang-format -i $(CUDA)
+endif
+
+types: ## check types
+	$(BIN)/mypy
+
+figures: ## draw the figures of README.md and docs/ from benchmarks/results
+	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md
+	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --plots docs/plots --table all --into docs/benchmarks.md
+	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --plots docs/plots/own --table all --into docs/tutorial.md
+	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
+
+record: ## run the tests and compute-sanitizer on a GPU, and record the runs
+	$(BIN)/python -m tests.gpu_record
+
+ci: ## do what continuous integration does, in a new .venv
+	bash .ci/run

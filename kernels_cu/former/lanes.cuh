@@ -1,0 +1,7 @@
+// lanes.cuh is vector.cuh now, Lanes<T, N> is Vector<T, N>, and its elements are .element[k]; the next release drops these names.
+// A text that says Lanes and `.lane[k]` keeps working until then.
+#pragma once
+
+#include "vector.cuh"
+
+template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };

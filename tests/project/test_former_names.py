@@ -1,0 +1,115 @@
+"""Texts in the names of the release before still compile, give the same numbers, and say what the names are now."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import cupyops
+from cupyops import Kernel, Threads
+from cupyops.launch.geometry import Rows
+from cupyops.tiling import config as plans
+from cupyops.tiling.config import Plan
+from cupyops.tiling.tiles import Tiles
+
+LANES = """
+#include "lanes.cuh"
+#include "strided.cuh"
+extern "C" __global__ void twice(
+    const scalar_t* x,  // (n)
+    scalar_t* y,        // (n)
+    long long n) {
+    const long long i = (blockIdx.x * (long long)blockDim.x + threadIdx.x) * 4;
+    if (i >= n) return;
+    Lanes<scalar_t, 4> v = load_lanes<4>(x + i, 1);
+    for (int k = 0; k < 4; ++k) v.lane[k] *= 2;
+    *(Lanes<scalar_t, 4>*)(y + i) = v;
+}
+"""
+TILES = """
+extern "C" __global__ void next(
+    const scalar_t* x,  // (count, n)
+    scalar_t* y,        // (count, n)
+    long long n, long long count, long long columns, long long rows) {
+    const long long column = (blockIdx.x * (long long)ABREAST + threadIdx.x) * LANES;
+    const long long row = blockIdx.y * (256 / ABREAST) + threadIdx.y;
+    if (column >= n || row >= count) return;
+    for (int k = 0; k < LANES; ++k) y[row * n + column + k] = x[row * n + column + k] + 1;
+}
+"""
+PACKED = """
+#include "scalar.cuh"
+#include "packed.cuh"
+extern "C" __global__ void negate(
+    const scalar_t* x,  // (M, LANES)
+    scalar_t* y,        // (M, LANES)
+    long long M) {
+    acc_t v[LANES];
+    const Packed<scalar_t> p = load_packed(x + blockIdx.x * LANES, false);
+    for (int k = 0; k < LANES; ++k) v[k] = -p[k];
+    Packed<scalar_t> q;
+    q.set(v);
+    if (threadIdx.x == 0) store_packed(y + blockIdx.x * LANES, q, false);
+}
+"""
+
+
+@pytest.mark.simulator
+def test_a_text_with_lanes_cuh_runs_and_is_told_its_new_name() -> None:
+    with pytest.warns(DeprecationWarning, match=r"lanes\.cuh is vector\.cuh now"):
+        kernel = Kernel(LANES, "twice", Threads("n"), dtypes=("float32",))
+    x = np.arange(8, dtype=np.float32)
+    y = np.empty_like(x)
+    with cupyops.simulate(sanitize=True):
+        kernel(x, y, 8)
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+def test_a_text_with_matrix_units_cuh_is_told_its_new_name() -> None:
+    text = '#include "matrix_units.cuh"\n' + TILES
+    with pytest.warns(DeprecationWarning, match=r"matrix_units\.cuh is tensor_cores\.cuh now"):
+        kernel = Kernel(
+            text, "next", Threads("columns", "rows"), dtypes=("float32",), constants={"ABREAST": 1, "LANES": 1}
+        )
+    assert "struct alignas(16) Eight" in kernel.final_text({"scalar_t": "float32"})
+
+
+@pytest.mark.simulator
+def test_a_plan_of_ours_gives_lanes_to_a_text_that_says_lanes() -> None:
+    tiles = Tiles.over(6, 2)
+    with pytest.warns(DeprecationWarning, match="LANES is VECTOR_WIDTH now"):
+        kernel = tiles.kernel(TILES, "next", dtypes=("float32",))
+    x = np.arange(18, dtype=np.float32).reshape(3, 6)
+    y = np.empty_like(x)
+    with cupyops.simulate(sanitize=True):
+        kernel(x, y, 6, 3, *tiles.sizes(6, 3))
+    np.testing.assert_array_equal(y, x + 1)
+
+
+@pytest.mark.simulator
+def test_a_plan_of_a_users_own_gives_our_headers_their_vector_width() -> None:
+    @dataclass(frozen=True)
+    class Own(Plan):
+        lanes: int
+
+        @property
+        def geometry(self) -> Rows:
+            return Rows("M", 32)
+
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = np.empty_like(x)
+    with cupyops.simulate(sanitize=True):
+        Own(4).kernel(PACKED, "negate", dtypes=("float32",))(x, y, 3)
+    np.testing.assert_array_equal(y, -x)
+
+
+def test_a_text_of_today_is_told_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    kernel = Tiles.over(6, 2).kernel(TILES.replace("LANES", "VECTOR_WIDTH"), "next", dtypes=("float32",))
+    assert "LANES" not in kernel.constants
+    Kernel(LANES.replace('#include "lanes.cuh"', ""), "twice", Threads("n"), dtypes=("float32",))
+    assert not recwarn.list
+
+
+def test_lanes_for_is_told_its_new_name() -> None:
+    with pytest.warns(DeprecationWarning, match="vector_width_for"):
+        assert plans.lanes_for(12, 2) == plans.vector_width_for(12, 2) == 4
