@@ -47,7 +47,7 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 
 record: ## run the tests and compute-sanitizer on a GPU, and record the runs
-	$(BIN)/python -m tests.gpu_record
+	$(BIN)/python -m tests.gpu.gpu_record
 
 ci: ## do what continuous integration does, in a new .venv
 	bash .ci/run
