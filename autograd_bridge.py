@@ -17,6 +17,7 @@ from cupyops.torch.ops.linear import Linear, linear, linear_backward
 from cupyops.torch.ops.linear_gelu import LinearGELU, linear_gelu, linear_gelu_backward
 from cupyops.torch.ops.lltm import LLTM, LLTMLayers, lltm
 from cupyops.torch.ops.lltm_cell import LLTMCell, lltm_cell
+from cupyops.torch.ops.rms_norm import RMSNorm, rms_norm
 
 __all__ = [
     "GELU",
@@ -27,6 +28,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "LinearGELU",
+    "RMSNorm",
     "add2",
     "add_layer_norm",
     "gelu",
@@ -39,6 +41,7 @@ __all__ = [
     "linear_gelu_backward",
     "lltm",
     "lltm_cell",
+    "rms_norm",
     "to_cupy",
     "to_torch",
 ]

@@ -63,6 +63,13 @@ def _last(x: Any) -> tuple[int, ...]:
     return tuple(getattr(x, "shape", (1,))[-1:])
 
 
+def _row(x: Any) -> Any:
+    """A weight for the last dimension of x; of what is no tensor, None."""
+    if not isinstance(x, Tensor):
+        return None
+    return 1 + torch.arange(x.shape[-1], device=x.device).remainder(7).to(x.dtype) / 8
+
+
 def _add_layer_norm(x: Tensor, residual: Tensor) -> Tensor:
     s = x + residual
     return F.layer_norm(s, _last(s)).to(s.dtype)
@@ -180,6 +187,26 @@ CASES = [
         torch.ops.cupyops.add_layer_norm.default,
         lambda x, residual: (x, residual, None, None, _last(x), 1e-5),
         2,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "rms_norm",
+        lambda x: bridge.rms_norm(x, _last(x), _row(x)),
+        lambda x: F.rms_norm(x, _last(x), _row(x)),
+        torch.ops.cupyops.rms_norm.default,
+        lambda x: (x, _row(x), 1e-5),
+        1,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "rms_norm_without_weight",
+        lambda x: bridge.rms_norm(x, _last(x)),
+        lambda x: F.rms_norm(x, _last(x)),
+        torch.ops.cupyops.rms_norm_without_weight.default,
+        lambda x: (x, 1e-5),
+        1,
         elementwise=False,
         atol=1e-3,
     ),

@@ -37,6 +37,7 @@ SHIPPED = (
     Shipped("gelu", "elements", "gelu", body="cupyops.ops.gelu"),
     Shipped("layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
     Shipped("add_layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
+    Shipped("rms_norm", "rows", "rms_norm"),
     Shipped("linear", "products", "linear", body="cupyops.ops.linear.body"),
     Shipped("linear_gelu", "products", "linear", body="cupyops.ops.linear.fused_gelu"),
     Shipped("lltm_cell", "steps", "lltm", body="cupyops.ops.lltm.cell"),
@@ -48,6 +49,6 @@ def families(*work: str) -> tuple[str, ...]:
     """The families of this work, in the registry's order.
 
     >>> families("rows", "products")
-    ('layer_norm', 'linear')
+    ('layer_norm', 'rms_norm', 'linear')
     """
     return tuple(dict.fromkeys(s.family for s in SHIPPED if s.work in work))
