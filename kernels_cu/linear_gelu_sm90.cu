@@ -80,8 +80,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) l
     scalar_t* __restrict__ z,             // (M, N)
     scalar_t* __restrict__ y,             // (M, N)
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
-    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map,
-    long long M, long long N, long long K, long long B, long long clusters) {
+    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, long long M, long long N, long long K,
+    long long B, long long clusters) {
     extern __shared__ unsigned char memory[];
     __shared__ Arrivals full[STAGES], empty[STAGES];  // the slices of a stage have arrived; both blocks have read them
     const unsigned slices = (shared_address(memory) + 1023) & ~1023u, pieces = slices + STAGES * STAGE_BYTES;
