@@ -68,7 +68,7 @@ __device__ __forceinline__ void add_elements(
 
 // The sums of the columns of a matrix x_t (M, N). One group sums over all rows. Each of several groups sums over every
 // groups-th stretch of rows, and a second launch of this kernel adds up the sums of the groups.
-extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
     const x_t* __restrict__ grad_y,  // (M, N)
     scalar_t* __restrict__ sums,     // (groups, N)
     long long M, long long N, long long groups, long long tiles) {

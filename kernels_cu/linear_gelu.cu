@@ -128,7 +128,7 @@ __device__ __forceinline__ void add_gradient(
 
 // The sums are of dL/dz before it is rounded. `sums` of one group is the gradient of the bias. Each of several groups writes a
 // row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
-extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
     const scalar_t* __restrict__ grad_y,  // (M, N)
     const scalar_t* __restrict__ z,       // (M, N)
     scalar_t* __restrict__ grad_z,        // (M, N)

@@ -3,6 +3,7 @@
 // the next as soon as it has taken those: it waits for no other warp, so that its part of a stage is never empty for long.
 #pragma once
 
+#include "bulk.cuh"
 #include "rows.cuh"
 
 #ifndef STAGES
