@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from cupyops.torch.check.check_op import CHECKS
 from torch import Tensor, nn
 
 import cupyops.torch
@@ -16,7 +17,6 @@ from benchmarks.cases import check
 from cupyops.compile.compiler import OPTIONS
 from cupyops.launch.kernel import all_kernels
 from cupyops.torch import check_op
-from cupyops.torch.check.check_op import CHECKS
 from cupyops.torch.ops.rms_norm import _rms_norm, _rms_norm_without_weight
 from tests.cases import FLOATS
 
