@@ -89,27 +89,28 @@ def tokens(text: str) -> str:
     """
     if _PLACES.search(text):
         return text
-    lines: list[str] = [""]
-    directive, at_start, space = False, True, False
-    for found in _TOKEN.finditer(text.replace("\r\n", "\n")):
-        kind, word = found.lastgroup, found[0]
+    code: list[str] = []  # since the last directive
+    lines: list[str] = []
+    directive, at_start, space = "", True, False
+    for found in (*_TOKEN.finditer(text.replace("\r\n", "\n")), None):
+        kind, word = (found.lastgroup, found[0]) if found else ("line", "")
         if kind == "line":
-            if directive:
-                lines.append("")
-            directive, at_start, space = False, True, False
+            if directive and not re.match(r"#line\b", directive):
+                lines += [" ".join(code), directive]
+                code = []
+            directive, at_start, space = "", True, False
         elif kind in ("comment", "joined", "space"):
             space = True
         else:
             if at_start and word == "#":
-                directive = True
-                lines.append("#")
+                directive = "#"
             elif directive:
                 # Within a directive a space may mean something: `#define F (x)` has no parameters.
-                lines[-1] += (" " if space and lines[-1] != "#" else "") + word
+                directive += (" " if space and directive != "#" else "") + word
             else:
-                lines[-1] += (" " if lines[-1] else "") + word
+                code.append(word)
             at_start = space = False
-    return "\n".join(line for line in lines if line and not re.match(r"#line\b", line))
+    return "\n".join(line for line in (*lines, " ".join(code)) if line)
 
 
 class Source(NamedTuple):
@@ -244,6 +245,13 @@ class Seen(NamedTuple):
     sources: list[Source]
     cases: dict[str, dict[str, list[tuple[int, Any, Any]]]]
 
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Seen":
+        """As JSON gives it back."""
+        sources = [Source(what, text, tuple(options)) for what, text, options in found["sources"]]
+        cases = {o: {about: [tuple(e) for e in es] for about, es in of.items()} for o, of in found["cases"].items()}
+        return cls(sources, cases)
+
 
 def look(operators: Sequence[str] = ()) -> Seen:
     """Declared kernels and launches of the tree that this process imports, which cannot use a GPU any more; where operators are
@@ -303,9 +311,7 @@ def look_at(tree: Path, operators: Sequence[str] = ()) -> Seen:
         )
     if done.returncode:
         raise RuntimeError(f"the launches of {tree} could not be looked at:\n{done.stderr[-4000:]}")
-    found = json.loads(done.stdout)
-    sources = [Source(what, text, tuple(options)) for what, text, options in found["sources"]]
-    return Seen(sources, {o: {a: [tuple(e) for e in es] for a, es in of.items()} for o, of in found["cases"].items()})
+    return Seen.of(json.loads(done.stdout))
 
 
 class Fingerprints(NamedTuple):

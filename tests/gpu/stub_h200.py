@@ -260,13 +260,14 @@ def _in_host_memory(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _library(machine: Machine, library: Any) -> None:
-    """Products are written down, not made."""
+    """Products are written down, not made; where a tensor lies is asked of what :func:`install` has changed."""
 
     def made(what: str, shape: tuple[int, ...], *operands: Any) -> Any:
         out = operands[0].new_empty(shape)
         machine.product(what, *operands, out)
         return out
 
+    library.in_host_memory = lambda x: x.is_cpu  # it asks PyTorch's own type
     library.linear = lambda x, weight, bias=None: made(
         "linear", (*x.shape[:-1], weight.shape[0]), x, weight, *(() if bias is None else (bias,))
     )
