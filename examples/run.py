@@ -102,10 +102,10 @@ class Run:
                     self.echo(f"Nothing to train: {done} {units} are done{more}")
                 return state["history"]
             earlier = set_aside(self.out)
+            self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
+            self.save(state)
         except OSError as error:
             raise UserError(f"cannot write to {self.out}: {error}; name another folder with --out") from None
-        self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
-        self.save(state)
         return state["history"]
 
     def save(self, state: Mapping[str, Any]) -> None:
@@ -137,14 +137,13 @@ class Run:
         if self.device.type != "cuda":
             return None
         try:
-            busy = torch.cuda.utilization(self.device)
+            busy, used = torch.cuda.utilization(self.device), torch.cuda.device_memory_used(self.device)
         except ModuleNotFoundError:
             reason = f"nvidia-ml-py is not installed ({pip_install('examples', 'nvidia-ml-py')})"
         except Exception as error:  # NVML's own classes, which are not importable everywhere
             reason = f"the driver does not tell ({error})"
         else:
-            free, total = torch.cuda.mem_get_info(self.device)
-            use = {"utilisation_percent": busy, "memory_mib": (total - free) / 2**20}
+            use = {"utilisation_percent": busy, "memory_mib": used / 2**20}
             self.log("GPU/Utilisation_percent", [busy], step)
             self.log("GPU/Memory_MiB", [use["memory_mib"]], step)
             return use
@@ -268,7 +267,7 @@ def plot_curves(path: Path, curves: Mapping[str, Sequence[float]], title: str) -
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     figure.suptitle(title)
-    for axes, (label, values) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
+    for axes, (label, values) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
         axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3)
         axes.set(xlabel="epoch", ylabel=label, yscale="log" if "loss" in label else "linear")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -29,9 +29,11 @@ class Corpus:
                 f"{source} holds {len(text):,} characters; training and validation with --context {context} "
                 f"need {2 * window:,}: choose a smaller --context, or name another text with --text FILE"
             )
-        codes, numbers = np.unique(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32), return_inverse=True)
-        self.source, self.characters = source, "".join(map(chr, codes))
-        self.tokens = torch.from_numpy(numbers.astype(np.int32))
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        present = np.zeros(int(codes.max()) + 1, dtype=bool)  # no np.unique, which sorts millions of characters
+        present[codes] = True
+        self.source, self.characters = source, "".join(map(chr, np.flatnonzero(present)))
+        self.tokens = torch.from_numpy((np.cumsum(present, dtype=np.int32) - 1)[codes].astype(np.int32))
         self.held_out = max(len(text) // 10, window)
         self.train, self.validation = self.tokens[: -self.held_out], self.tokens[-self.held_out :]
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:12]

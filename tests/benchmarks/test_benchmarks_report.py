@@ -378,15 +378,15 @@ def test_lenet5_runs_become_rows_and_only_lone_ones_are_timed(
 
 
 def test_lenet5_is_asked_for_in_its_own_words(tmp_path: Path) -> None:
-    from examples.lenet5 import build_parser
+    from examples.lenet5 import parse
 
     plan = Plan(tmp_path, epochs=3)
     words = plan.command("torch", "fast", 2, tmp_path / "out")
     assert words[1:3] == ["-m", "examples.lenet5"]
-    options = build_parser().parse_args(words[3:])
+    options = parse(words[3:])
     assert (options.dataset, options.data_dir, options.device) == ("mnist", tmp_path, "cuda")
     assert (options.backend, options.seed, options.epochs, options.fast) == ("torch", 2, 3, True)
-    assert not build_parser().parse_args(plan.command("torch", "default", 2, tmp_path)[3:]).fast
+    assert not parse(plan.command("torch", "default", 2, tmp_path)[3:]).fast
 
 
 # The command line

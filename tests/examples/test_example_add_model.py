@@ -94,31 +94,6 @@ def test_parameters_follow_the_standard_normal_and_the_seed() -> None:
     assert not torch.equal(model(10, seed=3).a, model(10, seed=4).a)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--n", "0"], "--n must be at least 1, got 0"),
-        (["--seed", "-1"], "--seed must lie in"),
-        (["--device", "cuda"], "sees no CUDA GPU"),
-        (["--device", "tpu"], "--device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
-    ],
-)
-def test_mistakes_end_with_one_line_and_status_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
-def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    output = capsys.readouterr().out
-    assert all(option in output for option in ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n"))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["kernels", "torch"])
 def test_decay_on_the_gpu(backend: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

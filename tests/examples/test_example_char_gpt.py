@@ -1,38 +1,34 @@
-"""examples/char_gpt.py: what a run learns, prints and writes, how it is compared, and what it refuses."""
+"""examples/char_gpt.py: what a run learns, prints and writes, and how backends are compared."""
 
 import functools
 import json
 import math
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from examples.console import UserError
-from examples.gpt.config import SIZES, Config
-from examples.gpt.run import Evaluation, Result
-from examples.gpt.speed import ROUNDS
-from examples.gpt.trainer import WARMUP_STEPS
 
-from examples.char_gpt import main, measure, train
-from tests.examples.char_gpt_support import CPU, TEXT, command, config
-from tests.examples.example_support import quiet
+from examples.char_gpt import Trainer, main, train
+from examples.command import Diverged
+from examples.gpt.compare import ROUNDS, compare
+from examples.gpt.options import SIZES, UNTIMED_STEPS, complete, parse
+from tests.examples.example_support import TEXT, gpt_arguments, gpt_options, interrupt, quiet, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-# Training ------------------------------------------------------------------------------------------------------------
 
 
 def test_words_are_learned_and_written(tmp_path: Path) -> None:
     counts = torch.tensor([TEXT.count(c) for c in sorted(set(TEXT))], dtype=torch.float64)
     shares = counts / counts.sum()
     entropy = -(shares * shares.log()).sum().item()  # the least that is to be had without looking at what came before
-    options = config(tmp_path, steps=250, eval_every=125, batch_size=8, width=32, sample_length=150)
-    result = train(options, quiet)
-    assert result.history[0].validation_loss < entropy
-    assert result.history[1].validation_loss < 0.6 * entropy
-    written = result.sample.split()[:-1]
+    size = ("--steps", 250, "--eval-every", 125, "--batch-size", 8, "--width", 32, "--sample-length", 150)
+    history, sample = train(gpt_options(tmp_path / "out", *size), quiet)
+    assert history[0]["validation_loss"] < entropy
+    assert history[1]["validation_loss"] < 0.6 * entropy
+    written = sample.split()[:-1]
     known = sum(word in ("red", "green", "blue", "yellow", "größe") for word in written)
     assert known > 0.7 * len(written) > 7
 
@@ -44,75 +40,106 @@ def test_model_that_cannot_be_compiled_is_told_before_any_file_is_touched(
         raise RuntimeError("no compiler is here")
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=refuse))
-    assert main(command(tmp_path, tmp_path / "out", "--compile")) == 2
+    assert main(gpt_arguments(tmp_path / "out", "--compile")) == 2
     error = capsys.readouterr().err
     assert "error: --compile: PyTorch could not compile the model: " in error
     assert "no compiler is here" in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-# What a run prints and writes ----------------------------------------------------------------------------------------
 
 
 def test_run_prints_its_lines_and_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert main(command(tmp_path, out)) == 0
+    assert main(gpt_arguments(out, "--eval-every", 5)) == 0
     output = capsys.readouterr().out
-    assert re.findall(r"^step +(\d+): training loss \d\.\d{4}, validation loss \d", output, re.M) == ["8", "16", "24"]
-    assert re.findall(r"^sample after step (\d+):$", output, re.M) == ["8", "16", "24"]
-    for words in ("device:  cpu", ", float32", "backend: kernels", "words.txt: ", "held out", "eager"):
-        assert words in output
+    assert re.findall(r"^step +(\d+): training loss \d\.\d{4}, validation loss \d", output, re.M) == ["5", "10", "12"]
+    assert re.findall(r"^sample after step (\d+):$", output, re.M) == ["5", "10", "12"]
+    for said in ("device:  cpu", ", float32", "backend: kernels (autograd_bridge)", "words.txt: ", "held out", "eager"):
+        assert said in output
     speed, loss = output.splitlines()[-2:]
     assert re.fullmatch(r"tokens per second: [\d,]+", speed)
     metrics = json.loads((out / "metrics.json").read_text())
     last = metrics["evaluations"][-1]["validation_loss"]
     assert loss == f"validation loss: {last:.4f} nats = {last / math.log(2):.4f} bits per character"
     assert metrics["text"]["characters"] == len(TEXT)
-    assert metrics["config"]["steps"] == 24
+    assert (metrics["config"]["steps"], metrics["tokens_per_step"]) == (12, 64)
 
 
 def test_speed_is_reckoned_without_the_first_steps(tmp_path: Path) -> None:
-    history = train(config(tmp_path), quiet).history
-    assert [entry.tokens for entry in history] == [0, (16 - WARMUP_STEPS) * 4 * 16, 8 * 4 * 16]
-    assert [entry.seconds > 0 for entry in history] == [False, True, True]
-    made = Result([Evaluation(8, 1, 1, 0, 0.0, None), *(Evaluation(9, 1, 1, 30, s, None) for s in (1.0, 2.0))], "")
-    assert made.tokens_per_second == 20
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out = tmp_path / "out"
+    history, _ = train(gpt_options(out, "--steps", 24, "--eval-every", 8), quiet)
+    assert [record["tokens"] for record in history] == [0, (16 - UNTIMED_STEPS) * 64, 8 * 64]
+    assert [record["seconds"] > 0 for record in history] == [False, True, True]
+    events = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("Speed/TokensPerSecond")] == [16, 24]
 
 
 def test_run_too_short_to_measure_says_so(tmp_path: Path) -> None:
     lines: list[str] = []
-    train(config(tmp_path, steps=4), lines.append)
-    assert "tokens per second: not measured in 10 steps or fewer" in lines
+    train(gpt_options(tmp_path / "out", "--steps", 4), lines.append)
+    assert "tokens per second: not measured in 10 steps or fewer" in "\n".join(lines).splitlines()
 
 
-def test_events_hold_each_step_and_each_evaluation_once(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    out = tmp_path / "out"
-    history = train(config(tmp_path, out), quiet).history
-    events = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
-    losses = events.Scalars("Loss/Train")
-    assert [event.step for event in losses] == list(range(1, 25))
-    assert sum(event.value for event in losses[8:16]) / 8 == pytest.approx(history[1].train_loss, rel=1e-5)
-    found = [(event.step, event.value) for event in events.Scalars("Loss/Validation")]
-    assert found == [(entry.step, pytest.approx(entry.validation_loss)) for entry in history]
-    in_bits = events.Scalars("BitsPerCharacter/Validation")[-1].value
-    assert in_bits == pytest.approx(history[-1].validation_loss / math.log(2))
-    assert [event.step for event in events.Scalars("Speed/TokensPerSecond")] == [16, 24]
+def test_evaluating_more_often_changes_no_number_of_the_training(tmp_path: Path) -> None:
+    found = []
+    for every in (12, 5):
+        train(gpt_options(tmp_path / str(every), "--eval-every", every), quiet)
+        checkpoint = saved(tmp_path / str(every))
+        found.append([*checkpoint["model"].values(), checkpoint["generator"]])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = config(tmp_path, steps=2)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert train(options, quiet).history[-1].step == 2
-    assert list((tmp_path / "here").iterdir()) == []
+def test_resumed_run_writes_the_last_sample_again(tmp_path: Path) -> None:
+    _, first = train(gpt_options(tmp_path / "out"), quiet)
+    _, again = train(gpt_options(tmp_path / "out", "--resume"), quiet)
+    assert first == again
+
+
+def test_validation_loss_that_is_not_finite_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "validation_loss", lambda _: math.inf)
+    with pytest.raises(Diverged, match="the validation loss became inf after step 4"):
+        train(gpt_options(tmp_path / "out"), quiet)
+
+
+def test_defaults_of_the_cpu_train_on_the_standard_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--steps", "2", "--eval-batches", "1", "--sample-length", "5", "--batch-size", "2"]
+    assert main(["--device", "cpu", "--out", str(tmp_path), *small]) == 0
+    output = capsys.readouterr().out
+    assert "files of Python's standard library in " in output
+    assert "3 layers, 128 wide, 4 heads, context 64" in output
+    assert saved(tmp_path)["settings"]["device"] == "cpu"
+
+
+def test_options_left_out_are_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(*arguments: str) -> Namespace:
+        options = parse(arguments)
+        complete(options)
+        return options
+
+    made = vars(completed("--device", "cpu", "--steps", "7"))
+    assert {name: made[name] for name in SIZES} == {name: size[1] for name, size in SIZES.items()} | {"steps": 7}
+    assert (made["lr"], made["amp"]) == (4e-3, False)
+    assert completed("--device", "cpu", "--amp").amp
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    made = vars(completed("--device", "cuda:0"))
+    assert {name: made[name] for name in SIZES} == {name: size[2] for name, size in SIZES.items()}
+    assert (made["lr"], made["amp"]) == (1e-3, False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert completed("--device", "cuda:0").amp
+    assert not completed("--device", "cuda:0", "--no-amp").amp
+
+
+# Comparing -----------------------------------------------------------------------------------------------------------
 
 
 def test_comparison_measures_both_backends_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert main(command(tmp_path, out, "--compare", "--steps", "7")) == 0
+    assert main(gpt_arguments(out, "--compare", "--steps", 7)) == 0
     output = capsys.readouterr().out
-    assert f"the loss of step {WARMUP_STEPS + 2 * ROUNDS}:" in output
+    assert f"the loss of step {UNTIMED_STEPS + 2 * ROUNDS}:" in output
     assert re.search(r"^  eager: kernels at \d+\.\d{3} times the speed of torch$", output, re.M)
     figures = json.loads(output.splitlines()[-1])
     ours, theirs = figures["kernels, eager"], figures["torch, eager"]
@@ -123,77 +150,18 @@ def test_comparison_measures_both_backends_alike(tmp_path: Path, capsys: pytest.
 
 def test_comparison_of_compiled_ones_has_four_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    found = measure(config(tmp_path, compile=True, steps=5, layers=1), quiet)
+    found = compare(Trainer, gpt_options(tmp_path / "out", "--compile", "--steps", 5, "--layers", 1), quiet)
     assert [(c.mode, c.backend) for c in found] == [
         (mode, backend) for mode in ("eager", "compiled") for backend in ("kernels", "torch")
     ]
     assert [len(c.speeds) for c in found] == [ROUNDS] * 4
 
 
-# The command line ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--steps", "0"], "--steps must be at least 1, got 0"),
-        (["--batch-size", "-3"], "--batch-size must be at least 1, got -3"),
-        (["--eval-every", "0"], "--eval-every must be at least 1, got 0"),
-        (["--sample-length", "0"], "--sample-length must be at least 1, got 0"),
-        (["--heads", "5"], "--width must be a multiple of --heads, got 16 and 5"),
-        (["--lr", "nan"], "--lr must be a positive number, got nan"),
-        (["--seed", "-1"], "--seed must lie in"),
-        (["--device", "tpu"], "--device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
-        (["--text", "absent.txt"], "--text: there is no file absent.txt"),
-        (["--context", "9999"], "training and validation with --context 9999 need 20,000"),
-        (["--prompt", "red!"], "--prompt: '!' does not occur in"),
-        (["--resume"], "--resume: there is no"),
-    ],
-)
-def test_mistakes_end_with_one_line_and_status_2(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_interrupted_comparison_speaks_of_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(tmp_path, tmp_path / "out", *arguments)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("python -m examples.char_gpt: error: ")
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--steps", "many"], ["--backend", "numpy"], ["--nonsense"]])
-def test_arguments_that_do_not_parse_end_with_usage(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(command(tmp_path, tmp_path / "out", *arguments))
-    assert capsys.readouterr().err.startswith("usage: python -m examples.char_gpt")
-
-
-def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    output = capsys.readouterr().out
-    for option in (
-        "--text",
-        "--amp, --no-amp",
-        "--compile",
-        "--compare",
-        "--resume",
-        "--backend",
-        "--seed",
-        "--prompt",
-    ):
-        assert option in output
-    assert "(default: 800 on a CPU, 2000 on a GPU)" in " ".join(output.split())
-
-
-def test_options_left_out_are_the_devices() -> None:
-    made = Config.for_device(CPU, {"steps": 7, "lr": None, "text": None, "amp": None})
-    assert made == Config(**{**SIZES["cpu"], "steps": 7}, amp=False)
-    assert Config.for_device(CPU, {"amp": True}).amp
-
-
-def test_resume_without_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--resume needs the folder of the run: --out DIR"):
-        config(tmp_path, resume=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "checkpoint.pt").write_text("an earlier run's")
+    monkeypatch.setattr(Trainer, "step", lambda *_: interrupt(None))
+    assert main(gpt_arguments(tmp_path / "out", "--compare")) == 130
+    assert capsys.readouterr().err.endswith("\nInterrupted.\n")

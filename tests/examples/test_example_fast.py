@@ -5,21 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from examples.datasets import ImageSet
-from examples.training import LoaderTrainer, epoch_order, repeatable
 from torch import nn
 
+from examples.data import ImageSet, epoch_order
 from examples.fast import FastTrainer, flatten_parameters, nadam_coefficients, nadam_step
-from examples.lenet5 import Config, build_model
+from examples.lenet5 import build_model, train_epoch
+from examples.run import make_fabric
+from tests.examples.example_support import CPU, quiet
 
-BATCH = 32
-COUNTS = [
-    150,
-    4 * BATCH,
-    BATCH - 1,
-    20 * BATCH + 1,
-]  # with a short batch, without, that alone, and several graphs' worth
-CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+BATCH = 8
+# With a short batch, without, that alone, and several graphs' worth.
+COUNTS = [4 * BATCH + 3, 4 * BATCH, BATCH - 1, 20 * BATCH + 1]
 
 
 def noise(count: int, seed: int) -> ImageSet:
@@ -28,13 +25,8 @@ def noise(count: int, seed: int) -> ImageSet:
     return ImageSet(images, torch.randint(10, (count,), generator=generator))
 
 
-def make(kind: type[FastTrainer] | type[LoaderTrainer], count: int, device: torch.device = CPU, **options: Any) -> Any:
-    model = build_model(Config(out=None), device)
-    return kind(model, noise(count, 0), noise(60, 1), batch_size=BATCH, lr=3e-3, device=device, **options)
-
-
-def ignore(_: int) -> None:
-    """Take the place of a progress bar."""
+def make(count: int, device: torch.device = CPU, **options: Any) -> FastTrainer:
+    return FastTrainer(build_model("kernels", 0).to(device), noise(count, 0), BATCH, 3e-3, **options)
 
 
 def test_coefficients_make_the_optimizer_torchs_nadam() -> None:
@@ -55,19 +47,20 @@ def test_coefficients_make_the_optimizer_torchs_nadam() -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_fast_steps_are_the_recipes_steps(count: int) -> None:
-    recipe, fast = make(LoaderTrainer, count), make(FastTrainer, count, graphs=False)
+    fabric, fast = make_fabric(CPU, amp=False), make(count, graphs=False)
+    model = build_model("kernels", 0)
+    recipe = fabric.setup(model, torch.optim.NAdam(model.parameters(), lr=3e-3))
     for epoch in (1, 2):
         order = epoch_order(0, epoch, count)
         advances: list[int] = []
-        expected = recipe.train_epoch(order, ignore)
+        expected = train_epoch(fabric, *recipe, noise(count, 0).batches(BATCH, CPU, order), quiet)
         losses = fast.train_epoch(order, advances.append)
         torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-3)
         assert sum(advances) == len(losses) == math.ceil(count / BATCH)
-    assert fast.accuracy() == pytest.approx(recipe.accuracy(), abs=2)
 
 
 def test_flattened_parameters_are_views_with_their_values() -> None:
-    model = build_model(Config(out=None), CPU)
+    model = build_model("kernels", 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     flat = flatten_parameters(model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -76,28 +69,23 @@ def test_flattened_parameters_are_views_with_their_values() -> None:
 
 
 def test_fast_state_resumes_bit_for_bit() -> None:
-    straight, first, second = (make(FastTrainer, 150, graphs=False) for _ in range(3))
-    orders = [epoch_order(0, epoch, 150) for epoch in (1, 2, 3)]
+    straight, first, second = (make(35, graphs=False) for _ in range(3))
+    orders = [epoch_order(0, epoch, 35) for epoch in (1, 2, 3)]
     for order in orders:
-        straight.train_epoch(order, ignore)
-    first.train_epoch(orders[0], ignore)
+        straight.train_epoch(order, quiet)
+    first.train_epoch(orders[0], quiet)
     second.model.load_state_dict(first.model.state_dict())
-    second.load_optimizer_state(first.optimizer_state())
+    second.load_state_dict(first.state_dict())
     for order in orders[1:]:
-        second.train_epoch(order, ignore)
+        second.train_epoch(order, quiet)
     assert torch.equal(second.flat, straight.flat)
 
 
 def test_saved_fast_state_is_a_copy() -> None:
-    trainer = make(FastTrainer, 150, graphs=False)
-    state = trainer.optimizer_state()
-    trainer.train_epoch(epoch_order(0, 1, 150), ignore)
+    trainer = make(35, graphs=False)
+    state = trainer.state_dict()
+    trainer.train_epoch(epoch_order(0, 1, 35), quiet)
     assert not state["m"].any()
-
-
-def test_graphs_without_a_gpu_are_refused() -> None:
-    with pytest.raises(ValueError, match="need a CUDA device, got cpu"):
-        make(FastTrainer, 150)
 
 
 @pytest.mark.gpu
@@ -105,16 +93,16 @@ def test_graphs_without_a_gpu_are_refused() -> None:
 def test_capture_changes_nothing_and_replays_are_the_steps(count: int) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     losses, states = [], []
-    with repeatable():
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         for graphs in (False, True):
-            untouched = build_model(Config(out=None), device)
+            untouched = build_model("kernels", 0).to(device)
             random_state = torch.cuda.get_rng_state()
-            trainer = make(FastTrainer, count, device, graphs=graphs)
+            trainer = make(count, device, graphs=graphs)
             assert all(torch.equal(a, b) for a, b in zip(untouched.parameters(), trainer.parameters, strict=True))
             assert not trainer.m.any()
             assert not trainer.v.any()
             assert torch.equal(random_state, torch.cuda.get_rng_state())
-            losses.append(torch.cat([trainer.train_epoch(epoch_order(0, epoch, count), ignore) for epoch in (1, 2)]))
+            losses.append(torch.cat([trainer.train_epoch(epoch_order(0, epoch, count), quiet) for epoch in (1, 2)]))
             states.append(trainer.flat)
     assert torch.equal(*losses)
     assert torch.equal(*states)

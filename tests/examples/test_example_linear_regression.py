@@ -83,24 +83,6 @@ def test_a_line_that_is_not_learned_is_noticed(
     assert "The line was not learned" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("_cpu_only")
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--seed", "-1"], "--seed must lie in"),
-        (["--device", "cuda"], "sees no CUDA GPU"),
-        (["--custom-domain"], "--custom-domain has no meaning without --export FILE"),
-    ],
-)
-def test_mistakes_end_with_one_line_and_status_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("cupyops.torch.onnx.export") is None or importlib.util.find_spec("onnxruntime") is None,
     reason="needs the ONNX export and onnxruntime",

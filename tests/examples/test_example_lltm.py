@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import lltm_timing
 from benchmarks.peers import Unavailable, lltm_extension
 from examples import lltm_benchmark, sequence
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # cells of a few numbers
 
 
 def test_the_benchmark_prints_two_numbers_a_version_and_a_table(
@@ -33,8 +36,8 @@ def test_a_sequence_is_measured_beside_nn_lstm(capsys: pytest.CaptureFixture[str
 
 
 def test_every_step_makes_the_gradients_of_all_five_inputs() -> None:
-    inputs = lltm_benchmark.inputs_for(3, 2, 4, torch.device("cpu"), 0)
-    step = lltm_benchmark.cell_step(lltm_extension.python_cell, inputs)
+    inputs = lltm_timing.inputs_for(3, 2, 4, torch.device("cpu"), 0)
+    step = lltm_timing.cell_step(lltm_extension.python_cell, inputs)
     forward, backward = step()
     assert forward > 0
     assert backward > 0
@@ -54,22 +57,37 @@ def test_warm_up_does_not_count_and_versions_take_turns() -> None:
 
         return name, step
 
-    timings = lltm_benchmark.measure([version("a"), version("b")], 20)
+    timings = lltm_timing.measure([version("a"), version("b")], 20)
     assert [len(t.forward) for t in timings] == [20, 20]
     assert calls[:6] == ["a"] * 3 + ["b"] * 3
     assert min(timings[0].forward) > 6, "a run of the warm-up was counted"
     assert calls[6:14] == ["a", "a", "b", "b", "a", "a", "b", "b"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["-b", "0"], "--batch must be at least 1, got 0"), (["-t", "0"], "--steps must be at least 1, got 0")],
-)
-def test_the_benchmark_refuses_what_cannot_be(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert lltm_benchmark.main(arguments) == 2
-    assert words in capsys.readouterr().err
+def test_bars_that_find_no_room_leave_the_old_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    resource = pytest.importorskip("resource")
+    file = tmp_path / "bars.svg"
+    arguments = ["-b", "1", "-f", "1", "-s", "1", "-r", "3", "--no-build", "--plot", str(file)]
+    assert lltm_benchmark.main(arguments) == 0
+    before = file.read_bytes()
+    assert b"<svg" in before
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert lltm_benchmark.main(arguments) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"error: {file} cannot be written: File too large\n" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_bars_of_an_unknown_kind_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "bars.words"
+    assert lltm_benchmark.main(["-b", "1", "-f", "1", "-s", "1", "-r", "3", "--no-build", "--plot", str(file)]) == 2
+    assert f"error: --plot: cannot write {file}: " in capsys.readouterr().err
+    assert not file.exists()
 
 
 @pytest.mark.gpu  # where the minute that a build takes is spent anyway
@@ -82,7 +100,7 @@ def test_the_peers_give_the_gradients_of_autograd(device: str, peer: Callable[[]
         cell = peer()
     except Unavailable as reason:
         pytest.skip(str(reason))
-    drawn = lltm_benchmark.inputs_for(5, 3, 7, torch.device(device), 0)
+    drawn = lltm_timing.inputs_for(5, 3, 7, torch.device(device), 0)
     inputs = [x.detach().double().requires_grad_() for x in drawn]
     found = [
         torch.autograd.grad(sum(y.square().sum() for y in f(*inputs)), inputs)
@@ -125,8 +143,6 @@ def test_lltm_solves_a_short_adding_problem(capsys: pytest.CaptureFixture[str]) 
 def test_what_is_not_solved_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert sequence.main(["--iterations", "2", "--models", "lltm", "--device", "cpu", "--steps", "4"]) == 1
     assert ", not solved" in capsys.readouterr().out
-    assert sequence.main(["--steps", "1"]) == 2
-    assert "--steps must be at least 2, got 1" in capsys.readouterr().err
 
 
 def test_digits_come_by_rows_of_pixels() -> None:

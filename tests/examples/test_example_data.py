@@ -1,10 +1,10 @@
-"""examples/datasets.py and download.py: what is accepted as data, and what a failed download leaves behind."""
+"""examples/data.py: what is accepted as data, and what a failed download leaves behind."""
 
+import contextlib
 import functools
 import gzip
 import hashlib
 import http.server
-import io
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples.console import Progress, UserError
-from examples.datasets import MNIST_FILES, MnistFile, load_digits, load_mnist, parse_idx
-from examples.download import fetch
-from examples.files import whole_file
 
-from examples import datasets, download
+from examples import data
+from examples.command import UserError
+from examples.data import MNIST_FILES, ImageSet, MnistFile, epoch_order, fetch, load_digits, load_mnist, parse_idx
 
 TRAIN_COUNT, TEST_COUNT = 12, 5
 
@@ -43,7 +41,7 @@ def small_mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         MnistFile(file.name, md5(packed[f"{file.name}.gz"]), md5(contents))
         for file, contents in zip(MNIST_FILES, CONTENTS, strict=True)
     )
-    monkeypatch.setattr(datasets, "MNIST_FILES", files)
+    monkeypatch.setattr(data, "MNIST_FILES", files)
     return packed
 
 
@@ -82,8 +80,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
         thread.join()
 
 
-def load(folder: Path, *mirrors: str) -> tuple[datasets.ImageSet, datasets.ImageSet]:
-    return load_mnist(folder, mirrors, show_progress=False, echo=lambda _: None)
+def load(folder: Path, *mirrors: str) -> tuple[ImageSet, ImageSet]:
+    return load_mnist(folder, mirrors)
 
 
 def listing(folder: Path) -> list[str]:
@@ -121,6 +119,37 @@ def test_digits_and_test_images_do_not_overlap() -> None:
     train, test = load_digits()
     seen = {bytes(image.numpy()) for image in train.images}
     assert not any(bytes(image.numpy()) in seen for image in test.images)
+
+
+def test_items_are_images_in_0_to_1_and_batches_follow_the_order() -> None:
+    images = torch.arange(3 * 784).reshape(3, 28, 28).to(torch.uint8)
+    labels = torch.tensor([5, 6, 7])
+    subject = ImageSet(images, labels)
+    image, label = subject[1]
+    assert (image.shape, image.dtype, label) == ((1, 28, 28), torch.float32, 6)
+    assert torch.equal(image[0], images[1] / 255)
+    (x, y), (rest, last) = subject.batches(2, "cpu", torch.tensor([2, 0, 1]))
+    assert torch.equal(x, images[[2, 0], None] / 255)
+    assert (y.tolist(), last.tolist()) == ([7, 5], [6])
+    assert torch.equal(rest[0, 0], images[1] / 255)
+    assert torch.equal(torch.cat([x for x, _ in subject.batches(2, "cpu")]), images[:, None] / 255)
+
+
+def test_batches_leave_the_global_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    list(ImageSet(torch.zeros(3, 28, 28, dtype=torch.uint8), torch.zeros(3)).batches(2, "cpu"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_order_is_a_permutation_that_depends_on_seed_and_epoch_alone() -> None:
+    order = epoch_order(3, 4, 1000)
+    torch.rand(5)
+    assert torch.equal(order, epoch_order(3, 4, 1000))
+    assert order.sort().values.tolist() == list(range(1000))
+    others = [epoch_order(3, 5, 1000), epoch_order(4, 4, 1000), epoch_order(4, 3, 1000)]
+    assert not any(torch.equal(order, other) for other in others)
 
 
 # The IDX format ------------------------------------------------------------------------------------------------------
@@ -268,10 +297,14 @@ def test_failed_download_leaves_nothing_and_says_why(
 def test_interrupted_download_leaves_nothing(
     tmp_path: Path, small_mnist: dict[str, bytes], serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: Progress, count: int = 1) -> None:
-        raise KeyboardInterrupt
+    @contextlib.contextmanager
+    def interrupted(*_: object) -> Iterator[Callable[[int], object]]:
+        def advance(count: int) -> None:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(download.Progress, "advance", interrupt)
+        yield advance
+
+    monkeypatch.setattr(data, "progress", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path, serve(small_mnist))
     assert listing(tmp_path) == []
@@ -280,50 +313,11 @@ def test_interrupted_download_leaves_nothing(
 def test_half_file_of_an_earlier_attempt_is_not_used(tmp_path: Path, serve: Callable[..., str]) -> None:
     body = b"abc" * 1000
     with pytest.raises(UserError):
-        fetch("file", tmp_path, md5(body), [serve({"file": body}, cut=100)], show_progress=False)
-    path = fetch("file", tmp_path, md5(body), [serve({"file": body})], show_progress=False)
+        fetch("file", tmp_path, md5(body), [serve({"file": body}, cut=100)])
+    path = fetch("file", tmp_path, md5(body), [serve({"file": body})])
     assert path.read_bytes() == body
 
 
 def test_no_mirror_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no mirror was given"):
         fetch("file", tmp_path, "", [])
-
-
-# Files and progress --------------------------------------------------------------------------------------------------
-
-
-def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_text("old")
-    with pytest.raises(ZeroDivisionError), whole_file(target) as temporary:
-        temporary.write_text("half of the n")
-        raise ZeroDivisionError
-    assert (target.read_text(), listing(tmp_path)) == ("old", ["file"])
-    with whole_file(target) as temporary:
-        temporary.write_text("new")
-    assert (target.read_text(), listing(tmp_path)) == ("new", ["file"])
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
-    pytest.importorskip("tqdm")
-    for stream, carriage_return in ((Terminal(), True), (io.StringIO(), False)):
-        with Progress("Epoch 1", 4, stream=stream, interval=0.0) as progress:
-            progress.advance(3)
-        assert "Epoch 1" in stream.getvalue()
-        assert ("\r" in stream.getvalue()) is carriage_return
-    assert stream.getvalue() == "Epoch 1: 3 of 4 batch\n"
-
-
-def test_progress_lines_are_rare_and_can_be_silenced() -> None:
-    for options in ({"interval": 3600.0}, {"interval": 0.0, "enabled": False}):
-        stream = io.StringIO()
-        with Progress("Epoch 1", 100, stream=stream, **options) as progress:  # type: ignore[arg-type]
-            for _ in range(100):
-                progress.advance()
-        assert stream.getvalue() == ""

@@ -1,14 +1,14 @@
-"""examples/gpt/corpus.py: the same text gives the same numbers everywhere, and a text that will not do is named."""
+"""examples/gpt/text.py: the same text gives the same numbers everywhere, and a text that will not do is named."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from examples.console import UserError
-from examples.gpt.corpus import Corpus, load_corpus, python_sources, read_text
 
-from examples.gpt import corpus as corpus_module
-from tests.examples.char_gpt_support import TEXT, corpus, trainer
+from examples.command import UserError
+from examples.gpt import text as text_module
+from examples.gpt.text import Corpus, Windows, load_corpus, python_sources, read_text
+from tests.examples.example_support import CONTEXT, CPU, TEXT, corpus
 
 
 def put(folder: Path, *names: str) -> None:
@@ -32,7 +32,7 @@ def test_characters_are_numbered_in_order_and_back() -> None:
 
 
 def test_characters_beyond_16_bits_are_one_each() -> None:
-    found = Corpus.of_text("😀a😁" * 4, 1, "faces")
+    found = Corpus("😀a😁" * 4, 1, "faces")
     assert found.characters == "a😀😁"
     assert found.tokens.tolist() == [1, 0, 2] * 4
 
@@ -41,13 +41,13 @@ def test_last_tenth_is_held_out_and_at_least_one_window() -> None:
     found = corpus()
     assert found.held_out == len(TEXT) // 10
     assert found.decode(found.train) + found.decode(found.validation) == TEXT
-    short = Corpus.of_text("abcd" * 5, 9, "short")
+    short = Corpus("abcd" * 5, 9, "short")
     assert (len(short.train), len(short.validation)) == (10, 10)
 
 
 def test_other_text_has_another_fingerprint() -> None:
     assert corpus().fingerprint == corpus(8).fingerprint
-    assert corpus().fingerprint != Corpus.of_text(TEXT + "!", 8, "words").fingerprint
+    assert corpus().fingerprint != Corpus(TEXT + "!", 8, "words").fingerprint
 
 
 @pytest.mark.parametrize("length", [0, 1, 19])
@@ -55,7 +55,7 @@ def test_text_too_short_for_two_windows_is_refused(length: int) -> None:
     with pytest.raises(
         UserError, match=f"tale.txt holds {length} characters; training and validation with --context 9 "
     ):
-        Corpus.of_text("x" * length, 9, "tale.txt")
+        Corpus("x" * length, 9, "tale.txt")
 
 
 def test_prompt_of_an_unknown_character_is_refused() -> None:
@@ -66,31 +66,44 @@ def test_prompt_of_an_unknown_character_is_refused() -> None:
 # Batches -------------------------------------------------------------------------------------------------------------
 
 
-def test_targets_follow_their_inputs_and_come_from_the_training_part(tmp_path: Path) -> None:
-    subject = trainer(tmp_path)
-    learned = subject.corpus.decode(subject.corpus.train)
+def windows(seed: int = 0, size: int = 4) -> Windows:
+    return Windows(corpus(), CONTEXT, size, CPU, seed)
+
+
+def test_targets_follow_their_inputs_and_come_from_the_training_part() -> None:
+    subject, found = windows(), corpus()
+    learned = found.decode(found.train)
     for _ in range(20):
-        inputs, targets = subject.draw_batch()
+        inputs, targets = subject.draw()
         assert (inputs.shape, inputs.dtype) == ((4, 16), torch.int64)
         for row, following in zip(inputs, targets, strict=True):
             assert torch.equal(row[1:], following[:-1])
-            assert subject.corpus.decode(row) + subject.corpus.decode(following[-1:]) in learned
+            assert found.decode(row) + found.decode(following[-1:]) in learned
 
 
-def test_every_window_can_be_drawn_the_first_and_the_last_too(tmp_path: Path) -> None:
-    subject = trainer(tmp_path)
-    subject.train_tokens = torch.arange(19, dtype=torch.int32)  # three windows of 16 and the character behind
-    drawn = {row[0].item() for _ in range(40) for row in subject.draw_batch()[0]}
+def test_every_window_can_be_drawn_the_first_and_the_last_too() -> None:
+    subject = windows()
+    subject.train = torch.arange(19, dtype=torch.int32)  # three windows of 16 and the character behind
+    drawn = {row[0].item() for _ in range(40) for row in subject.draw()[0]}
     assert drawn == {0, 1, 2}
 
 
-def test_batches_depend_on_the_seed_alone(tmp_path: Path) -> None:
-    first, again, other = (trainer(tmp_path, seed=seed) for seed in (1, 1, 2))
-    again.sample(3)
-    again.validation_loss()
+def test_batches_depend_on_the_seed_alone() -> None:
+    first, again, other = (windows(seed) for seed in (1, 1, 2))
+    list(again.held_out(2))
     torch.rand(5)
-    assert torch.equal(first.draw_batch()[0], again.draw_batch()[0])
-    assert not torch.equal(first.draw_batch()[0], other.draw_batch()[0])
+    assert torch.equal(first.draw()[0], again.draw()[0])
+    assert not torch.equal(first.draw()[0], other.draw()[0])
+
+
+def test_held_out_windows_are_spread_evenly_and_the_same_each_time() -> None:
+    subject, held_out = windows(), corpus().validation.long()
+    last = len(held_out) - 17
+    expected = [held_out[int(i * last / 7) :][:17] for i in range(8)]
+    for _ in range(2):
+        inputs, targets = (torch.cat(part) for part in zip(*subject.held_out(2), strict=True))
+        assert torch.equal(inputs, torch.stack([window[:-1] for window in expected]))
+        assert torch.equal(targets, torch.stack([window[1:] for window in expected]))
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -106,7 +119,7 @@ def test_sources_are_in_order_and_leave_out_tests_and_installed_packages(tmp_pat
 def test_standard_library_is_read_alike_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "b.py", "a.py")
     (tmp_path / "c.py").write_bytes(b"# caf\xe9\r\n")
-    monkeypatch.setattr(corpus_module.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    monkeypatch.setattr(text_module.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     found = load_corpus(None, 4)
     assert found.decode(found.tokens) == "# a.py\n\n# b.py\n\n# caf\ufffd\n"
     assert found.source == f"3 files of Python's standard library in {tmp_path}"
@@ -114,7 +127,7 @@ def test_standard_library_is_read_alike_each_time(tmp_path: Path, monkeypatch: p
 
 
 def test_standard_library_without_sources_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    monkeypatch.setattr(text_module.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     with pytest.raises(UserError, match="there are no Python sources in .*; name another text with --text FILE"):
         load_corpus(None, 4)
 

@@ -1,0 +1,247 @@
+"""The command lines of the examples: answers before PyTorch is imported, one-line errors, exit codes, progress, files."""
+
+import importlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cupyops.errors import ExportError, MissingDependencyError
+from examples.command import Diverged, UserError, describe_device, pick_device, progress, run_command, whole_file
+from tests.examples.example_support import CONTEXT, TEXT, status
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ("add_model", "char_gpt", "lenet5", "linear_regression", "lltm_benchmark", "own_op", "sequence")
+OPTIONS = {
+    "add_model": ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n"),
+    "char_gpt": (
+        *(
+            "--text",
+            "--amp, --no-amp",
+            "--compile",
+            "--compare",
+            "--resume",
+            "--out",
+            "--backend",
+            "--seed",
+            "--prompt",
+        ),
+        "(default: 800 on a CPU, 2000 on a GPU)",
+    ),
+    "lenet5": (
+        *("--dataset {digits,mnist}", "--data-dir", "--mirror", "--fast", "--resume", "--out", "--backend", "--seed"),
+        *("--device", "--export", "(default: 20 for digits, 10 for mnist)"),
+    ),
+    "linear_regression": ("--export", "--custom-domain"),
+    "lltm_benchmark": ("--batch", "--features", "--state", "--steps", "--runs", "--no-build", "--plot"),
+    "own_op": ("From CUDA text to gradients",),
+    "sequence": ("--task {adding,digits}", "--models", "--iterations"),
+}
+
+
+def without_torch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where importing torch, numpy or cupyops ends with an error."""
+    for name in ("torch", "numpy", "cupyops"):
+        (folder / f"{name}.py").write_text("1 / 0\n")
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    command = [sys.executable, "-m", *arguments]
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_help_is_answered_before_torch_is_imported(example: str, tmp_path: Path) -> None:
+    done = without_torch(tmp_path, f"examples.{example}", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = " ".join(done.stdout.split())
+    assert f"python -m examples.{example}" in shown
+    for option in OPTIONS[example]:
+        assert option.lower() in shown.lower()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_wrong_arguments_are_answered_before_torch_is_imported(example: str, tmp_path: Path) -> None:
+    done = without_torch(tmp_path, f"examples.{example}", "--nonsense")
+    error = f"python -m examples.{example}: error: unrecognized arguments: --nonsense\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "words"),
+    [
+        ("add_model", "--n 0", "--n: must be at least 1, got 0"),
+        ("add_model", "--seed -1", "--seed: must lie in 0 .. 2**63 - 1, got -1"),
+        ("add_model", "--device tpu", "--device: must be auto, cpu, cuda or cuda:N, got 'tpu'"),
+        ("add_model", "--backend numpy", "--backend: invalid choice: 'numpy'"),
+        ("add_model", "--n many", "--n: invalid int value: 'many'"),
+        ("linear_regression", "--custom-domain", "--custom-domain has no meaning without --export FILE"),
+        ("lltm_benchmark", "-b 0", "--batch: must be at least 1, got 0"),
+        ("lltm_benchmark", "-t 0", "--steps: must be at least 1, got 0"),
+        ("sequence", "--steps 1", "--steps: must be at least 2, got 1"),
+        ("sequence", "--lr 0", "--lr: must be a positive number, got 0"),
+        ("lenet5", "--epochs 0", "--epochs: must be at least 1, got 0"),
+        ("lenet5", "--batch-size 0", "--batch-size: must be at least 1, got 0"),
+        ("lenet5", "--lr nan", "--lr: must be a positive number, got nan"),
+        ("lenet5", "--resume", "--resume: there is no runs/lenet5/checkpoint.pt; leave out --resume to begin"),
+        ("lenet5", "--export absent/x.onnx", "--export: there is no folder absent; make it, or name another file"),
+        ("lenet5", "--device cpu --fast", "--fast replays CUDA graphs and needs a GPU, got --device cpu"),
+        ("lenet5", "--dataset mnist --data-dir absent --mirror http://127.0.0.1:9/", "Without a network"),
+        ("char_gpt", "--steps 0", "--steps: must be at least 1, got 0"),
+        ("char_gpt", "--eval-every 0", "--eval-every: must be at least 1, got 0"),
+        ("char_gpt", "--sample-length 0", "--sample-length: must be at least 1, got 0"),
+        ("char_gpt", "--lr inf", "--lr: must be a positive number, got inf"),
+        ("char_gpt", "--heads 5 --width 16", "--width must be a multiple of --heads, got 16 and 5"),
+        ("char_gpt", "--device cpu --heads 5", "--width must be a multiple of --heads, got 128 and 5"),
+        ("char_gpt", "--text absent.txt", "--text: there is no file absent.txt"),
+        ("char_gpt", "--device cpu --text words.txt --context 9999", "validation with --context 9999 need 20,000"),
+        ("char_gpt", "--device cpu --text words.txt --context 16 --prompt red!", "--prompt: '!' does not occur in"),
+        ("char_gpt", "--resume", "--resume: there is no runs/char_gpt/checkpoint.pt"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_status_2(
+    example: str,
+    arguments: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert CONTEXT == 16
+    (tmp_path / "words.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert status(importlib.import_module(f"examples.{example}").main, *arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"python -m examples.{example}: error: ")
+    assert words in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] in (
+        ["words.txt"],
+        ["words.txt", "absent"],
+        ["absent", "words.txt"],
+    )
+
+
+def test_devices_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
+    assert describe_device(torch.device("cpu")).startswith("cpu (")
+    with pytest.raises(UserError, match="--device cuda:1: PyTorch .* sees no CUDA GPU; use --device cpu"):
+        pick_device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert [pick_device(name) for name in ("auto", "cuda")] == [torch.device("cuda", 1)] * 2
+    assert pick_device("cuda:0") == torch.device("cuda", 0)
+    with pytest.raises(UserError, match=r"--device cuda:2: PyTorch sees 2 GPU\(s\), numbered from 0"):
+        pick_device("cuda:2")
+
+
+# Exit codes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "words"),
+    [
+        (None, 0, ""),
+        ([1, 2], 0, ""),
+        (1, 1, ""),
+        (UserError("no such\nthing"), 2, "python -m examples.x: error: no such thing\n"),
+        (ExportError("cannot"), 2, "python -m examples.x: error: cannot\n"),
+        (MissingDependencyError("pip install"), 2, "python -m examples.x: error: pip install\n"),
+        (OSError("disk"), 2, "python -m examples.x: error: disk\n"),
+        (Diverged("the loss became nan"), 1, "Stopped: the loss became nan.\n"),
+        (KeyboardInterrupt(), 130, "\nInterrupted.\n"),
+    ],
+)
+def test_every_end_has_its_code_and_its_line(
+    outcome: object, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def action() -> object:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    assert run_command("x", action, tmp_path / "absent") == code
+    assert capsys.readouterr().err == words
+
+
+def test_errors_of_the_program_are_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_command("x", lambda: 1 // 0)
+
+
+def test_a_reader_who_leaves_ends_the_program_quietly() -> None:
+    code = (
+        "from examples.command import run_command\n"
+        "raise SystemExit(run_command('x', lambda: [print('line', flush=True) for _ in range(10**6)] and None))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "line\n"
+    process.stdout.close()
+    assert process.wait() == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+# Progress and files --------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    pytest.importorskip("tqdm")
+    for stream, carriage_return in ((Terminal(), True), (io.StringIO(), False)):
+        with progress("Epoch 1", 4, "batch", stream=stream, interval=0.0) as advance:
+            advance(3)
+        assert "Epoch 1" in stream.getvalue()
+        assert ("\r" in stream.getvalue()) is carriage_return
+    assert stream.getvalue() == "Epoch 1: 3 of 4 batch\n"
+
+
+def test_a_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    stream = Terminal()
+    with progress("Downloading x", None, "B", stream=stream, interval=0.0) as advance:
+        advance(3000)
+    assert stream.getvalue() == "Downloading x: 3,000 B\n"
+
+
+def test_progress_lines_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with progress("Epoch 1", 100, "batch", stream=stream, interval=3600.0) as advance:
+        for _ in range(100):
+            advance(1)
+    assert stream.getvalue() == ""
+
+
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(ZeroDivisionError), whole_file(target) as temporary:
+        temporary.write_text("half of the n")
+        raise ZeroDivisionError
+    assert (target.read_text(), [p.name for p in tmp_path.iterdir()]) == ("old", ["file"])
+    with whole_file(target) as temporary:
+        temporary.write_text("new")
+    assert (target.read_text(), [p.name for p in tmp_path.iterdir()]) == ("new", ["file"])
+
+
+# Shape ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_example_is_read_in_five_minutes() -> None:
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        if path.stem in EXAMPLES or "gpt" in path.parts:
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 200, path
