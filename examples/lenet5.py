@@ -110,7 +110,8 @@ def accuracy(model: Callable[[Tensor], Tensor], data: Batches) -> float:
 def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> list[dict[str, Any]]:
     """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch.
 
-    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
+    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept.
+    """
     settings = {name: getattr(options, name) for name in SETTINGS}
     # Deterministic algorithms, chosen without timing them. TF32 costs LeNet-5 more in layout conversions than it gains.
     repeatable = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
@@ -129,7 +130,8 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         echo(f"mode:    {'CUDA graphs, data on the GPU' if options.fast else 'DataLoader, batch by batch'}")
 
         model: nn.Module = build_model(options.backend, options.seed).to(device)
-        accuracy(model, [(torch.zeros(1, 1, 28, 28, device=device), torch.zeros(1, device=device))])  # compiles GELU
+        with torch.inference_mode():  # compiles GELU, or says what it lacks, before any file is touched
+            model(torch.zeros(1, 1, 28, 28, device=device))
         if options.fast:
             optimizer: Any = FastTrainer(model, train_set, size, options.lr)
             echo(f"setup:   graphs captured in {optimizer.setup_seconds:.2f} s")
@@ -182,7 +184,6 @@ def export(model: nn.Module, path: Path, test: ImageSet, percent: float, echo: C
     with naming(path):
         report = export_onnx(model, test[0][0][None], path, dynamic_shapes=({0: "batch"},), **names)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
     found = accuracy(lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), test.batches(64, "cpu"))
     echo(f"ONNX: {report}")
     echo(f"Test Accuracy under onnxruntime: {found:.2f} % (PyTorch: {percent:.2f} %)")

@@ -20,7 +20,6 @@ from examples.run import Run, plot_curves, set_aside
 from tests.examples.example_support import TEST_SET, TEXT, TRAIN_SET, Example, interrupt, lenet5_options, numbers, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-resource = pytest.importorskip("resource")
 
 
 @pytest.fixture(autouse=True)
@@ -265,6 +264,7 @@ def test_last_step_that_ruins_the_parameters_is_noticed(
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
     """No file can grow beyond so many bytes: a write of more is cut short, and the next is refused, as on a full disk."""
+    resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
