@@ -2,7 +2,7 @@
 # make, and not nox: machines with a C++ compiler have it, and it runs README's environment instead of making others.
 
 BIN ?= .venv/bin
-CUDA = $(shell find kernels_cu benchmarks -name '*.cu' -o -name '*.cuh')
+CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
 RESULTS = benchmarks/results
 
 .DEFAULT_GOAL = help
@@ -26,16 +26,12 @@ quick: ## run the tests that are marked quick
 lint: ## check style and format, and change nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-ifneq ($(wildcard .clang-format),)
 	$(BIN)/clang-format --dry-run --Werror $(CUDA)
-endif
 
 format: ## format Python and CUDA C++
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-ifneq ($(wildcard .clang-format),)
 	$(BIN)/clang-format -i $(CUDA)
-endif
 
 types: ## check types
 	$(BIN)/mypy

@@ -14,7 +14,7 @@ from cupyops.errors import ExportError, MissingDependencyError
 from examples.command import Diverged, UserError, describe_device, pick_device, progress, run_command, whole_file
 from tests.examples.example_support import CONTEXT, TEXT, status
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("add_model", "char_gpt", "lenet5", "linear_regression", "lltm_benchmark", "own_op", "sequence")
 OPTIONS = {
     "add_model": ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n"),

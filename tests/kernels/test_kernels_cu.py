@@ -64,10 +64,6 @@ def test_a_text_says_its_formula_shapes_and_arithmetic(name: str) -> None:
         assert words in opening
 
 
-# Texts whose macros have no table yet, and whose helpers take what travels together one by one.
-BEHIND = ("layer_norm", "lltm", "column_sums")
-
-
 def macros_of(text: str) -> set[str]:
     """The macros in the table of a text's opening: name, values, who sets it."""
     _, head, table = text[: text.index("\n#include")].partition("\n//   macro ")
@@ -81,8 +77,6 @@ def macros_of(text: str) -> set[str]:
 def test_the_table_of_macros_is_whole_and_names_no_other(name: str) -> None:
     import cupyops  # noqa: F401  (declares the shipped kernels)
 
-    if name.startswith(BEHIND):
-        pytest.skip("the text has no table yet")
     text = kernels_cu.source(name)
     listed = macros_of(text)
     given = {macro for kernel in all_kernels() if kernel.text is text for macro in kernel.constants}
@@ -111,8 +105,6 @@ def helpers_of(text: str) -> dict[str, int]:
 
 @EVERY_TEXT
 def test_no_helper_takes_more_than_seven_arguments(text: kernels_cu.Text) -> None:
-    if text.filename.startswith(BEHIND):
-        pytest.skip("what travels together is no struct yet")
     assert {name: count for name, count in helpers_of(text).items() if count > 7} == {}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cupyops.torch.check.check_op import CHECKS
 from torch import Tensor, nn
 
 import cupyops.torch
