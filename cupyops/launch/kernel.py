@@ -5,9 +5,9 @@ arrays decide the dtype, a policy decides the geometry (:mod:`cupyops.launch.geo
 (:mod:`cupyops.launch.arguments`) raises ``TypeError`` or ``ValueError`` naming kernel, parameter, expected and got; it never
 reaches the GPU.
 
-Two lanes lead to one launch. The checked lane, here, takes any known array and explains what is wrong with it. The fast
-lane (:mod:`cupyops.launch.generated`) repeats, in one expression, the conditions under which a call like an earlier one is
-right, and hands everything else back to the checked lane.
+Two functions lead to one launch. The checked launch, here, takes any known array and explains what is wrong with it. The
+generated launch (:mod:`cupyops.launch.generated`) repeats, in one expression, the conditions under which a call like an earlier one is
+right, and hands everything else back to the checked launch.
 """
 
 import operator
@@ -37,7 +37,7 @@ from .variant import Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
-_OPENING = held_across_fork(threading.RLock())  # a fast lane
+_OPENING = held_across_fork(threading.RLock())  # a generated launch
 _OLDEST = 30  # the compute capability before which none had CUDA as it is now
 
 
@@ -141,9 +141,9 @@ class Kernel:
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # Choices of types that calls have made, also on arrays without memory: what a bundle needs beside the declared.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
-        # Bodies call this attribute; the fast lane takes its place once there is something to be fast about.
+        # Bodies call this attribute; the generated launch takes its place once a kernel is loaded.
         self.launch: Callable[..., None] = self.checked_launch
-        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
+        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the generated launch need not
         # look again.
         self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._generated_variants: dict[tuple[Any, ...], Variant] = {}
@@ -275,7 +275,7 @@ class Kernel:
     # Checking and launching
 
     def checked_launch(self, *args: Any, **kwargs: Any) -> None:
-        """The checked lane: what :meth:`__call__` promises, for arrays of every known library."""
+        """The checked launch: what :meth:`__call__` promises, for arrays of every known library."""
         if self.geometry.per_call:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
@@ -283,10 +283,10 @@ class Kernel:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
 
-    def checked_vouched(self, *args: Any) -> None:
-        """The checked lane of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
+    def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
+        """The checked launch of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
         them, or arrays that the text leaves alone."""
-        self.run(check(self.declared, bind(self.declared, args, {}), vouched=True))
+        self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
@@ -383,7 +383,7 @@ class Kernel:
             self._generated_variants.update(dict.fromkeys(keys, variant))
 
     def close_generated_launch(self) -> None:
-        """Sends every call through the checked lane again, until the next one reopens the fast one."""
+        """Sends every call through the checked launch again, until the next one reopens the generated one."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 

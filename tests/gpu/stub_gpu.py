@@ -67,7 +67,7 @@ class Stub:
 
 
 class StubLibrary:
-    """Has a fast lane where a test gives it one."""
+    """Has a generated launch where a test gives it one."""
 
     name = "stub"
     tensor_access: TensorAccess | None = None
@@ -146,7 +146,7 @@ class Driver:
         self.launches[-1] = self.launches[-1]._replace(cooperative=True)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
-        """What the fast lane calls; its buffers live on in the variant."""
+        """What the generated launch calls; its buffers live on in the variant."""
         *geometry, shared, stream, addresses, extra = rest
         assert extra == 0
         self.launches.append(Launch(function, tuple(geometry[:3]), tuple(geometry[3:]), shared, stream, addresses))

@@ -201,7 +201,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_debug_mode_closes_every_fast_lane() -> None:
+def test_debug_mode_closes_every_generated_launch() -> None:
     set_debug(False)
     KERNEL.launch = lambda *args: None
     with debug_mode():

@@ -14,7 +14,7 @@ from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry, Threads
 from cupyops.launch.kernel import Kernel
-from cupyops.launch.memo import remembered
+from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_floating, check_like, check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.rows import at_once, is_few
@@ -132,7 +132,7 @@ def add_forward(
     return y, s, stats
 
 
-@remembered("x", "residual?", "weight?", "bias?")
+@memo("x", "residual?", "weight?", "bias?")
 def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
     library = LIBRARIES[type(x)]
     check_shapes("add_layer_norm", residual=(residual, x.shape))
@@ -196,7 +196,7 @@ def backward(
     return grad_x, grad_weight, grad_bias
 
 
-@remembered("grad_y", "x", "stats", "weight?", "grad_sum?")
+@memo("grad_y", "x", "stats", "weight?", "grad_sum?")
 def _backward(
     grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, want_x: bool, want_affine: bool
 ) -> Call:
