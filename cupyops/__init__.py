@@ -7,9 +7,10 @@ are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA 
 from . import interrupts  # noqa: F401 - before all that takes time
 
 # isort: split
+import sys
 from importlib import import_module
 
-from . import arrays
+from . import arrays, deprecated
 from .compile.bundle import load_bundle
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
 from .launch.debug import debug_mode, set_debug
@@ -72,3 +73,4 @@ def _library_of_tensors(kind: type) -> arrays.ArrayLibrary | None:
 
 
 arrays.register_finder(_library_of_tensors)
+sys.meta_path.append(deprecated.MovedModules())

@@ -1,0 +1,1 @@
+"""From a ``.cu`` text to a binary: reading, assembling, compiling, keeping."""

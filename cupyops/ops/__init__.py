@@ -1,0 +1,1 @@
+"""The shipped operators' bodies, on arrays of any library; nothing here imports PyTorch."""

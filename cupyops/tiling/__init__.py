@@ -1,0 +1,1 @@
+"""How work is cut among threads: the configurations that kernels are compiled for."""

@@ -1,8 +1,8 @@
 """The only place under cupyops that imports PyTorch: tensors for launches, the mechanism that makes an operator, and the
 export to ONNX."""
 
-from cupyops.torch.bench.bench_op import bench_op
-from cupyops.torch.check.check_op import CHECKS, CheckFailed, check_op, checks_for
+from cupyops.torch.bench.run import bench_op
+from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
 from cupyops.torch.core.operator import Operator, operator
 from cupyops.torch.onnx.export import ExportReport, export_onnx
 from cupyops.torch.programs.elementwise import elementwise

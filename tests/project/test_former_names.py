@@ -1,12 +1,14 @@
 """Texts in the names of the release before still compile, give the same numbers, and say what the names are now."""
 
+import importlib
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import cupyops
-from cupyops import Kernel, Threads
+from cupyops import Kernel, Threads, deprecated
 from cupyops.launch.geometry import Rows
 from cupyops.tiling import config as plans
 from cupyops.tiling.config import Plan
@@ -113,3 +115,35 @@ def test_a_text_of_today_is_told_nothing(recwarn: pytest.WarningsRecorder) -> No
 def test_lanes_for_is_told_its_new_name() -> None:
     with pytest.warns(DeprecationWarning, match="vector_width_for"):
         assert plans.lanes_for(12, 2) == plans.vector_width_for(12, 2) == 4
+
+
+@pytest.mark.parametrize(("former", "now"), deprecated.MOVED.items())
+def test_a_module_that_moved_is_found_by_its_former_name(former: str, now: str) -> None:
+    sys.modules.pop(f"cupyops.{former}", None)
+    with pytest.warns(DeprecationWarning, match=rf"cupyops\.{former} is cupyops\.{now} now") as told:
+        found = importlib.import_module(f"cupyops.{former}")
+    assert found is importlib.import_module(f"cupyops.{now}")
+    assert found.__name__ == f"cupyops.{now}"
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("check", "CheckFailed"), ("bench", "bench_op"), ("onnx", "require_onnx")],
+)
+def test_a_module_that_became_a_package_still_has_its_names(package: str, name: str) -> None:
+    module = importlib.import_module(f"cupyops.torch.{package}")
+    with pytest.warns(
+        DeprecationWarning, match=rf"cupyops\.torch\.{package}\.{name} is cupyops\.torch\.{package}\.\w+\.{name} now"
+    ):
+        assert getattr(module, name).__name__ == name
+    with pytest.raises(AttributeError, match="absent"):
+        module.absent  # noqa: B018
+
+
+def test_the_warning_names_the_line_that_imports() -> None:
+    sys.modules.pop("cupyops.geometry", None)
+    vars(cupyops).pop("geometry", None)
+    with pytest.warns(DeprecationWarning, match="geometry") as told:
+        from cupyops import geometry  # type: ignore[attr-defined]  # noqa: F401
+    assert told[0].filename == __file__

@@ -15,7 +15,7 @@ from cupyops.compile import toolchain
 from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, Operator, check_op, checks_for
-from cupyops.torch.check.check_op import check_op as check
+from cupyops.torch.check.run import check_op as check
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_ops import Mix, assert_found, failing, samples
 

@@ -1,0 +1,1 @@
+"""Linear layers: products, biases, and GELU behind them."""

@@ -1,0 +1,1 @@
+"""The LLTM, a recurrent cell: one step, and whole sequences."""

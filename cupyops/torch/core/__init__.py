@@ -1,0 +1,1 @@
+"""What makes a PyTorch operator out of a body."""

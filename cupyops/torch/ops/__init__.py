@@ -1,0 +1,1 @@
+"""The shipped operators for PyTorch: functions, modules, references, ONNX forms."""

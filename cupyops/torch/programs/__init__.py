@@ -1,0 +1,1 @@
+"""Operators written as formulas: elementwise and by rows."""

@@ -13,9 +13,9 @@ from cupyops.compile import toolchain
 from cupyops.compile.compiler import binary_for, target_for
 from cupyops.errors import expected
 from cupyops.launch import recording as launches
-from cupyops.torch.check.check_op import operator_of, samples_of
 from cupyops.torch.check.compare import error_in_eps, least_allowed
 from cupyops.torch.check.inputs import Arguments, fresh, tensors_in
+from cupyops.torch.check.run import operator_of, samples_of
 from cupyops.torch.check.subject import Subject, first_words
 
 from .report import BenchReport, BenchRow, KernelFacts
