@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .choices import DTYPE_NAMES, EXTRA, OPERATORS, SIZES
+
 __all__ = [
     "DTYPES",
     "EXTRA",
@@ -35,17 +37,13 @@ __all__ = [
     "tolerance",
 ]
 
-OPERATORS = ("add2", "gelu", "layer_norm", "linear")
-# What is measured only when asked for, into a file of its own: operators of examples and documentation.
-EXTRA = ("own_ops", "tutorial")
 HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = ("layer_norm",)
 # Matrix products of a library, on shapes of their own, beside PyTorch alone.
 PRODUCTS = ("linear",)
 
-SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES[:3])
 
 Function = Callable[..., Any]
 Call = Callable[[], Any]

@@ -15,9 +15,10 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
@@ -79,6 +80,8 @@ class Kernel:
         TypeError: a parameter is of a kind that no Python value stands for; an argument here is of another kind.
         OSError: the file cannot be read.
 
+        Of a text of :mod:`kernels_cu` the declaration is read at the first use, and what is wrong with it raised there.
+
     Example:
         >>> text = '''extern "C" __global__ void scale(
         ...     const scalar_t* x,  // (n)
@@ -129,10 +132,6 @@ class Kernel:
         self.shared = at_least(name, "shared", shared, 0)
         self.headers = {**beside, **(headers or {})}
         self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
-        self.signature = Signature.parse(text, name)
-        spliced = included(text, self.headers)
-        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants, spliced)
-        self.declared = Declared(name, self.signature, geometry, self.dtypes, self.constants)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
@@ -148,6 +147,22 @@ class Kernel:
         self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._generated_variants: dict[tuple[Any, ...], Variant] = {}
         hooks.KERNELS.add(self)
+        # The texts of this package are read at the first use, so that importing the package reads none.
+        if not isinstance(text, kernels_cu.Text):
+            self.declared  # noqa: B018 - raises
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The parameters, read from the text."""
+        signature = Signature.parse(self.text, self.name)
+        spliced = included(self.text, self.headers)
+        check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, spliced)
+        return signature
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What the text and the author say of a launch."""
+        return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launches on the arrays' GPU and its current stream. Arguments in the order of the text, or by name.
