@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops.ops.registry import families
+
 from .choices import DTYPE_NAMES, EXTRA, OPERATORS, SIZES
 
 __all__ = [
@@ -39,9 +41,9 @@ __all__ = [
 
 HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
-ROWWISE = ("layer_norm",)
+ROWWISE = families("rows")
 # Matrix products of a library, on shapes of their own, beside PyTorch alone.
-PRODUCTS = ("linear",)
+PRODUCTS = families("products")
 
 DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES[:3])
 

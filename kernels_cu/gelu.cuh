@@ -1,6 +1,6 @@
-// gelu(x) and gelu_derivative(x) of one number, in acc_t: x·Φ(x), or with TANH x·σ(2u); see gelu.cu.
+// gelu(x) and gelu_derivative(x) of one number, in acc_t: x·Φ(x), or x·σ(2u) with TANH; gelu.cu has the formulas.
 //
-// PyTorch forms Φ as ½·(1 + erf), which cancels to 0 below x ≈ -5.5; the forms here keep their relative accuracy there.
+// PyTorch computes Φ as ½·(1 + erf), which cancels to 0 below x ≈ -5.5. The forms here keep their relative accuracy there.
 #pragma once
 
 #include "scalar.cuh"
@@ -10,12 +10,12 @@
 #define TANH 0
 #endif
 
-// t = Φ(-a) for a >= 0, the tail that both signs are made of: Φ(x) = 1 - t for x > 0, else t. It is a power of 2 whose
-// exponent is a polynomial, which a GPU has time for while it streams numbers; an exact erf takes about 26 instructions
-// an element.
+// t = Φ(-a) for a >= 0 is the tail of both signs: Φ(x) = 1 - t for x > 0, else t. The tail is computed as a power of 2 whose
+// exponent is a polynomial: the arithmetic is hidden behind the memory traffic of an elementwise kernel, where an exact erf of
+// about 26 instructions an element is not.
 
-// For results of 16 bits: exponent of degree 7, fitted to log2 Φ(-a) on [0, 6.5] within 7e-6. It goes on falling
-// beyond; at 16 the power is 0.
+// For results of 16 bits: the exponent has degree 7 and is fitted to log2 Φ(-a) on [0, 6.5] within 7e-6. Beyond 6.5 the
+// exponent goes on falling, and at 16 the power is 0.
 __device__ __forceinline__ float tail_16_bit(float a) {
     a = fminf(a, 16.0f);
     float q = -1.757777435e-6f;
@@ -29,8 +29,8 @@ __device__ __forceinline__ float tail_16_bit(float a) {
     return fast_exp2(q);
 }
 
-// For float32: t = e^(-a²/2)·2^R(a), where R(a) = log2(Φ(-a)·e^(a²/2)) varies slowly. Degree 12, fitted on [0, 9.5] so
-// that the error of t is below 1e-8 of it near 0, 1e-6 at 5 and 5e-4 at 9.5: tighter where t weighs more.
+// For float32: t = e^(-a²/2)·2^R(a), where R(a) = log2(Φ(-a)·e^(a²/2)) varies slowly. R has degree 12 and is fitted on
+// [0, 9.5]. The relative error of t is below 1e-8 near 0, 1e-6 at 5 and 5e-4 at 9.5: it is smaller where t is larger.
 constexpr double HALF_LOG2_E = 0.72134752044448170368;
 constexpr double SQRT_HALF = 0.70710678118654752440;
 
@@ -53,8 +53,7 @@ __device__ __forceinline__ float tail(float a) {
 }
 
 __device__ __forceinline__ acc_t normal_cdf(acc_t x) {
-    // The tail that follows is rare in data, so its cost is, too: a warp takes this branch only when one of its
-    // elements does.
+    // Few elements lie this far out, and a warp takes the branch only when one of its elements does.
     if constexpr (sizeof(acc_t) == 8) return x < -3.0 ? normcdf(x) : fma(0.5, erf(x * SQRT_HALF), 0.5);
     else if (!Scalar<scalar_t>::is_16_bit_float && x < -5.0f) return normcdff(x);
     const float t = Scalar<scalar_t>::is_16_bit_float ? tail_16_bit(fabsf(x)) : tail(fabsf(x));
@@ -70,10 +69,10 @@ __device__ __forceinline__ acc_t normal_pdf(acc_t x) {
 // Φ(x) + x·φ(x)
 __device__ __forceinline__ acc_t erf_derivative(acc_t x) {
     if constexpr (Scalar<scalar_t>::is_16_bit_float) {
-        // With a = |x|, d = Φ(-a) - a·φ(a) is the derivative on the left, and 1 - d on the right. d = e^(-a²/2)·P(a), P of
-        // degree 11, fitted on [0, 13.5] within 2e-5 below 1.2, where d crosses 0, 1.1e-4 of P below 5.8, where float16 ends,
-        // and 1.1e-3 of P beyond. The power comes in two factors, e^(-a²/4) each: bfloat16 has results where their product
-        // is already below what fast_exp2 returns.
+        // With a = |x| and d = Φ(-a) - a·φ(a), the derivative is d for x <= 0 and 1 - d for x > 0. d = e^(-a²/2)·P(a), where P
+        // has degree 11 and is fitted on [0, 13.5]: within 2e-5 below 1.2, where d crosses 0; within 1.1e-4 of P below 5.8,
+        // where float16 underflows; within 1.1e-3 of P beyond. The power is the square of `root` = e^(-a²/4), since fast_exp2
+        // returns 0 for powers that bfloat16 still represents.
         const float a = fminf(fabsf(x), 14.0f);
         float p = -9.198426743e-10f;
         p = fmaf(p, a, 6.407422333e-08f);
@@ -98,7 +97,8 @@ __device__ __forceinline__ acc_t erf_derivative(acc_t x) {
 constexpr double SQRT_2_OVER_PI = 0.79788456080286535588;
 constexpr double KAPPA = 0.044715;
 
-// σ(2u) and σ(-2u) = 1 - σ(2u), each with its relative accuracy, from e = e^(-2|u|), which cannot overflow.
+// open = σ(2u) and closed = σ(-2u) = 1 - σ(2u). Both are computed from e = e^(-2|u|), which cannot overflow, and keep their
+// relative accuracy.
 struct Gate { acc_t open, closed; };
 
 __device__ __forceinline__ Gate tanh_gate(acc_t x) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ acc_t gelu(acc_t x) {
 __device__ __forceinline__ acc_t gelu_derivative(acc_t x) {
     if constexpr (TANH) {
         const Gate gate = tanh_gate(x);
-        // Beyond ±32 the second term is 0; held there, x² cannot overflow and make it 0·inf.
+        // Beyond ±32 the second term is 0. x is clamped to ±32, since an x² that overflows would make the term 0·inf.
         const acc_t c = fmin(fmax(x, acc_t(-32)), acc_t(32));
         const acc_t slope = acc_t(2.0 * SQRT_2_OVER_PI) + acc_t(6.0 * SQRT_2_OVER_PI * KAPPA) * c * c;
         return gate.open + c * gate.open * gate.closed * slope;

@@ -50,6 +50,10 @@ class Case:
         return [torch.randn(shape, generator=generator).to(device, dtype) for _ in range(self.tensors)]
 
 
+# Operators without a case, which no function of tensors of one shape can stand for, and where the same is asked of them.
+EXEMPT = {"lltm": "tests/operators/test_lltm_sequence.py and test_lltm_sequence_use.py"}
+
+
 def _and(*extra: Any) -> Callable[..., tuple[Any, ...]]:
     return lambda *tensors: (*tensors, *extra)
 
@@ -57,6 +61,13 @@ def _and(*extra: Any) -> Callable[..., tuple[Any, ...]]:
 def _last(x: Any) -> tuple[int, ...]:
     """The last dimension; of what is no tensor, any."""
     return tuple(getattr(x, "shape", (1,))[-1:])
+
+
+def _row(x: Any) -> Any:
+    """A weight for the last dimension of x; of what is no tensor, None."""
+    if not isinstance(x, Tensor):
+        return None
+    return 1 + torch.arange(x.shape[-1], device=x.device).remainder(7).to(x.dtype) / 8
 
 
 def _add_layer_norm(x: Tensor, residual: Tensor) -> Tensor:
@@ -176,6 +187,26 @@ CASES = [
         torch.ops.cupyops.add_layer_norm.default,
         lambda x, residual: (x, residual, None, None, _last(x), 1e-5),
         2,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "rms_norm",
+        lambda x: bridge.rms_norm(x, _last(x), _row(x)),
+        lambda x: F.rms_norm(x, _last(x), _row(x)),
+        torch.ops.cupyops.rms_norm.default,
+        lambda x: (x, _row(x), 1e-5),
+        1,
+        elementwise=False,
+        atol=1e-3,
+    ),
+    Case(
+        "rms_norm_without_weight",
+        lambda x: bridge.rms_norm(x, _last(x)),
+        lambda x: F.rms_norm(x, _last(x)),
+        torch.ops.cupyops.rms_norm_without_weight.default,
+        lambda x: (x, 1e-5),
+        1,
         elementwise=False,
         atol=1e-3,
     ),

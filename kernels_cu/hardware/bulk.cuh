@@ -1,9 +1,9 @@
-// Copies that the hardware makes by itself, from global to shared memory, while the threads work on (sm_90 and later): one
-// thread asks for a whole stretch, and a counter in shared memory tells when it has come.
+// Bulk copies from global to shared memory (sm_90 and later): one thread issues the copy of a whole stretch of memory, the
+// threads work on, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
 #pragma once
 
-// Counts arrivals, and bytes. Its phases take turns, 0 and 1: a phase ends when as many have arrived as arrival_init was
-// told, and all bytes that arrive_expecting announced; arrival_wait names the one that it waits for the end of.
+// An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends when `count` arrivals (arrival_init)
+// and all bytes that arrive_expecting announced have come. arrival_wait returns when the phase that it names has ended.
 struct Arrivals {
     unsigned long long word;
 };
@@ -14,7 +14,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) { return stati
 
 __device__ __forceinline__ void arrival_init(Arrivals* a, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(a)), "r"(count) : "memory");
-    // The copying hardware, and the other blocks of a cluster, must see it, too.
+    // Bulk copies and the other blocks of a cluster see the initialised barrier, too.
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -37,11 +37,11 @@ __device__ __forceinline__ void arrival_wait(Arrivals* a, unsigned phase) {
         "}\n" ::"r"(shared_address(a)), "r"(phase) : "memory");
 }
 
-// What this thread has read of shared memory has come before copies that are asked for later overwrite it: a load that is
-// under way is not ordered with the copying hardware.
+// Orders this thread's earlier loads from shared memory before bulk copies that are issued later and overwrite that memory:
+// without the fence a load that is in flight is not ordered with a bulk copy.
 __device__ __forceinline__ void reads_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Both addresses and the number of bytes are multiples of 16.
+// Issues the copy. Both addresses and the number of bytes are multiples of 16.
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(shared)),
@@ -55,9 +55,9 @@ __device__ __forceinline__ unsigned shared_address_in(int block, const void* p) 
     return there;
 }
 
-// Writes the value to the same place of another block of the cluster, where it counts as bytes that have come. An arrival
-// there would have to be a release to the cluster, which first waits for all that this thread has written to global
-// memory: that took a microsecond a row.
+// Writes the value to the same place in the shared memory of another block of the cluster, whose barrier counts the bytes. An
+// arrival there instead would need a release at cluster scope, which first waits for all that this thread has written to
+// global memory: that took a microsecond a row.
 template <typename T> __device__ __forceinline__ void send(const T& value, T* to, int block, Arrivals* a) {
     const unsigned there = shared_address_in(block, to), arrivals = shared_address_in(block, a);
     const unsigned* words = reinterpret_cast<const unsigned*>(&value);
@@ -70,7 +70,7 @@ template <typename T> __device__ __forceinline__ void send(const T& value, T* to
 
 #else
 
-// Earlier GPUs have none of this; texts that use it are not compiled for them.
+// Declarations for earlier GPUs, for which no kernel that calls these functions is compiled.
 __device__ void arrival_init(Arrivals*, unsigned);
 __device__ void arrive(Arrivals*);
 __device__ void arrive_expecting(Arrivals*, unsigned);

@@ -1,8 +1,8 @@
-// Products of a warp on tensor cores (sm_80 and later): 16 rows by 8 columns, along 32 elements of 16 bits, summed in float32.
+// A product of one warp by tensor cores (sm_80 and later): 16 rows by 8 columns over 32 elements of 16 bits, summed in float32.
 //
-// Operands and sums are spread over the lanes; below, lane 4·g + q is the one of g = 0..7 and q = 0..3. Which of the 32
-// elements a lane has does not matter, as long as both operands agree: it has eight that lie side by side, 8·q and on, so that an
-// operand whose sums run along memory is loaded by whole accesses, straight from where it lies.
+// Operands and sums are spread over the lanes of the warp; lane 4·g + q has the indices g = 0..7 and q = 0..3. The sum does not
+// depend on which of the 32 elements a lane holds, as long as both operands agree. A lane holds the eight neighbouring elements
+// from 8·q on: one access of 16 bytes loads them from a row.
 #pragma once
 
 #include "scalar.cuh"
@@ -12,8 +12,8 @@ struct alignas(16) Eight {
     unsigned word[4];
 };
 
-// c += A·B: A's rows g and g + 8, `upper` and `lower`, and B's column g. Of the sums, c, a lane has rows g, g, g + 8, g + 8 and
-// columns 2·q, 2·q + 1, 2·q, 2·q + 1.
+// c += A·B. `upper` and `lower` are of the rows g and g + 8 of A, `column` of the column g of B. The four sums of a lane are those of
+// the rows g, g, g + 8, g + 8 and the columns 2·q, 2·q + 1, 2·q, 2·q + 1.
 #define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I)                                                                              \
     asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
         "{%0, %1, %2, %3};"                                                                                              \
@@ -23,7 +23,7 @@ struct alignas(16) Eight {
 
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const Eight& upper, const Eight& lower, const Eight& column) {
-    static_assert(Scalar<T>::is_16_bit_float, "the tensor cores take float32 for less");
+    static_assert(Scalar<T>::is_16_bit_float, "tensor cores multiply float16 and bfloat16");
     if constexpr (is_bfloat16<T>) {
         CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 0);
         CUPYOPS_MULTIPLY_ADD("bf16", upper, lower, 2);

@@ -1,17 +1,17 @@
-// What a kernel of matrix products asks of sm_90a: boxes of matrices by the copying hardware (TMA), products by the matrix
-// units (wgmma), and barriers between groups of threads and between blocks of a cluster. docs/hopper.md explains each.
+// The instructions of sm_90a that a matrix product is made of: bulk copies of boxes of matrices (TMA), products by the tensor
+// cores (wgmma), and barriers of groups of threads and of the blocks of a cluster. docs/hopper.md explains each.
 #pragma once
 
 #include "bulk.cuh"
 #include "scalar.cuh"
 
-// What the copying hardware knows of a matrix: address, shape, dtype, the box that it moves at a time, and the swizzle. The
-// driver writes it (cupyops/launch/tensor_map.py), which alone knows what the words mean.
+// A tensor map (CUtensorMap), which describes a matrix to TMA: address, shape, dtype, the box that a copy moves, and the
+// swizzle. The driver writes it, and only the driver knows what the words mean.
 struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
 
-// Registers of a thread. A group of 128 threads that has more to hold takes over what another one gives up.
+// The number of registers of a thread. A group of 128 threads gives up registers, and another group takes them over.
 template <int COUNT> __device__ __forceinline__ void keep_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -19,7 +19,7 @@ template <int COUNT> __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// A barrier with a number, from 1 on, for so many threads of the block.
+// The named barrier 1 to 15 of `threads` threads of the block, a multiple of 32.
 __device__ __forceinline__ void meet(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -29,14 +29,14 @@ __device__ __forceinline__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// In another block of the cluster, or in this one. Relaxed, where a release would first wait for all that the thread has
-// written to global memory: it tells that the tensor cores have read, and they have.
+// Arrives at the barrier of a block of the cluster. The arrival is relaxed: a release would first wait for all that this thread
+// has written to global memory, and the arrival publishes no write, only that the tensor cores have read a stage.
 __device__ __forceinline__ void arrive_in(int block, Arrivals* a) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(shared_address_in(block, a)) : "memory");
 }
 
-// A box, by its first column and row, from global to shared memory. What lies outside the matrix comes as zeros, and counts
-// as bytes all the same.
+// Copies a box, named by its first column and row, from global to shared memory. Elements outside the matrix arrive as zeros, and
+// count as bytes.
 __device__ __forceinline__ void load_box(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap* map, int 
         : "memory");
 }
 
-// The same to one place in both blocks of a cluster, each of which counts the bytes.
+// The same to one address in both blocks of a cluster. The barrier of each block counts the bytes.
 __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -53,7 +53,8 @@ __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* 
         : "memory");
 }
 
-// A box from shared to global memory. What lies outside the matrix is not written.
+// Copies a box from shared to global memory. Elements outside the matrix are not written. stores_commit closes a group of such
+// copies. stores_have_read waits until all but PENDING groups have read shared memory, stores_are_done until all have been written.
 __device__ __forceinline__ void store_box(const TensorMap* map, int column, int row, unsigned from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row),
                  "r"(from)
@@ -65,24 +66,24 @@ template <int PENDING> __device__ __forceinline__ void stores_have_read() {
 }
 __device__ __forceinline__ void stores_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// What this thread has written to shared memory, the copying hardware will see.
+// Makes what this thread has written to shared memory visible to bulk copies.
 __device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Four 8 x 8 matrices of 16-bit elements, from a warp's registers to shared memory: lane 8·i + r has the address of row r
-// of matrix i.
+// Stores four 8 x 8 matrices of 16-bit elements from the registers of a warp to shared memory: lane 8·i + r gives the address
+// of row r of matrix i.
 __device__ __forceinline__ void store_matrices(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
 
-// How the tensor cores find rows of 64 elements in shared memory: the address, the 1024 bytes from 8 rows to the next 8,
-// and that the 16-byte pieces of a row are swizzled (piece p of row r lies at p ^ r % 8).
+// The descriptor of rows of 64 elements in shared memory, as wgmma takes it: the address, 1024 bytes from 8 rows to the next 8,
+// and the swizzle of the 16-byte pieces of a row (piece p of row r lies at p ^ r % 8).
 __device__ __forceinline__ unsigned long long rows_at(unsigned address) {
     return static_cast<unsigned long long>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// Products run while the threads go on. Between multiply_begin and multiply_commit they are asked for; multiply_wait waits
-// until all but so many such groups are done, and only then may the sums be read, and the operands overwritten.
+// Products run asynchronously. The products issued between multiply_begin and multiply_commit are a group. multiply_wait waits
+// until all but PENDING groups are done: then their sums may be read, and their operands overwritten.
 __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void multiply_wait() {
@@ -112,11 +113,12 @@ template <int PENDING> __device__ __forceinline__ void multiply_wait() {
         : SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96) \
         : "l"(a), "l"(b), "r"(accumulate))
 
-// d (64 x 256) = a (64 x 16)·bᵀ (256 x 16), or that much more. Thread t of 128 holds of d the rows t / 32·16 + t % 32 / 4 and
-// 8 further on, and in d[4·j] to d[4·j + 3] the columns 8·j + t % 4·2 and the next, of the one row and the other.
+// d (64 x 256) = a (64 x 16)·bᵀ (256 x 16), or d += a·bᵀ with `accumulate`. Thread t of 128 holds two rows of d,
+// r = t / 32·16 + t % 32 / 4 and r + 8, and of each the columns c = 8·j + t % 4·2 and c + 1: d[4·j] and d[4·j + 1] of row r,
+// d[4·j + 2] and d[4·j + 3] of row r + 8.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
-    static_assert(sizeof(T) == 2, "the tensor cores take float32 for less");
+    static_assert(sizeof(T) == 2, "the product is of float16 or bfloat16");
     if constexpr (is_bfloat16<T>) MULTIPLY("bf16.bf16");
     else MULTIPLY("f16.f16");
 }
@@ -125,7 +127,7 @@ __device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, 
 #undef SUMS_32
 #undef SUMS_8
 
-// Nothing reads a sum before this point, and nothing that was to be done with it is put off beyond.
+// Keeps the compiler from moving a read of a sum before this point, and a write of a sum behind it.
 __device__ __forceinline__ void settle(float (&d)[128]) {
 #pragma unroll
     for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(d[i])::"memory");

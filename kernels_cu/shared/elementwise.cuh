@@ -1,10 +1,10 @@
 // map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at the speed of memory.
 //
-// A block of BLOCK_THREADS threads owns a tile of consecutive elements. Where the tile is whole and every pointer is
-// aligned, each thread moves VECTORS groups of elements by accesses of up to 16 bytes, all loads before the first use,
-// so that enough bytes are in flight to fill the memory system. The last tile, and unaligned pointers, go element by
-// element, threads side by side. All ways call the same f on the same values, so alignment never changes a bit of the
-// result.
+// A block of BLOCK_THREADS threads takes a tile of consecutive elements. In a whole tile whose pointers are all aligned, each
+// thread moves VECTORS groups of elements by accesses of up to 16 bytes, and issues all loads before the first use: so many
+// bytes in flight fill the memory system. The last tile and unaligned pointers take a separate loop, element by element, in
+// which neighbouring threads take neighbouring elements. Every loop calls the same f on the same values: alignment changes no
+// bit of the result.
 #pragma once
 
 #include "vector.cuh"
@@ -23,8 +23,8 @@ template <typename T, typename... Rest> struct Widest<T, Rest...> {
     static constexpr int bytes = sizeof(T) > Widest<Rest...>::bytes ? sizeof(T) : Widest<Rest...>::bytes;
 };
 
-// What one thread holds of a tile: GROUPS groups of N consecutive elements, BLOCK_THREADS groups apart, so that a
-// warp's accesses join.
+// The elements of a tile that one thread holds: GROUPS groups of N consecutive elements. Neighbouring threads hold neighbouring
+// groups, so that the accesses of a warp coalesce; the groups of a thread lie BLOCK_THREADS groups apart.
 template <typename T, int N, int GROUPS> struct Share {
     Vector<T, N> group[GROUPS];
 
@@ -51,11 +51,11 @@ __device__ __forceinline__ void map_tile(F f, Out* tile, Share<In, N, GROUPS>...
 template <typename F, typename Out, typename... In>
 __device__ __forceinline__ void map(long long n, F f, Out* __restrict__ out, const In* __restrict__... in) {
     constexpr int ACCESS = 16 / Widest<Out, In...>::bytes;  // elements an access
-    constexpr int EACH = VECTORS * ACCESS;  // elements a thread
+    constexpr int EACH = VECTORS * ACCESS;                  // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
-    // One branch on all the conditions, and the compiler told to expect it, so that the common way comes first: a small
-    // launch is over before the rest of the code is fetched, and fetching it took 3 % of a launch of a million elements.
+    // One branch on all conditions, which the compiler is told to expect, puts the aligned loop first. A small launch then ends
+    // before the rest of the code is fetched; fetching that code took 3 % of a launch of a million elements.
     const bool fast = whole & ((misaligned<ACCESS>(out) | ... | misaligned<ACCESS>(in)) == 0);
     if (__builtin_expect(fast, 1)) {
         map_tile<ACCESS, VECTORS>(f, out + start, Share<In, ACCESS, VECTORS>::load(in + start)...);

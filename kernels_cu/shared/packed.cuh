@@ -1,5 +1,5 @@
-// Packed<T>: VECTOR_WIDTH consecutive elements as they come from memory, in whole registers: 16-bit elements, two to each. They
-// are widened where they are used, so that holding a row takes half the registers.
+// Packed<T>: VECTOR_WIDTH consecutive elements in the registers in which they were loaded, with two 16-bit elements a register.
+// An element is widened where it is used: a row in flight takes half the registers that it would take in acc_t.
 #pragma once
 
 #include "vector.cuh"
@@ -49,7 +49,7 @@ template <typename T> struct Packed {
     }
 };
 
-// By accesses of up to 16 bytes where the address is aligned to them, else element by element.
+// Loads by accesses of up to 16 bytes where `aligned` says that the address is a multiple of the access; else element by element.
 template <typename T> __device__ __forceinline__ Packed<T> load_packed(const T* p, bool aligned) {
     typedef Packed<T> P;
     P packed;
@@ -109,7 +109,7 @@ template <typename T> __device__ __forceinline__ void store_packed(T* p, const P
     }
 }
 
-// Writes an access by one instruction: of an assignment in a loop over rows the compiler makes one a word.
+// Stores a vector by one instruction. The compiler splits an assignment in a loop over rows into an instruction a word.
 template <bool ALIGNED, typename T> __device__ __forceinline__ void store_row(T* p, const Packed<T>& packed) {
     constexpr int BYTES = Packed<T>::BYTES;
     if constexpr (ALIGNED && BYTES == 16)

@@ -1,8 +1,8 @@
-// Conversions between storage types and the types that arithmetic is done in.
+// Conversions between the types of elements in memory and the types of the arithmetic.
 //
-// The prelude that the runtime puts before every text defines, per dtype:
-//   scalar_t   what an element is in memory     float, double, __half, __nv_bfloat16, char, short, int, long long ...
-//   acc_t      what arithmetic is done in       float, or double for double, or the integer itself
+// The prelude that is put before every text defines:
+//   scalar_t   the type of an element in memory    float, double, __half, __nv_bfloat16, char, short, int, long long ...
+//   acc_t      the type of the arithmetic          float, or double for double, or the integer itself
 #pragma once
 
 template <typename T> struct Scalar {
@@ -25,7 +25,7 @@ template <> struct Scalar<__half> {
         const __half2 two = __floats2half2_rn(low, high);
         return __half_as_ushort(__low2half(two)) | static_cast<unsigned>(__half_as_ushort(__high2half(two))) << 16;
     }
-    // Everything goes through float, double too: PyTorch rounds twice there, and results are to be equal bit by bit.
+    // A double is rounded to float first and then to half: PyTorch does the same, and results are equal bit by bit.
     template <typename From> static __device__ __forceinline__ __half narrow(From v) {
         return __float2half_rn(static_cast<float>(v));
     }

@@ -1,12 +1,12 @@
-// Operands of different layouts, broadcast to one shape: where an element of the result has its operands, and operands by
-// accesses as wide as their layout allows. Sizes, dividers and strides come from cupyops/tiling/broadcasting.py.
+// Operands of different layouts, broadcast to one shape: the addresses of the operands of an element of the result
+// (places_of), and loads as wide as a layout allows (load_vector). Python chooses sizes, dividers and strides (broadcasting.py).
 #pragma once
 
 #include "lanes.cuh"
 #include "vector.cuh"
 
-// N consecutive elements of an operand whose innermost stride is 1 (one access where aligned), 0 (one element,
-// repeated) or other.
+// N consecutive elements of an operand. With an innermost stride of 1 one access loads aligned elements; with a stride of 0 one
+// element is loaded and repeated; else each element has a load.
 template <int N, typename T> __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long stride) {
     if (stride == 1 && aligned<N>(p)) return *reinterpret_cast<const Vector<T, N>*>(p);
     Vector<T, N> vector;
@@ -30,15 +30,17 @@ template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(c
 template <bool CONDITION, typename Yes, typename No> struct Select { typedef Yes type; };
 template <typename Yes, typename No> struct Select<false, Yes, No> { typedef No type; };
 
-// i / size for i < 2^31. A division takes the hardware tens of instructions; by a number known before the launch it is
-// a multiplication and a shift (Granlund and Montgomery, 1994). divider = multiplier + 2^32·shift, from Python.
+// i / size for i < 2^31. A division takes tens of instructions. A division by a number that is known before the launch is a
+// multiplication and a shift (Granlund and Montgomery, 1994); divider = multiplier + 2^32·shift, which Python computes.
 __device__ __forceinline__ unsigned divide(unsigned i, long long divider) {
     return (__umulhi(i, static_cast<unsigned>(divider)) + i) >> static_cast<unsigned>(divider >> 32);
 }
 
-// at[o]: where operand o has the first of the group'th PER_GROUP elements of the result. size and divider are of the result,
-// innermost dimension first, there in groups of PER_GROUP; strides in elements, 0 where an operand is broadcast. Counts and
-// strides are 32 bits wide unless LARGE: 64-bit products take several instructions each.
+// at[o]: the offset in operand o of the first element of a group; a group is PER_GROUP consecutive elements of the result.
+//
+//   size, divider    of the result, innermost dimension first, which counts groups
+//   strides          in elements; 0 where an operand is broadcast
+//   LARGE            counts and strides take 64 bits; else 32, since a 64-bit product takes several instructions
 template <int PER_GROUP, bool LARGE, int DIMS, int OPERANDS>
 __device__ __forceinline__ void places_of(long long group, const Int64s<DIMS>& size, const Int64s<DIMS>& divider,
                                           const Int64s<DIMS> (&strides)[OPERANDS], long long (&at)[OPERANDS]) {

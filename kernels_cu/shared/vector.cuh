@@ -1,10 +1,10 @@
-// Vector<T, N>: N consecutive elements as one access of up to 16 bytes, for addresses that are a multiple of its size:
-// those of which aligned<N> says so.
+// Vector<T, N>: N consecutive elements that one access of up to 16 bytes loads or stores. The address must be a multiple of the
+// size of the access, which aligned<N>(p) tests.
 #pragma once
 
 template <typename T, int N> struct alignas(N * sizeof(T)) Vector { T element[N]; };
 
-// Bytes by which p is past such an address.
+// Bytes by which p lies behind the last such address.
 template <int N, typename T> __device__ __forceinline__ unsigned long long misaligned(const T* p) {
     return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T));
 }

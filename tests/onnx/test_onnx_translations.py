@@ -10,7 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cupyops.torch import Operator, export_onnx
-from cupyops.torch.ops import onnx_translations
+from cupyops.torch.ops.linear import linear_onnx
+from cupyops.torch.ops.linear_gelu import linear_gelu_onnx
+from cupyops.torch.ops.lltm import lltm_onnx
+from cupyops.torch.ops.lltm_cell import lltm_cell_onnx
 from tests.onnx.onnx_support import FLOATS, FORMS, Model, free, functions, nodes, onnx, run
 
 # Linear ---------------------------------------------------------------------------------------------------------------
@@ -29,13 +32,13 @@ linear = Operator(
     "cupyops_test::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     _linear,
     reference=_linear,
-    onnx=onnx_translations.linear,
+    onnx=linear_onnx,
 )
 linear_gelu = Operator(
     "cupyops_test::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
     _linear_gelu,
     reference=_linear_gelu,
-    onnx=onnx_translations.linear_gelu,
+    onnx=linear_gelu_onnx,
 )
 
 
@@ -102,14 +105,14 @@ cell = Operator(
     " -> (Tensor, Tensor, Tensor)",
     _cell,
     reference=_cell,
-    onnx=onnx_translations.lltm_cell,
+    onnx=lltm_cell_onnx,
 )
 sequence = Operator(
     "cupyops_test::lltm(Tensor input, Tensor weights, Tensor bias, Tensor h0, Tensor c0)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     _sequence_body,
     reference=_sequence,
-    onnx=onnx_translations.lltm,
+    onnx=lltm_onnx,
 )
 
 

@@ -222,4 +222,4 @@ def test_the_public_names() -> None:
     assert {"Linear", "LinearGELU", "linear", "linear_backward", "linear_gelu", "linear_gelu_backward"} <= set(
         autograd_bridge.__all__
     )
-    assert linear_gelu.__module__ == "cupyops.torch.ops.linear"
+    assert linear_gelu.__module__ == "cupyops.torch.ops.linear_gelu"

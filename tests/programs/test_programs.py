@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cupyops.compile.compiler import OPTIONS
-from cupyops.launch.kernel import Kernel
+from cupyops.launch.kernel import Kernel, all_kernels
 from cupyops.programs import elementwise as elementwise_text
 from cupyops.programs import rows as row_text
 from cupyops.programs.elementwise import Program
@@ -319,6 +319,24 @@ def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
             program, row_text.text_of(program), plan_of(512, "float32", program.held), "float32"
         )
         assert list(kernel.type_choices()) == [dict.fromkeys(kernel.signature.bindings, "float32")]
+
+
+def test_kernels_ahead_are_found_by_warmup_before_the_first_call() -> None:
+    op = row_reduce(
+        "y = x * sum(x)", "grad_x = grad_y * sum(x) + sum(grad_y * x)", name="programs_test::ahead", ahead=[64, 4096]
+    )
+    declared = [k for k in all_kernels() if k.name.startswith("ahead")]
+    assert {k.name for k in declared} == {"ahead", "ahead_backward"}
+    types = [tuple(set(types.values())) for k in declared for types in k.type_choices()]
+    assert sorted(types) == sorted((str(d).removeprefix("torch."),) for d in FLOATS for _ in range(4))
+    del op
+
+
+@pytest.mark.simulator
+def test_rows_of_numbers_that_no_kernel_knows_are_refused_by_name() -> None:
+    op = row_reduce("y = sum(x)", name="programs_test::of_floats")
+    with pytest.raises(TypeError, match="of_floats: `x` must have dtype float16 .*, got complex64"):
+        op(torch.ones(2, 3, dtype=torch.complex64))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])

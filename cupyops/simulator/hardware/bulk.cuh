@@ -1,4 +1,4 @@
-// The twin of kernels_cu/hardware/bulk.cuh, which says what each function does: a copy is made at once, by the thread that asks for it.
+// The twin of kernels_cu/hardware/bulk.cuh, which says what each function does. The thread that issues a copy makes it at once.
 #pragma once
 
 struct Arrivals {
@@ -7,8 +7,8 @@ struct Arrivals {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// Here the word holds what is missing (8 bits) of how many (8 bits), the phase (1 bit), and the bytes missing (32 bits).
-// Who finds a phase ended knows of all that was done before the arrivals that ended it.
+// The word holds the missing arrivals (8 bits), the arrivals of a phase (8 bits), the phase (1 bit) and the missing bytes (32
+// bits). A thread that finds a phase ended sees all that was written before the arrivals that ended it.
 __device__ inline void arrival_change(Arrivals* a, int arrived, int bytes) {
     __threadfence();
     unsigned long long expected = 0, found = atomicAdd(&a->word, 0ull);
@@ -35,7 +35,7 @@ __device__ inline void bulk_load(void* shared, const void* global, unsigned byte
     assert(bytes % 16 == 0);
     for (unsigned i = 0; i < bytes / 16; ++i) {
         static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
-        cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // not by this thread
+        cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // no access of this thread
     }
     arrival_change(a, 0, -static_cast<int>(bytes));
 }

@@ -9,15 +9,15 @@ struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
 
-// What runs by itself on a GPU is done here when somebody waits for it, as late as it may be: who reads too early reads what
-// was there before, and what is overwritten too early is lost. As early as it may be, the simulator is told what will be
-// read: what is not there yet, or not for the hardware to see, is a fault. Boxes that come are here at once, since who does
-// not wait for them has nothing that orders the accesses, which the simulator finds.
+// What a GPU does asynchronously, the twins do as late as they may, when a thread waits for it: a thread that reads too early
+// reads the old contents, and a thread that overwrites an operand too early spoils the result. The simulator learns as early as
+// it may what will be read: to read memory that is not written yet, or not visible to the hardware, is a fault. Boxes that are
+// loaded arrive at once: nothing orders the accesses of a thread that does not wait for them, which the simulator finds.
 namespace twin {
 
 __device__ inline unsigned thread() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
 
-// 16 bytes of shared memory, by the address that they would have without the swizzle.
+// 16 bytes of shared memory, named by the address that they have without the swizzle.
 __device__ inline char* swizzled(unsigned address) {
     return static_cast<char*>(__cvta_shared_to_generic(address ^ (address >> 7 & 7) << 4));
 }
@@ -36,7 +36,8 @@ CUPYOPS_UNCHECKED Box box(const TensorMap* map, int column, int row, unsigned at
             column, row, at};
 }
 
-// Between a matrix and the shared memory of a block of the cluster, or only looking at what would go out; the bytes of the box.
+// Copies a box between a matrix and the shared memory of a block of the cluster, or only checks the accesses of a store (LOOK).
+// Returns the bytes of the box.
 enum Way { IN, OUT, LOOK };
 CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
     const int each = 16 / (int)b.itemsize;
@@ -70,29 +71,29 @@ CUPYOPS_UNCHECKED void load(const Box& b, unsigned block, Arrivals* a) {
     arrival_change(__cluster_map_shared_rank(a, block), 0, -bytes);
 }
 
-// Boxes on their way out, of one thread, in groups that were committed: rings of those that are not done.
+// The stores of a thread that are in flight, and the groups that were committed, in two rings.
 struct Stores {
     Box box[64];
-    unsigned ends[64], asked, done, groups, finished;
+    unsigned ends[64], issued, done, groups, finished;
 };
 CUPYOPS_UNCHECKED Stores& stores() { return *static_cast<Stores*>(cupyops_kept(thread(), sizeof(Stores))); }
 CUPYOPS_UNCHECKED void store(const Box& b) {
     Stores& s = stores();
-    assert(s.asked - s.done < 64);
-    s.box[s.asked++ % 64] = b;
+    assert(s.issued - s.done < 64);
+    s.box[s.issued++ % 64] = b;
     move(b, LOOK, __clusterRelativeBlockRank());
 }
 CUPYOPS_UNCHECKED void commit() {
     Stores& s = stores();
     assert(s.groups - s.finished < 64);
-    s.ends[s.groups++ % 64] = s.asked;
+    s.ends[s.groups++ % 64] = s.issued;
 }
 CUPYOPS_UNCHECKED void wait(unsigned pending) {
     for (Stores& s = stores(); s.groups - s.finished > pending; ++s.finished)
         for (; s.done != s.ends[s.finished % 64]; ++s.done) move(s.box[s.done % 64], OUT, __clusterRelativeBlockRank());
 }
 
-// A product of 128 threads, and those of them that are not done: rings, too, of products and of the groups committed.
+// A product of 128 threads; the products in flight, and the groups that were committed, in two rings.
 typedef float (*Widen)(const char*);
 struct Product {
     unsigned long long a, b;
@@ -102,14 +103,14 @@ struct Product {
 };
 struct Products {
     Product product[64];
-    unsigned ends[64], asked[128], committed[128], all_asked, done, groups, finished, waiting;
+    unsigned ends[64], issued[128], committed[128], all_issued, done, groups, finished, waiting;
     bool begun[128];
 };
 CUPYOPS_UNCHECKED Products& products() {
     return *static_cast<Products*>(cupyops_kept(1024 + thread() / 128, sizeof(Products)));
 }
 
-// 16 elements of so many rows, which a descriptor names; without a place for them, a look.
+// Reads 16 elements of each row that a descriptor names; without `to`, only checks the accesses.
 CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, Widen widen) {
     const unsigned start = (named & 0xffff) << 4, eight_rows = (named >> 32 & 0x3fff) << 4;
     assert((named >> 16 & 0x3fff) == 1 && named >> 62 == 1);
@@ -134,18 +135,18 @@ CUPYOPS_UNCHECKED void perform(const Product& p) {
         }
 }
 CUPYOPS_UNCHECKED void products_begin() { products().begun[thread() % 128] = true; }
-CUPYOPS_UNCHECKED void ask(float* sums, unsigned long long a, unsigned long long b, int accumulate, Widen widen) {
+CUPYOPS_UNCHECKED void issue(float* sums, unsigned long long a, unsigned long long b, int accumulate, Widen widen) {
     Products& all = products();
-    const unsigned t = thread() % 128, n = all.asked[t]++;
+    const unsigned t = thread() % 128, n = all.issued[t]++;
     assert(all.begun[t] && n - all.done < 64);
     Product& p = all.product[n % 64];
-    if (n == all.all_asked) {
-        ++all.all_asked;
+    if (n == all.all_issued) {
+        ++all.all_issued;
         p.a = a, p.b = b, p.accumulate = accumulate, p.widen = widen;
         operand(nullptr, 64, a, widen);
         operand(nullptr, 256, b, widen);
     }
-    assert(p.a == a && p.b == b && p.accumulate == accumulate);  // 128 threads ask for one product
+    assert(p.a == a && p.b == b && p.accumulate == accumulate);  // the 128 threads issue one product
     p.sums[t] = sums;
 }
 CUPYOPS_UNCHECKED void products_commit() {
@@ -154,12 +155,12 @@ CUPYOPS_UNCHECKED void products_commit() {
     if (n == all.groups) {
         assert(n - all.finished < 64);
         ++all.groups;
-        all.ends[n % 64] = all.asked[t];
+        all.ends[n % 64] = all.issued[t];
     }
-    assert(all.ends[n % 64] == all.asked[t]);
+    assert(all.ends[n % 64] == all.issued[t]);
     all.begun[t] = false;
 }
-// Who leaves knows that the operands have been read, whoever of the 128 threads did it here.
+// A thread that returns knows that the operands have been read, though another of the 128 threads has read them here.
 CUPYOPS_UNCHECKED void products_wait(unsigned pending) {
     Products& all = products();
     if (++all.waiting == 128) {
@@ -210,14 +211,14 @@ CUPYOPS_INTRINSIC void store_matrices(unsigned at, unsigned a, unsigned b, unsig
     }
 }
 
-// Shared addresses take a bit more here, which a GPU's descriptors have no use for.
+// A shared address has more bits here than in a descriptor of a GPU, so they are not masked.
 __device__ inline unsigned long long rows_at(unsigned address) { return address >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 CUPYOPS_INTRINSIC void multiply_begin() { twin::products_begin(); }
 CUPYOPS_INTRINSIC void multiply_commit() { twin::products_commit(); }
 template <int PENDING> CUPYOPS_INTRINSIC void multiply_wait() { twin::products_wait(PENDING); }
 template <typename T>
 CUPYOPS_INTRINSIC void multiply(float (&d)[128], unsigned long long a, unsigned long long b, int accumulate) {
-    static_assert(sizeof(T) == 2, "the tensor cores take float32 for less");
-    twin::ask(d, a, b, accumulate, twin::widened<T>);
+    static_assert(sizeof(T) == 2, "the product is of float16 or bfloat16");
+    twin::issue(d, a, b, accumulate, twin::widened<T>);
 }
 __device__ inline void settle(float (&)[128]) {}

@@ -15,7 +15,7 @@ from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
 
-__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive"]
+__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "wide_dtype"]
 
 # torch.float32 -> "float32"; dtypes that kernels do not know keep a name for messages
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -33,6 +33,11 @@ def alive(x: torch.Tensor) -> torch.Tensor:
     while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
         x = inner
     return x
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a kernel's arithmetic: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(4096)

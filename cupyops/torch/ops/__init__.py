@@ -1,1 +1,1 @@
-"""The shipped operators for PyTorch: functions, modules, references, ONNX forms."""
+"""The shipped operators, one file each, in the order of :mod:`cupyops.ops.registry`."""

@@ -1,9 +1,4 @@
-"""Layer normalisation for PyTorch, also of a sum: the functions and the modules. :mod:`autograd_bridge` offers them beside the
-other operators.
-
-Each Function is written as PyTorch documents it around bodies from :mod:`cupyops`, and made an operator by
-:class:`cupyops.torch.Operator`.
-"""
+"""Layer normalisation for PyTorch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,18 +7,118 @@ import torch
 from torch import Tensor, nn
 
 from cupyops.errors import expected
-from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
 from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
+from cupyops.ops.layer_norm.body import check as check_layer_norm
+from cupyops.ops.layer_norm.body import check_backward as check_layer_norm_backward
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.dispatch import dispatch_modes, grad_enabled, is_compiling, transforms_active
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES
+from cupyops.torch.core.tensors import DTYPE_NAMES, wide_dtype
 
-from . import onnx_translations, references
+from .native_layer_norm import native_layer_norm, recorded
+from .onnx_values import DOUBLE, FLOATS, cast, in_float32
 
-__all__ = ["AddLayerNorm", "LayerNorm", "add_layer_norm", "layer_norm", "layer_norm_backward"]
+__all__ = ["LayerNorm", "layer_norm", "layer_norm_backward"]
+
+
+def layer_norm_reference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape, dtype)
+    wide, result = wide_dtype(x.dtype), x.dtype if dtype is None else getattr(torch, dtype)
+    if result != x.dtype:  # else it would be rounded to x's dtype first
+        x = x.to(wide)
+        weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
+    y, mean, rstd = native_layer_norm(x, weight, bias, normalized_shape, eps)
+    return y.to(result), torch.stack((mean.to(wide), rstd.to(wide))).detach()
+
+
+def _layer_norm_inference_reference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
+) -> Tensor:
+    return layer_norm_reference(x, weight, bias, normalized_shape, eps, dtype)[0]
+
+
+def _layer_norm_backward_reference(
+    grad_y: Tensor,
+    x: Tensor,
+    stats: Tensor,
+    weight: Tensor | None,
+    grad_sum: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    want_x: bool,
+    want_weight: bool,
+    want_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_layer_norm_backward(grad_y, x, stats, weight, grad_sum, normalized_shape)
+    dtype, wide = x.dtype, stats.dtype
+    weight_dtype = dtype if weight is None else weight.dtype
+    row = list(range(x.dim() - len(normalized_shape), x.dim()))
+    g, s = grad_y.to(wide), x.to(wide)
+    if recorded(x):
+        # The statistics anew, since their own derivatives belong to the gradient of this gradient.
+        centered = s - s.mean(row, keepdim=True)
+        rstd = torch.rsqrt(centered.square().mean(row, keepdim=True) + eps)
+    else:
+        centered, rstd = s - stats[0], stats[1]
+    normalized = centered * rstd
+    rest = list(range(x.dim() - len(normalized_shape)))
+    grad_weight, grad_bias = ((p.sum(rest) if rest else p.clone()) for p in (g * normalized, g))
+    w = g if weight is None else g * weight.to(wide)
+    grad_x = rstd * (w - w.mean(row, keepdim=True) - normalized * (w * normalized).mean(row, keepdim=True))
+    grad_x = grad_x if grad_sum is None else grad_x + grad_sum
+    return (
+        grad_x.to(dtype) if want_x else x.new_empty(0),
+        grad_weight.to(weight_dtype) if want_weight else x.new_empty(0, dtype=weight_dtype),
+        grad_bias.to(weight_dtype) if want_bias else x.new_empty(0, dtype=weight_dtype),
+    )
+
+
+def layer_norm_onnx(
+    op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
+) -> tuple[Any, Any]:
+    """(x - mean)/√(var + eps)·weight + bias by rows, and the statistics."""
+    axis, result = -len(normalized_shape), x.dtype if dtype is None else FLOATS[dtype]
+    if x.dtype == DOUBLE:
+        y, mean, rstd = _layer_norm_float64(op, x, weight, bias, axis, eps)
+    else:
+        x, weight, bias = in_float32(op, x, weight, bias)
+        if weight is None:
+            weight = op.Expand(op.CastLike(1.0, x), op.Shape(x, start=axis))
+        operands = (x, weight) if bias is None else (x, weight, bias)
+        y, mean, rstd = op.LayerNormalization(*operands, axis=axis, epsilon=eps, _outputs=3)
+    return cast(op, y, result), op.Concat(op.Unsqueeze(mean, [0]), op.Unsqueeze(rstd, [0]), axis=0)
+
+
+def _layer_norm_float64(op: Any, x: Any, weight: Any, bias: Any, axis: int, eps: float) -> tuple[Any, Any, Any]:
+    axes = list(range(axis, 0))
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centered = op.Sub(x, mean)
+    variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=1)
+    rstd = op.Reciprocal(op.Sqrt(op.Add(variance, eps)))
+    y = op.Mul(centered, rstd)
+    y = y if weight is None else op.Mul(y, weight)
+    return y if bias is None else op.Add(y, bias), mean, rstd
+
+
+def _layer_norm_inference_onnx(
+    op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
+) -> Any:
+    """(x - mean)/√(var + eps)·weight + bias by rows."""
+    return layer_norm_onnx(op, x, weight, bias, normalized_shape, eps, dtype)[0]
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -46,39 +141,11 @@ class LayerNormFunction(torch.autograd.Function):
             return None, None, None, None, None, None
         x, weight, stats = ctx.saved_tensors
         want_x, want_weight, want_bias, *_ = ctx.needs_input_grad
-        found = _layer_norm_gradients(ctx, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
+        found = layer_norm_gradients(ctx, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
         return *found, None, None, None
 
 
-class AddLayerNormFunction(torch.autograd.Function):
-    """(layer_norm(s), s) of s = x + residual: as :class:`LayerNormFunction`, and both summands get the gradient of s."""
-
-    forward = staticmethod(add_layer_norm_body)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, residual, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
-        _, s, stats = output
-        ctx.mark_non_differentiable(stats)
-        ctx.save_for_backward(s, weight, stats)
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.x_dtype, ctx.residual_dtype = x.dtype, residual.dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        want_x, want_residual, want_weight, want_bias, *_ = ctx.needs_input_grad
-        grad, grad_weight, grad_bias = grad_s, None, None
-        if grad_y is not None:
-            s, weight, stats = ctx.saved_tensors
-            grad, grad_weight, grad_bias = _layer_norm_gradients(
-                ctx, want_x or want_residual, want_weight, want_bias, grad_y, s, stats, weight, grad_s
-            )
-        grad_x = _as(grad, ctx.x_dtype) if want_x else None
-        grad_residual = _as(grad, ctx.residual_dtype) if want_residual else None
-        return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
-
-
-def _layer_norm_gradients(
+def layer_norm_gradients(
     ctx: Any,
     want_s: bool,
     want_weight: bool,
@@ -95,11 +162,11 @@ def _layer_norm_gradients(
     return (
         grad_s if want_s else None,
         grad_weight if want_weight else None,
-        _as(grad_bias, ctx.bias_dtype) if want_bias else None,
+        as_dtype(grad_bias, ctx.bias_dtype) if want_bias else None,
     )
 
 
-def _as(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def as_dtype(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return grad if grad is None or grad.dtype == dtype else grad.to(dtype)
 
 
@@ -107,31 +174,24 @@ _layer_norm = Operator(
     "cupyops::layer_norm(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps, str? dtype=None)"
     " -> (Tensor, Tensor)",
     LayerNormFunction,
-    reference=references.layer_norm,
+    reference=layer_norm_reference,
     autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
-    onnx=onnx_translations.layer_norm,
+    onnx=layer_norm_onnx,
 )
 # What a call takes that records no gradient: the statistics are not written.
 _layer_norm_inference = Operator(
     "cupyops::layer_norm_inference(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps,"
     " str? dtype=None) -> Tensor",
     layer_norm_inference_body,
-    reference=references.layer_norm_inference,
+    reference=_layer_norm_inference_reference,
     autocast={"cuda": "float32"},
-    onnx=onnx_translations.layer_norm_inference,
-)
-_add_layer_norm = Operator(
-    "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
-    " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
-    AddLayerNormFunction,
-    reference=references.add_layer_norm,
-    onnx=onnx_translations.add_layer_norm,
+    onnx=_layer_norm_inference_onnx,
 )
 _layer_norm_backward = Operator(
     "cupyops::layer_norm_backward(Tensor grad_y, Tensor x, Tensor stats, Tensor? weight, Tensor? grad_sum,"
     " SymInt[] normalized_shape, float eps, bool want_x, bool want_weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
     layer_norm_backward_body,
-    reference=references.layer_norm_backward,
+    reference=_layer_norm_backward_reference,
 )
 
 
@@ -150,7 +210,7 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     return bool(is_compiling() or transforms_active() or dispatch_modes())
 
 
-def _name_of(where: str, dtype: torch.dtype | None) -> str | None:
+def name_of(where: str, dtype: torch.dtype | None) -> str | None:
     """What the operators call a dtype, since a body knows no torch."""
     if dtype is None:
         return None
@@ -202,45 +262,11 @@ def layer_norm(
     tensor([[-1.2247,  0.0000,  1.2247],
             [ 0.0000,  0.0000,  0.0000]])
     """
-    shape, name = as_shape(normalized_shape), _name_of("layer_norm", dtype)
+    shape, name = as_shape(normalized_shape), name_of("layer_norm", dtype)
     if not (return_stats or _records(x, weight, bias)):
         return _layer_norm_inference.call(x, weight, bias, shape, eps, name)
     y, stats = _layer_norm.call(x, weight, bias, shape, eps, name)
     return (y, stats[0], stats[1]) if return_stats else y
-
-
-def add_layer_norm(
-    x: Tensor,
-    residual: Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """s = x + residual and layer_norm(s) in one pass: what a transformer does before each of its branches.
-
-    s is rounded to its dtype before it is normalised, so the result is that of the two operations one after the other.
-    Under autocast the dtypes are as they come. The gradient of s is in s's dtype, whatever that of y.
-
-    Args:
-        x, residual: of one shape; s has their promoted dtype.
-        normalized_shape, weight, bias, eps, dtype: as for :func:`layer_norm` of s; s itself keeps its dtype.
-
-    Returns:
-        New tensors (layer_norm(s), s).
-
-    Raises:
-        ValueError: residual has not x's shape; else as :func:`layer_norm`.
-
-    >>> y, s = add_layer_norm(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, -1.0]), 3)
-    >>> s
-    tensor([2., 2., 2.])
-    """
-    name = _name_of("add_layer_norm", dtype)
-    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, as_shape(normalized_shape), eps, name)
-    return y, s
 
 
 def layer_norm_backward(
@@ -282,12 +308,3 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         y: Tensor = layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)
         return y
-
-
-class AddLayerNorm(nn.LayerNorm):
-    """:class:`LayerNorm` of a sum: ``forward(x, residual)`` gives (layer_norm(x + residual), x + residual)."""
-
-    def forward(  # type: ignore[override]
-        self, input: Tensor, residual: Tensor, *, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

@@ -1,9 +1,6 @@
-"""Linear layers for PyTorch, alone and with GELU behind. :mod:`autograd_bridge` offers them beside the other operators.
+"""Linear layers for PyTorch."""
 
-Each Function is written as PyTorch documents it around bodies from :mod:`cupyops`, and made an operator by
-:class:`cupyops.torch.Operator`.
-"""
-
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +12,40 @@ from cupyops.ops.linear import config as linear_plan
 from cupyops.ops.linear.body import backward as linear_backward_body
 from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
-from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
-from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
+from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.operator import Operator
 
-from . import onnx_translations, references
-from .gelu import gelu_backward_operator
+from .onnx_values import BFLOAT16, cast, in_float32
 
-__all__ = ["Linear", "LinearGELU", "linear", "linear_backward", "linear_gelu", "linear_gelu_backward"]
+__all__ = ["Linear", "linear", "linear_backward"]
+
+
+def _linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    check_product("linear", x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def linear_backward_reference(
+    grad_y: Tensor, x: Tensor | None, weight: Tensor | None, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_gradients("linear_backward", grad_y, x, weight)
+    nothing = grad_y.new_empty(0)
+    rows = grad_y.reshape(math.prod(grad_y.shape[:-1]), grad_y.shape[-1])
+    grad_x = nothing if weight is None else grad_y @ weight
+    grad_weight = nothing if x is None else rows.T @ x.reshape(len(rows), x.shape[-1])
+    return grad_x, grad_weight, rows.sum(0) if want_bias else grad_y.new_empty(0)
+
+
+def linear_onnx(op: Any, x: Any, weight: Any, bias: Any) -> Any:
+    """x·Wᵀ + b. bfloat16, which few runtimes multiply on a CPU, is multiplied in float32."""
+    dtype = x.dtype
+    if dtype == BFLOAT16:
+        x, weight, bias = in_float32(op, x, weight, bias)
+    if len(x.shape) == 2 and len(weight.shape) == 2:
+        operands = (x, weight) if bias is None else (x, weight, bias)
+        return cast(op, op.Gemm(*operands, transB=1), dtype)
+    y = op.MatMul(x, op.Transpose(weight, perm=[1, 0]) if len(weight.shape) == 2 else weight)
+    return cast(op, y if bias is None else op.Add(y, bias), dtype)
 
 
 class LinearFunction(torch.autograd.Function):
@@ -33,47 +56,21 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, weight, _ = inputs
-        ctx.save_for_backward(*_operands_of_gradient(ctx, x, weight))
+        ctx.save_for_backward(*operands_of_gradient(ctx, x, weight))
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_y is None:
             return None, None, None
-        return _linear_gradients(ctx, _linear_backward.call(grad_y, *ctx.saved_tensors, ctx.needs_input_grad[2]))
+        return linear_gradients(ctx, linear_backward_operator.call(grad_y, *ctx.saved_tensors, ctx.needs_input_grad[2]))
 
 
-class LinearGeluFunction(torch.autograd.Function):
-    """y = gelu(z) of z = x·Wᵀ + b; from grad_z = grad_y·gelu'(z) on as :class:`LinearFunction`. z is a result of its own, so
-    that the gradient of this gradient finds its way through it."""
-
-    forward = staticmethod(linear_gelu_body)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, ctx.approximate = inputs
-        ctx.save_for_backward(output[1], *_operands_of_gradient(ctx, x, weight))
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, grad_z: Tensor | None) -> tuple[Tensor | None, ...]:
-        z, x, weight = ctx.saved_tensors
-        want_bias = ctx.needs_input_grad[2]
-        if grad_y is None and grad_z is None:
-            return None, None, None, None
-        if grad_z is None:
-            found = _linear_gelu_backward.call(grad_y, z, x, weight, ctx.approximate, want_bias)
-        else:
-            if grad_y is not None:
-                grad_z = grad_z + gelu_backward_operator.call(grad_y, z, ctx.approximate)
-            found = _linear_backward.call(grad_z, x, weight, want_bias)
-        return (*_linear_gradients(ctx, found), None)
-
-
-def _operands_of_gradient(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def operands_of_gradient(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Each of the two only where the other one's gradient is wanted."""
     return x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None
 
 
-def _linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     return tuple(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[:3], strict=True))
 
 
@@ -103,28 +100,15 @@ SMALL_WEIGHT = 2**16  # elements
 _linear = Operator(
     "cupyops::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     LinearFunction,
-    reference=references.linear,
+    reference=_linear_reference,
     autocast="lower",
-    onnx=onnx_translations.linear,
+    onnx=linear_onnx,
     record=_record_linear,
 )
-_linear_backward = Operator(
+linear_backward_operator = Operator(
     "cupyops::linear_backward(Tensor grad_y, Tensor? x, Tensor? weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
     linear_backward_body,
-    reference=references.linear_backward,
-)
-_linear_gelu = Operator(
-    "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
-    LinearGeluFunction,
-    reference=references.linear_gelu,
-    autocast="lower",
-    onnx=onnx_translations.linear_gelu,
-)
-_linear_gelu_backward = Operator(
-    "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
-    " -> (Tensor, Tensor, Tensor)",
-    linear_gelu_backward_body,
-    reference=references.linear_gelu_backward,
+    reference=linear_backward_reference,
 )
 
 
@@ -179,62 +163,7 @@ def linear_backward(
     Raises:
         ValueError, TypeError: operands that do not belong together.
     """
-    found: tuple[Tensor, Tensor, Tensor] = _linear_backward.call(grad_y, x, weight, want_bias)
-    return found
-
-
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> Tensor:
-    """gelu(x·Wᵀ + b): :func:`.gelu.gelu` of :func:`linear`, with one pass less in the backward.
-
-    The product is PyTorch's, or a kernel's of ours that applies GELU, too: of few rows and, on sm_90, where it is large and of
-    16 bits. Some in float32 are made without the bias, which the pass of GELU adds. What the product gives is kept for the
-    backward, where one kernel makes of it the gradient of the product and the gradient of the bias, its sums in a fixed order.
-    Under autocast the operation is in the lower type.
-
-    Args:
-        x: (..., K), float16, bfloat16, float32 or float64, any layout.
-        weight: (N, K), of x's dtype.
-        bias: (N), of x's dtype, or None.
-        approximate: ``"none"`` or ``"tanh"``, as for :func:`.gelu.gelu`.
-
-    Returns:
-        A new tensor (..., N) of x's dtype.
-
-    Raises:
-        RuntimeError: another word for ``approximate``; else as :func:`linear`.
-
-    >>> linear_gelu(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
-    tensor([[0.8413, 0.0000]])
-    """
-    y: Tensor = _linear_gelu.call(x, weight, bias, approximate)[0]
-    return y
-
-
-def linear_gelu_backward(
-    grad_y: Tensor,
-    z: Tensor,
-    x: Tensor | None = None,
-    weight: Tensor | None = None,
-    approximate: str = "none",
-    *,
-    want_bias: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of :func:`linear_gelu`, themselves differentiable: those of :func:`linear`, by way of
-    grad_z = grad_y·gelu'(z).
-
-    Args:
-        grad_y: (..., N), gradient of the result.
-        z: (..., N), x·Wᵀ + b.
-        x, weight, want_bias: as for :func:`linear_backward`.
-        approximate: what :func:`linear_gelu` was given.
-
-    Returns:
-        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
-
-    Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`linear_gelu`.
-    """
-    found: tuple[Tensor, Tensor, Tensor] = _linear_gelu_backward.call(grad_y, z, x, weight, approximate, want_bias)
+    found: tuple[Tensor, Tensor, Tensor] = linear_backward_operator.call(grad_y, x, weight, want_bias)
     return found
 
 
@@ -243,26 +172,3 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
-
-
-class LinearGELU(nn.Linear):
-    """``torch.nn.Linear`` with GELU behind it, by :func:`linear_gelu`: the arguments of ``nn.Linear`` and ``approximate``;
-    the ``state_dict`` of ``nn.Linear``."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        approximate: str = "none",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(in_features, out_features, bias, device, dtype)
-        self.approximate = approximate
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear_gelu(input, self.weight, self.bias, self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, approximate={self.approximate!r}"

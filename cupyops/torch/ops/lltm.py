@@ -1,117 +1,119 @@
-"""The LLTM for PyTorch: a step, a sequence, and the modules. :mod:`autograd_bridge` offers them beside the other operators.
-
-Each Function is written as PyTorch documents it around bodies from :mod:`cupyops`, and made an operator by
-:class:`cupyops.torch.Operator`.
-"""
+"""The LLTM over sequences for PyTorch."""
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.ops.lltm.cell import backward as lltm_cell_backward_body
-from cupyops.ops.lltm.cell import forward as lltm_cell_body
-from cupyops.ops.lltm.cell import forward_and_inputs
-from cupyops.ops.lltm.checks import check_leading
+from cupyops.ops.lltm.checks import check_sequence, check_sequence_backward
 from cupyops.ops.lltm.sequence import backward as lltm_backward_body
 from cupyops.ops.lltm.sequence import forward as lltm_body
 from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import wide_dtype
 
-from . import onnx_translations, references
+from .linear import linear_onnx
+from .lltm_cell import LLTMCell, lltm_pointwise_onnx, lltm_step_backward
+from .onnx_values import cast, in_float32
 from .sequences import State, initial_state, through_layers, through_time
 
-__all__ = ["LLTM", "LLTMCell", "LLTMLayers", "lltm", "lltm_cell"]
+__all__ = ["LLTM", "LLTMLayers", "lltm"]
 
 
-class LltmCellFunction(torch.autograd.Function):
-    """h' and c' of one step, and z = [h, x]·Wᵀ + b, which the gradient is made of: a result like the others, so that
-    gradients of gradients pass through it. The derivation stands in ``kernels_cu/lltm.cuh``."""
-
-    forward = staticmethod(lltm_cell_body)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, weights, _, old_h, _ = inputs
-        _, new_cell, gates = output
-        ctx.save_for_backward(x, weights, old_h, new_cell, gates, None)
-
-    @staticmethod
-    def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keeps [h, x], too, where it has been made: a launch less in the backward. As a result of the operator's, it would
-        have to be made for small cells, too."""
-        output, both = forward_and_inputs(*inputs)
-        x, weights, _, old_h, _ = inputs
-        _, new_cell, gates = output
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(x, weights, old_h, new_cell, gates, both if needs[1] else None)
-        return output
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        if grad_h is None and grad_cell is None and grad_gates is None:
-            return None, None, None, None, None
-        needs = ctx.needs_input_grad
-        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *ctx.saved_tensors, *needs)
-        return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
+def _lltm_reference(
+    input: Tensor, weights: Tensor, bias: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_sequence(input, weights, bias, h0, c0)
+    steps, batch, _ = input.shape
+    state = h0.shape[1]
+    # The part of every step's gates that the input makes, at once.
+    given = F.linear(input, weights[:, state:], bias)
+    h, cells, gates = [], [], []
+    new_h, new_cell = h0, c0
+    for t in range(steps):
+        gates.append(torch.addmm(given[t], new_h, weights[:, :state].t()))
+        z_i, z_o, z_g = gates[-1].chunk(3, 1)
+        new_cell = new_cell + F.elu(z_g) * z_i.sigmoid()
+        new_h = new_cell.tanh() * z_o.sigmoid()
+        h.append(new_h)
+        cells.append(new_cell)
+    last = torch.stack((new_h, new_cell))
+    if not steps:
+        nothing, none_of_gates = input.new_empty(0, batch, state), input.new_empty(0, batch, 3 * state)
+        return nothing, last, nothing.clone(), none_of_gates
+    return torch.stack(h), last, torch.stack(cells), torch.stack(gates)
 
 
-_lltm_cell = Operator(
-    "cupyops::lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell)"
-    " -> (Tensor, Tensor, Tensor)",
-    LltmCellFunction,
-    reference=references.lltm_cell,
-    autocast="lower",
-    onnx=onnx_translations.lltm_cell,
-)
-_lltm_cell_backward = Operator(
-    "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
-    " Tensor old_h, Tensor new_cell, Tensor gates, Tensor? both, bool want_input, bool want_weights, bool want_bias,"
-    " bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    lltm_cell_backward_body,
-    reference=references.lltm_cell_backward,
-)
+def _lltm_backward_reference(
+    grad_h: Tensor | None,
+    grad_last: Tensor | None,
+    grad_cells: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    h0: Tensor,
+    h: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    check_sequence_backward(input, grad_h, grad_last, grad_cells, grad_gates, h0, h, cells, gates)
+    dtype, wide, state, steps = input.dtype, wide_dtype(input.dtype), h0.shape[1], input.shape[0]
+    recurrent = weights[:, :state].to(wide)
+    dh, dc = torch.zeros_like(torch.stack((h0, h0)), dtype=wide) if grad_last is None else grad_last.to(wide)
+    found = []
+    for t in range(steps - 1, -1, -1):
+        dh = dh if grad_h is None else dh + grad_h[t].to(wide)
+        dc = dc if grad_cells is None else dc + grad_cells[t].to(wide)
+        grad_z, dc = lltm_step_backward(dh, dc, None if grad_gates is None else grad_gates[t], cells[t], gates[t])
+        found.append(grad_z)
+        dh = grad_z @ recurrent
+    z = torch.stack(found[::-1]) if steps else gates.new_zeros(gates.shape, dtype=wide)
+    before = torch.cat((h0.unsqueeze(0), h[:-1])) if steps else h
+    inputs = torch.cat((before, input), 2).to(wide)
+    return (
+        (z @ weights[:, state:].to(wide)).to(dtype) if want_input else input.new_empty(0),
+        (z.flatten(0, 1).t() @ inputs.flatten(0, 1)).to(dtype) if want_weights else input.new_empty(0),
+        z.sum((0, 1)).to(dtype) if want_bias else input.new_empty(0),
+        dh.to(dtype).clone() if want_h else input.new_empty(0),
+        dc.to(dtype).clone() if want_cell else input.new_empty(0),
+    )
 
 
-def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of the long-long-term memory, a recurrent cell that has no gate to forget.
+def lltm_onnx(op: Any, input: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
+    """Of all steps h and cells (T, B, S) and the gates' sums (T, B, 3S), and the last state (2, B, S), of input (T, B, F): a
+    Scan over the steps. The products with the input are one product in front of it."""
+    dtype = input.dtype
+    input, weights, bias, h0, c0 = in_float32(op, input, weights, bias, h0, c0)
+    S = weights.shape[0] // 3
+    recurrent = op.Transpose(op.Slice(weights, [0], [S], [1]), perm=[1, 0])
+    given = linear_onnx(op, input, op.Slice(weights, [S], [weights.shape[1]], [1]), bias)
 
-    With (z_i, z_o, z_g) = [old_h, input]·weightsᵀ + bias: new_cell = old_cell + elu(z_g)·σ(z_i), and
-    new_h = tanh(new_cell)·σ(z_o).
+    def step(op: Any, h: Any, cell: Any, given: Any) -> tuple[Any, Any, Any, Any]:
+        new_h, new_cell = lltm_pointwise_onnx(op, op.Add(given, op.MatMul(h, recurrent)), cell)
+        return new_h, new_cell, op.Identity(new_h), op.Identity(new_cell)
 
-    Small cells are one kernel in each direction, products included; for larger ones the products are PyTorch's. Under
-    autocast the operation is in the lower type, as PyTorch's cells.
+    body = _subgraph(op, step, inputs={"h": h0, "cell": c0, "given": given}, outputs=4)
+    last_h, last_cell, h, cells = op.Scan(h0, c0, given, body=body, num_scan_inputs=1, _outputs=4)
+    last = op.Concat(op.Unsqueeze(last_h, [0]), op.Unsqueeze(last_cell, [0]), axis=0)
+    # For the gradient alone: outside of the loop, it goes where nothing uses it.
+    before = op.Concat(op.Unsqueeze(h0, [0]), op.Slice(h, [0], [-1], [0]), axis=0)
+    gates = op.Add(given, op.MatMul(before, recurrent))
+    return cast(op, h, dtype), cast(op, last, dtype), cast(op, cells, dtype), cast(op, gates, dtype)
 
-    Args:
-        input: (B, F), or (F) without a batch, or with more dimensions before F; float16, bfloat16, float32 or float64.
-        weights: (3·S, S + F): the gates in, out and candidate; the columns of old_h first.
-        bias: (3·S).
-        old_h, old_cell: (B, S), or what input has before its last dimension, and S.
 
-    Returns:
-        New tensors (new_h, new_cell) of old_h's shape.
+def _subgraph(op: Any, function: Any, *, inputs: dict[str, Any], outputs: int) -> Any:
+    """The graph of a function of values of these names and these values' dtypes, as ONNX's loops take it."""
+    import onnx_ir as ir
 
-    Raises:
-        TypeError: no tensor, not floating, or dtypes that differ.
-        ValueError: shapes that do not belong together, or tensors on different devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
-
-    Source: Goldsborough, "Custom C++ and CUDA Extensions", PyTorch's tutorials, 2018.
-
-    >>> h, c = lltm_cell(torch.ones(1, 1), torch.zeros(3, 2), torch.tensor([0.0, 0.0, 1.0]), *torch.zeros(2, 1, 1))
-    >>> h, c
-    (tensor([[0.2311]]), tensor([[0.5000]]))
-    """
-    if isinstance(input, Tensor) and input.dim() != 2:
-        check_leading(input, old_h, old_cell)
-        x, h, c = (t.unsqueeze(0) if t.dim() == 1 else t.flatten(0, -2) for t in (input, old_h, old_cell))
-        new_h, new_cell, _ = _lltm_cell.call(x, weights, bias, h, c)
-        return new_h.view(old_h.shape), new_cell.view(old_h.shape)
-    new_h, new_cell, _ = _lltm_cell.call(input, weights, bias, old_h, old_cell)
-    return new_h, new_cell
+    values = [ir.Value(name=name, type=ir.TensorType(x.dtype)) for name, x in inputs.items()]
+    results = [ir.Value(name=f"next_{i}") for i in range(outputs)]
+    return op.builder.subgraph(function, values, results, name="step")
 
 
 class LltmFunction(torch.autograd.Function):
@@ -138,16 +140,16 @@ _lltm = Operator(
     "cupyops::lltm(Tensor input, Tensor weights, Tensor bias, Tensor h0, Tensor c0)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     LltmFunction,
-    reference=references.lltm,
+    reference=_lltm_reference,
     autocast="lower",
-    onnx=onnx_translations.lltm,
+    onnx=lltm_onnx,
 )
 _lltm_backward = Operator(
     "cupyops::lltm_backward(Tensor? grad_h, Tensor? grad_last, Tensor? grad_cells, Tensor? grad_gates, Tensor input,"
     " Tensor weights, Tensor h0, Tensor h, Tensor cells, Tensor gates, bool want_input, bool want_weights,"
     " bool want_bias, bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_backward_body,
-    reference=references.lltm_backward,
+    reference=_lltm_backward_reference,
 )
 
 
@@ -160,7 +162,7 @@ def lltm(
     batch_first: bool = False,
     lengths: Tensor | Sequence[int] | None = None,
 ) -> tuple[Tensor, State]:
-    """:func:`lltm_cell` over a sequence, all steps in one launch.
+    """:func:`.lltm_cell.lltm_cell` over a sequence, all steps in one launch.
 
     On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 64), in a cluster
     of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024), in 16 bits as operands of tensor cores.
@@ -170,7 +172,7 @@ def lltm(
     Args:
         input: (T, B, F), or (B, T, F) with ``batch_first``; float16, bfloat16, float32 or float64.
         state: (h, c) of shape (B, S) each before the first step; None for zeros.
-        weights, bias: as for :func:`lltm_cell`.
+        weights, bias: as for :func:`.lltm_cell.lltm_cell`.
         lengths: steps of each row, on the CPU; the steps behind are 0 in the output, and take no part.
 
     Returns:
@@ -182,7 +184,7 @@ def lltm(
             devices.
         MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
 
-    Source: as :func:`lltm_cell`.
+    Source: as :func:`.lltm_cell.lltm_cell`.
 
     >>> output, (h, c) = lltm(torch.ones(3, 1, 1), None, torch.zeros(3, 2), torch.tensor([0.0, 0.0, 1.0]))
     >>> output.flatten(), c
@@ -204,61 +206,8 @@ def lltm(
     return through_time(steps, input, h0, c0, batch_first, lengths)
 
 
-class LLTMCell(nn.Module):
-    """:func:`lltm_cell` with its parameters: ``weights`` (3·S, S + F) and ``bias`` (3·S), uniform within ±1/√S.
-
-    ``forward(input, (old_h, old_cell))`` gives (new_h, new_cell); a state of None is zeros.
-
-    Args:
-        input_features: F.
-        state_size: S, at least 1.
-
-    Raises:
-        ValueError: sizes that cannot be.
-    """
-
-    def __init__(
-        self,
-        input_features: int,
-        state_size: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        if input_features < 0 or state_size < 1:
-            raise ValueError(
-                f"{type(self).__name__}: expected input_features of at least 0 and state_size of at least 1, got "
-                f"{input_features} and {state_size}"
-            )
-        self.input_features, self.state_size = input_features, state_size
-        shape = (3 * state_size, input_features + state_size)
-        self.weights = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(3 * state_size, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws both anew."""
-        bound = 1 / sqrt(self.state_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
-
-    def extra_repr(self) -> str:
-        return f"input_features={self.input_features}, state_size={self.state_size}"
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Takes the bias of the tutorial's C++ and CUDA modules, too, which is of shape (1, 3·S)."""
-        bias = state_dict.get(f"{prefix}bias")
-        if isinstance(bias, Tensor) and bias.shape == (1, 3 * self.state_size):
-            state_dict[f"{prefix}bias"] = bias.squeeze(0)  # load_state_dict hands out a copy of the dictionary
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def forward(self, input: Tensor, state: State | None = None) -> State:
-        old_h, old_cell = initial_state(type(self).__name__, state, input, (*input.shape[:-1], self.state_size))
-        return lltm_cell(input, self.weights, self.bias, old_h, old_cell)
-
-
 class LLTM(LLTMCell):
-    """:class:`LLTMCell` that also takes whole sequences: :meth:`forward_sequence`."""
+    """:class:`.lltm_cell.LLTMCell` that also takes whole sequences: :meth:`forward_sequence`."""
 
     def forward_sequence(
         self,

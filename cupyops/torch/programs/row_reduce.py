@@ -1,6 +1,7 @@
 """Operators from row programs: ``row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s")``."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
+from cupyops.dtypes import FLOATS
 from cupyops.errors import expected
+from cupyops.launch.kernel import Kernel
+from cupyops.ops.checks import check_floating
 from cupyops.programs.elementwise import check_names
 from cupyops.programs.expressions import check_operations, inputs_of, parse
-from cupyops.programs.rows import RowProgram, kernel_of, plan_of, text_of
+from cupyops.programs.rows import RowPlan, RowProgram, kernel_of, plan_of, text_of
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
@@ -33,6 +37,7 @@ def row_reduce(
     columns: Sequence[str] = (),
     scalars: Sequence[str] = (),
     results: Sequence[str] = (),
+    ahead: Sequence[int] = (),
     **options: Any,
 ) -> Written:
     """An operator on the rows of its inputs, their last dimension, which are read once and held in registers.
@@ -56,6 +61,8 @@ def row_reduce(
         columns: inputs with one value a column, a weight of shape (N).
         scalars: inputs that are numbers; they come behind the tensors.
         results: names of the results, where one of them is read again.
+        ahead: lengths of rows whose kernels are declared here, for :func:`cupyops.warmup` and the compile command; the first call
+            for another length declares its kernel.
         options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
 
     Returns:
@@ -93,7 +100,8 @@ def row_reduce(
     kinds |= forward.kinds()
     inputs = ordered(forward)
     schema = schema_of(name, inputs, scalars, results)
-    texts = [text_of(forward)]
+    programs, texts = [forward], [text_of(forward)]
+    kernels = [functools.cache(functools.partial(kernel_of, forward, texts[0]))]
     gradient, wrt = None, None
     if backward is not None:
         steps = parse(backward, f"{where}'s backward")
@@ -102,7 +110,9 @@ def row_reduce(
         kinds |= {f"grad_{y}": kinds[y] for y in results}
         back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt])
         _check_gradients(where, back, kinds, wrt)
+        programs.append(back)
         texts.append(text_of(back))
+        kernels.append(functools.cache(functools.partial(kernel_of, back, texts[1])))
         schema_back = named_for_its_arguments(
             f"{name}_backward", schema_of("", ordered(back), scalars, back.results, wants=wrt)
         )
@@ -111,13 +121,13 @@ def row_reduce(
         by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
         gradient = Operator(
             schema_back,
-            body_of(back, texts[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
+            body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
             reference=by_reference
             or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
         )
     operator = Written(
         schema,
-        body_of(forward, texts[0], [kinds[y] for y in results]),
+        body_of(forward, kernels[0], [kinds[y] for y in results]),
         backward=gradient,
         wrt=wrt,
         **options,
@@ -126,6 +136,9 @@ def row_reduce(
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, lambda i, tensors: tensors[0].dtype)
     operator.text = "\n".join(texts)
+    for n, dtype in itertools.product(ahead, FLOATS):
+        for written, kernel in zip(programs, kernels, strict=True):
+            kernel(plan_of(n, dtype, written.held), dtype)
     return operator
 
 
@@ -147,7 +160,7 @@ _library = TorchLibrary()
 
 def body_of(
     program: RowProgram,
-    text: str,
+    kernel: Callable[[RowPlan, str], Kernel],
     kinds: Sequence[str],
     *,
     wants: bool = False,
@@ -156,10 +169,10 @@ def body_of(
     """The body: tensors, numbers and, where ``wants``, for each result whether it is wanted.
 
     Args:
+        kernel: of a plan and the dtype of the rows.
         kinds: of the results.
         columns_like: inputs that the results are gradients of, whose dtype a sum over rows takes if they are given.
     """
-    kernel = functools.cache(functools.partial(kernel_of, program, text))
     names, held = ordered(program), program.held
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     resident = functools.cache(lambda made, types, device: made.resident_blocks(dict(types), device))
@@ -187,7 +200,11 @@ def body_of(
             return finished(lambda i: x.new_zeros(n))
         given = [t.contiguous() for t in tensors]
         dtype = DTYPE_NAMES[x.dtype]
-        plan = plan_of(n, dtype, held)
+        try:
+            plan = plan_of(n, dtype, held)
+        except KeyError:
+            check_floating(program.name, names[0], dtype)
+            raise
         chosen = kernel(plan, dtype)
         blocks = min(-(-rows // plan.groups), 2**31 - 1)
         if not any(kind == "column" for kind in kinds):

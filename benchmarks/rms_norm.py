@@ -1,0 +1,79 @@
+"""Cases of RMSNorm on M rows of N. The backward is autograd's: grad_x and grad_weight."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autograd_bridge import rms_norm
+
+from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
+from .peers import compiled
+
+__all__ = ["ROW_LENGTHS", "cases", "host_cases"]
+
+EPS = 1e-5
+ROW_LENGTHS = (64, 256, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144)
+HOST_SHAPE = (8, 128)
+
+Makers = dict[str, Callable[[], Callable[..., Any]]]
+
+
+def _reference(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
+
+
+def _makers(n: int) -> Makers:
+    def ours(x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, n, weight, EPS)
+
+    def eager(x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (n,), weight, EPS)
+
+    return {"ours": lambda: ours, "eager": lambda: eager, "compile": lambda: compiled(eager)}
+
+
+def cases(
+    sizes: Sequence[int] = SIZES, row_lengths: Sequence[int] = ROW_LENGTHS, *, full: bool = False
+) -> Iterator[Case]:
+    """Rows of every length, so many of them that the elements are the largest size or a little less.
+
+    Args:
+        full: also in float16, which moves the bytes of bfloat16.
+    """
+    for n in sorted(set(row_lengths)):
+        for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
+            m = max(1, max(sizes) // n)
+            case = _case(m, n, dtype)
+            yield case("forward")
+            yield case("backward", bind=backward_alone)
+
+
+def host_cases() -> Iterator[Case]:
+    """8 × 128: without gradient, forward that records one, forward and backward."""
+    case = _case(*HOST_SHAPE, torch.float32)
+    yield case("forward")
+    yield case("forward, recording", bind=recording)
+    yield case("forward and backward", bind=forward_backward)
+
+
+def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
+    x, weight, total = Operand((m, n), dtype), Operand((n,), dtype), Operand((n,), dtype, terms=m)
+
+    def make(direction: str, **options: Any) -> Case:
+        gradients = "backward" in direction
+        return Case(
+            "rms_norm",
+            "affine",
+            direction,
+            (x, weight, x) if gradients else (x, weight),
+            (x, total) if gradients else (x,),
+            _makers(n),
+            gradient_of(_reference) if gradients else _reference,
+            capturable=not gradients,
+            **options,
+        )
+
+    return make

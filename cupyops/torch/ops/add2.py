@@ -1,0 +1,135 @@
+"""a + alpha·b for PyTorch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cupyops.ops.add2 import check_alpha
+from cupyops.ops.add2 import forward as add2_body
+from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import DTYPE_NAMES
+
+from .onnx_values import BFLOAT16, FLOAT, FLOAT16, cast
+
+__all__ = ["add2"]
+
+
+def _add2_reference(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
+    check_alpha(alpha, DTYPE_NAMES[a.dtype if a.dtype is b.dtype else torch.result_type(a, b)])
+    return torch.add(a, b, alpha=alpha)
+
+
+def add2_onnx(op: Any, a: Any, b: Any, alpha: float) -> Any:
+    """a + alpha·b in the promoted dtype; integers wrap."""
+    from onnx_ir.tensor_adapters import from_torch_dtype
+
+    dtype = from_torch_dtype(_promoted(a, b))
+    # Beside a tensor with dimensions, one without is a number, which is not rounded to the result's dtype first.
+    ranks = len(a.shape), len(b.shape)
+    a, b = (x if rank == 0 and max(ranks) else cast(op, x, dtype) for x, rank in zip((a, b), ranks, strict=True))
+    arithmetic = FLOAT if dtype in (FLOAT16, BFLOAT16) else dtype
+    a, b = cast(op, a, arithmetic), cast(op, b, arithmetic)
+    if alpha != 1:
+        integer = not dtype.is_floating_point()
+        b = op.Mul(b, op.Cast(op.Constant(value_int=alpha), to=dtype) if integer else float(alpha))
+    return cast(op, op.Add(a, b), dtype)
+
+
+def _promoted(*values: Any) -> torch.dtype:
+    """The dtype that PyTorch promotes to, for which a tensor without dimensions counts less."""
+    from onnx_ir.tensor_adapters import to_torch_dtype
+
+    a, b = (torch.empty((1,) * len(x.shape), dtype=to_torch_dtype(x.dtype), device="meta") for x in values)
+    return torch.result_type(a, b)
+
+
+class Add2Function(torch.autograd.Function):
+    """out = a + alpha·b, so grad_a = grad_out and grad_b = alpha·grad_out, each summed over the dimensions its operand
+    was broadcast along."""
+
+    forward = staticmethod(add2_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        a, b, ctx.alpha = inputs
+        # A gradient needs neither operand's values, only what it has to fit.
+        ctx.a, ctx.b = (a.shape, a.dtype, a.device), (b.shape, b.dtype, b.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        if grad_out is None:
+            return None, None, None
+        grad_a = _fit(grad_out, *ctx.a) if ctx.needs_input_grad[0] else None
+        # One tensor may serve both: autograd copies it before it becomes a leaf's own, as with PyTorch's add.
+        grad_b = None
+        if ctx.needs_input_grad[1]:
+            grad_b = _fit(grad_out if ctx.alpha == 1 else grad_out * ctx.alpha, *ctx.b)
+        return grad_a, grad_b, None
+
+
+def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The gradient of a tensor of this shape that was broadcast and promoted."""
+    if grad.shape != shape:
+        grad = grad.sum_to_size(shape)
+    if grad.dtype != dtype or grad.device != device:
+        grad = grad.to(device=device, dtype=dtype)
+    return grad
+
+
+_add2 = Operator(
+    "cupyops::add2(Tensor a, Tensor b, Scalar alpha) -> Tensor",
+    Add2Function,
+    reference=_add2_reference,
+    elementwise=True,
+    onnx=add2_onnx,
+)
+
+
+def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
+    """a + alpha·b, with the broadcasting and type promotion of ``torch.add`` and the same bits.
+
+    Args:
+        a: floating or integer, any shape and layout.
+        b: a tensor whose shape broadcasts with a's, or a number.
+        alpha: a number; an integer where the result is of integers.
+
+    Returns:
+        A new tensor of the broadcast shape and promoted dtype. Floating results are one fused multiply-add in float32
+        (float64 for float64), rounded once; integer results wrap.
+
+    Raises:
+        TypeError: an operand is no tensor or number, or bool or complex.
+        RuntimeError: shapes that do not broadcast; a floating alpha for integers.
+        ValueError: tensors on different devices (a 0-d tensor on the CPU goes with any).
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: ``torch.add``.
+
+    >>> add2(torch.tensor([1.0, 2.0]), torch.tensor([[10.0], [20.0]]), alpha=0.5)
+    tensor([[ 6.,  7.],
+            [11., 12.]])
+    """
+    if isinstance(b, Tensor):
+        out: Tensor = _add2.call(a, b, alpha)
+        return out
+    return _add2_number(a, b, alpha)
+
+
+def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
+    """A number takes no part in promotion within its kind, as a 0-d tensor on the CPU takes none beside a tensor with
+    dimensions."""
+    if not isinstance(b, (int, float, complex)):
+        raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
+    if not isinstance(a, Tensor):
+        raise TypeError(f"add2: `a` must be a Tensor, got {type(a).__name__}")
+    if a.dim() == 0:
+        return _add2_number(a.reshape(1), b, alpha).reshape(())
+    wide = torch.bool if isinstance(b, bool) else torch.int64 if isinstance(b, int) else torch.float64
+    if isinstance(b, complex):
+        wide = torch.complex128
+    elif wide == torch.float64 and not a.is_floating_point():
+        wide = torch.get_default_dtype()
+    out: Tensor = _add2(a, torch.scalar_tensor(b, dtype=wide, device="cpu"), alpha)
+    return out

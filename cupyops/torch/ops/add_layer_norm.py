@@ -1,0 +1,121 @@
+"""Layer normalisation of a sum for PyTorch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cupyops.ops.checks import check_shapes
+from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
+from cupyops.ops.layer_norm.checks import as_shape
+from cupyops.torch.core.operator import Operator
+
+from .add2 import add2_onnx
+from .layer_norm import as_dtype, layer_norm_gradients, layer_norm_onnx, layer_norm_reference, name_of
+
+__all__ = ["AddLayerNorm", "add_layer_norm"]
+
+
+def _add_layer_norm_reference(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Sequence[int],
+    eps: float,
+    dtype: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_shapes("add_layer_norm", residual=(residual, x.shape))
+    s = torch.add(x, residual)
+    y, stats = layer_norm_reference(s, weight, bias, normalized_shape, eps, dtype)
+    return y, s, stats
+
+
+def _add_layer_norm_onnx(
+    op: Any, x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
+) -> tuple[Any, Any, Any]:
+    """layer_norm(s), s and the statistics, of s = x + residual."""
+    s = add2_onnx(op, x, residual, 1)
+    y, stats = layer_norm_onnx(op, s, weight, bias, normalized_shape, eps, dtype)
+    return y, s, stats
+
+
+class AddLayerNormFunction(torch.autograd.Function):
+    """(layer_norm(s), s) of s = x + residual: as :class:`LayerNormFunction`, and both summands get the gradient of s."""
+
+    forward = staticmethod(add_layer_norm_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, residual, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
+        _, s, stats = output
+        ctx.mark_non_differentiable(stats)
+        ctx.save_for_backward(s, weight, stats)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.x_dtype, ctx.residual_dtype = x.dtype, residual.dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        want_x, want_residual, want_weight, want_bias, *_ = ctx.needs_input_grad
+        grad, grad_weight, grad_bias = grad_s, None, None
+        if grad_y is not None:
+            s, weight, stats = ctx.saved_tensors
+            grad, grad_weight, grad_bias = layer_norm_gradients(
+                ctx, want_x or want_residual, want_weight, want_bias, grad_y, s, stats, weight, grad_s
+            )
+        grad_x = as_dtype(grad, ctx.x_dtype) if want_x else None
+        grad_residual = as_dtype(grad, ctx.residual_dtype) if want_residual else None
+        return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
+
+
+_add_layer_norm = Operator(
+    "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
+    " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
+    AddLayerNormFunction,
+    reference=_add_layer_norm_reference,
+    onnx=_add_layer_norm_onnx,
+)
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """s = x + residual and layer_norm(s) in one pass: what a transformer does before each of its branches.
+
+    s is rounded to its dtype before it is normalised, so the result is that of the two operations one after the other.
+    Under autocast the dtypes are as they come. The gradient of s is in s's dtype, whatever that of y.
+
+    Args:
+        x, residual: of one shape; s has their promoted dtype.
+        normalized_shape, weight, bias, eps, dtype: as for :func:`.layer_norm.layer_norm` of s; s itself keeps its dtype.
+
+    Returns:
+        New tensors (layer_norm(s), s).
+
+    Raises:
+        ValueError: residual has not x's shape; else as :func:`.layer_norm.layer_norm`.
+
+    >>> y, s = add_layer_norm(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, -1.0]), 3)
+    >>> s
+    tensor([2., 2., 2.])
+    """
+    name = name_of("add_layer_norm", dtype)
+    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, as_shape(normalized_shape), eps, name)
+    return y, s
+
+
+class AddLayerNorm(nn.LayerNorm):
+    """:class:`.layer_norm.LayerNorm` of a sum: ``forward(x, residual)`` gives (layer_norm(x + residual), x + residual)."""
+
+    def forward(  # type: ignore[override]
+        self, input: Tensor, residual: Tensor, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

@@ -1,0 +1,162 @@
+"""Linear layers with GELU behind for PyTorch."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
+from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_backward
+from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
+from cupyops.ops.linear.products import check_product
+from cupyops.torch.core.operator import Operator
+
+from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
+from .linear import (
+    linear_backward_operator,
+    linear_backward_reference,
+    linear_gradients,
+    linear_onnx,
+    operands_of_gradient,
+)
+
+__all__ = ["LinearGELU", "linear_gelu", "linear_gelu_backward"]
+
+
+def _linear_gelu_reference(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
+    check_product("linear_gelu", x, weight, bias)
+    z = F.linear(x, weight, bias)
+    return gelu_reference(z, approximate), z
+
+
+def _linear_gelu_backward_reference(
+    grad_y: Tensor, z: Tensor, x: Tensor | None, weight: Tensor | None, approximate: str, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_linear_gelu_backward(grad_y, z, x, weight, approximate)
+    return linear_backward_reference(gelu_backward_reference(grad_y, z, approximate), x, weight, want_bias)
+
+
+def linear_gelu_onnx(op: Any, x: Any, weight: Any, bias: Any, approximate: str) -> tuple[Any, Any]:
+    """gelu(pre) and pre = x·Wᵀ + b."""
+    pre = linear_onnx(op, x, weight, bias)
+    return gelu_onnx(op, pre, approximate), pre
+
+
+class LinearGeluFunction(torch.autograd.Function):
+    """y = gelu(z) of z = x·Wᵀ + b; from grad_z = grad_y·gelu'(z) on as :class:`.linear.LinearFunction`. z is a result of its own, so
+    that the gradient of this gradient finds its way through it."""
+
+    forward = staticmethod(linear_gelu_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _, ctx.approximate = inputs
+        ctx.save_for_backward(output[1], *operands_of_gradient(ctx, x, weight))
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_z: Tensor | None) -> tuple[Tensor | None, ...]:
+        z, x, weight = ctx.saved_tensors
+        want_bias = ctx.needs_input_grad[2]
+        if grad_y is None and grad_z is None:
+            return None, None, None, None
+        if grad_z is None:
+            found = _linear_gelu_backward.call(grad_y, z, x, weight, ctx.approximate, want_bias)
+        else:
+            if grad_y is not None:
+                grad_z = grad_z + gelu_backward_operator.call(grad_y, z, ctx.approximate)
+            found = linear_backward_operator.call(grad_z, x, weight, want_bias)
+        return (*linear_gradients(ctx, found), None)
+
+
+_linear_gelu = Operator(
+    "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
+    LinearGeluFunction,
+    reference=_linear_gelu_reference,
+    autocast="lower",
+    onnx=linear_gelu_onnx,
+)
+_linear_gelu_backward = Operator(
+    "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
+    " -> (Tensor, Tensor, Tensor)",
+    linear_gelu_backward_body,
+    reference=_linear_gelu_backward_reference,
+)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> Tensor:
+    """gelu(x·Wᵀ + b): :func:`.gelu.gelu` of :func:`.linear.linear`, with one pass less in the backward.
+
+    The product is PyTorch's, or a kernel's of ours that applies GELU, too: of few rows and, on sm_90, where it is large and of
+    16 bits. Some in float32 are made without the bias, which the pass of GELU adds. What the product gives is kept for the
+    backward, where one kernel makes of it the gradient of the product and the gradient of the bias, its sums in a fixed order.
+    Under autocast the operation is in the lower type.
+
+    Args:
+        x: (..., K), float16, bfloat16, float32 or float64, any layout.
+        weight: (N, K), of x's dtype.
+        bias: (N), of x's dtype, or None.
+        approximate: ``"none"`` or ``"tanh"``, as for :func:`.gelu.gelu`.
+
+    Returns:
+        A new tensor (..., N) of x's dtype.
+
+    Raises:
+        RuntimeError: another word for ``approximate``; else as :func:`.linear.linear`.
+
+    >>> linear_gelu(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
+    tensor([[0.8413, 0.0000]])
+    """
+    y: Tensor = _linear_gelu.call(x, weight, bias, approximate)[0]
+    return y
+
+
+def linear_gelu_backward(
+    grad_y: Tensor,
+    z: Tensor,
+    x: Tensor | None = None,
+    weight: Tensor | None = None,
+    approximate: str = "none",
+    *,
+    want_bias: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of :func:`linear_gelu`, themselves differentiable: those of :func:`.linear.linear`, by way of
+    grad_z = grad_y·gelu'(z).
+
+    Args:
+        grad_y: (..., N), gradient of the result.
+        z: (..., N), x·Wᵀ + b.
+        x, weight, want_bias: as for :func:`.linear.linear_backward`.
+        approximate: what :func:`linear_gelu` was given.
+
+    Returns:
+        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+
+    Raises:
+        ValueError, TypeError: operands that do not belong together; else as :func:`linear_gelu`.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _linear_gelu_backward.call(grad_y, z, x, weight, approximate, want_bias)
+    return found
+
+
+class LinearGELU(nn.Linear):
+    """``torch.nn.Linear`` with GELU behind it, by :func:`linear_gelu`: the arguments of ``nn.Linear`` and ``approximate``;
+    the ``state_dict`` of ``nn.Linear``."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        approximate: str = "none",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.approximate = approximate
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear_gelu(input, self.weight, self.bias, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, approximate={self.approximate!r}"

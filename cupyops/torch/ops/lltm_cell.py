@@ -1,0 +1,240 @@
+"""One step of the LLTM for PyTorch."""
+
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops.ops.lltm.cell import backward as lltm_cell_backward_body
+from cupyops.ops.lltm.cell import forward as lltm_cell_body
+from cupyops.ops.lltm.cell import forward_and_inputs
+from cupyops.ops.lltm.checks import check_cell, check_cell_backward, check_leading
+from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import wide_dtype
+
+from .linear import linear_onnx
+from .onnx_values import cast, in_float32
+from .sequences import State, initial_state
+
+__all__ = ["LLTMCell", "lltm_cell"]
+
+
+def _lltm_cell_reference(
+    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_cell(input, weights, bias, old_h, old_cell)
+    gates = F.linear(torch.cat((old_h, input), 1), weights, bias)
+    z_i, z_o, z_g = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell, gates
+
+
+def _lltm_cell_backward_reference(
+    grad_h: Tensor | None,
+    grad_cell: Tensor | None,
+    grad_gates: Tensor | None,
+    input: Tensor,
+    weights: Tensor,
+    old_h: Tensor,
+    new_cell: Tensor,
+    gates: Tensor,
+    both: Tensor | None,
+    want_input: bool,
+    want_weights: bool,
+    want_bias: bool,
+    want_h: bool,
+    want_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``both`` is [h, x] again, and not read: the gradients of this one belong to h and x."""
+    dtype, state = input.dtype, old_h.shape[1]
+    check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both)
+    grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
+    narrow = grad_z.to(dtype)
+    return (
+        narrow @ weights[:, state:] if want_input else input.new_empty(0),
+        narrow.t() @ torch.cat((old_h, input), 1) if want_weights else input.new_empty(0),
+        grad_z.sum(0).to(dtype) if want_bias else input.new_empty(0),
+        narrow @ weights[:, :state] if want_h else input.new_empty(0),
+        grad_old.to(dtype) if want_cell else input.new_empty(0),
+    )
+
+
+def lltm_step_backward(
+    grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None, new_cell: Tensor, gates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From the gradients of a step's results, those of z = [h, x]·Wᵀ + b and of the old cell, in the arithmetic's
+    dtype."""
+    wide = wide_dtype(gates.dtype)
+    zero = torch.zeros_like(new_cell, dtype=wide)
+    dh, dc = (zero if g is None else g.to(wide) for g in (grad_h, grad_cell))
+    z_i, z_o, z_g = gates.to(wide).chunk(3, 1)
+    i, o, g = z_i.sigmoid(), z_o.sigmoid(), F.elu(z_g)
+    t = new_cell.to(wide).tanh()
+    dc = dc + dh * o * (1 - t * t)
+    # The derivative of elu from its value: right at 0, and NaN where z is.
+    slope = torch.where(g > 0, torch.ones_like(g), g + 1)
+    grad_z = torch.cat((dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * i * slope), 1)
+    return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
+
+
+def lltm_cell_onnx(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
+    """new_h and new_cell (B, S) of one step, and the gates' sums z = [old_h, input]·Wᵀ + b (B, 3S), W (3S, S+F)."""
+    dtype = input.dtype
+    input, weights, bias, old_h, old_cell = in_float32(op, input, weights, bias, old_h, old_cell)
+    gates = linear_onnx(op, op.Concat(old_h, input, axis=1), weights, bias)
+    new_h, new_cell = lltm_pointwise_onnx(op, gates, old_cell)
+    return cast(op, new_h, dtype), cast(op, new_cell, dtype), cast(op, gates, dtype)
+
+
+def lltm_pointwise_onnx(op: Any, gates: Any, old_cell: Any) -> tuple[Any, Any]:
+    """new_h and new_cell of the gates' sums (..., 3S)."""
+    i, o, z = op.Split(gates, axis=-1, num_outputs=3, _outputs=3)
+    # elu(z) with exp(z) - 1 = 2t/(1 - t), t = tanh(z/2), which does not cancel near 0.
+    t = op.Tanh(op.Mul(z, 0.5))
+    candidate = op.Where(op.Greater(z, 0.0), z, op.Div(op.Mul(t, 2.0), op.Sub(1.0, t)))
+    new_cell = op.Add(old_cell, op.Mul(candidate, op.Sigmoid(i)))
+    return op.Mul(op.Tanh(new_cell), op.Sigmoid(o)), new_cell
+
+
+class LltmCellFunction(torch.autograd.Function):
+    """h' and c' of one step, and z = [h, x]·Wᵀ + b, which the gradient is made of: a result like the others, so that
+    gradients of gradients pass through it. The derivation stands in ``kernels_cu/lltm.cuh``."""
+
+    forward = staticmethod(lltm_cell_body)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, weights, _, old_h, _ = inputs
+        _, new_cell, gates = output
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, None)
+
+    @staticmethod
+    def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keeps [h, x], too, where it has been made: a launch less in the backward. As a result of the operator's, it would
+        have to be made for small cells, too."""
+        output, both = forward_and_inputs(*inputs)
+        x, weights, _, old_h, _ = inputs
+        _, new_cell, gates = output
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(x, weights, old_h, new_cell, gates, both if needs[1] else None)
+        return output
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        if grad_h is None and grad_cell is None and grad_gates is None:
+            return None, None, None, None, None
+        needs = ctx.needs_input_grad
+        found = _lltm_cell_backward.call(grad_h, grad_cell, grad_gates, *ctx.saved_tensors, *needs)
+        return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
+
+
+_lltm_cell = Operator(
+    "cupyops::lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell)"
+    " -> (Tensor, Tensor, Tensor)",
+    LltmCellFunction,
+    reference=_lltm_cell_reference,
+    autocast="lower",
+    onnx=lltm_cell_onnx,
+)
+_lltm_cell_backward = Operator(
+    "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
+    " Tensor old_h, Tensor new_cell, Tensor gates, Tensor? both, bool want_input, bool want_weights, bool want_bias,"
+    " bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    lltm_cell_backward_body,
+    reference=_lltm_cell_backward_reference,
+)
+
+
+def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of the long-long-term memory, a recurrent cell that has no gate to forget.
+
+    With (z_i, z_o, z_g) = [old_h, input]·weightsᵀ + bias: new_cell = old_cell + elu(z_g)·σ(z_i), and
+    new_h = tanh(new_cell)·σ(z_o).
+
+    Small cells are one kernel in each direction, products included; for larger ones the products are PyTorch's. Under
+    autocast the operation is in the lower type, as PyTorch's cells.
+
+    Args:
+        input: (B, F), or (F) without a batch, or with more dimensions before F; float16, bfloat16, float32 or float64.
+        weights: (3·S, S + F): the gates in, out and candidate; the columns of old_h first.
+        bias: (3·S).
+        old_h, old_cell: (B, S), or what input has before its last dimension, and S.
+
+    Returns:
+        New tensors (new_h, new_cell) of old_h's shape.
+
+    Raises:
+        TypeError: no tensor, not floating, or dtypes that differ.
+        ValueError: shapes that do not belong together, or tensors on different devices.
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: Goldsborough, "Custom C++ and CUDA Extensions", PyTorch's tutorials, 2018.
+
+    >>> h, c = lltm_cell(torch.ones(1, 1), torch.zeros(3, 2), torch.tensor([0.0, 0.0, 1.0]), *torch.zeros(2, 1, 1))
+    >>> h, c
+    (tensor([[0.2311]]), tensor([[0.5000]]))
+    """
+    if isinstance(input, Tensor) and input.dim() != 2:
+        check_leading(input, old_h, old_cell)
+        x, h, c = (t.unsqueeze(0) if t.dim() == 1 else t.flatten(0, -2) for t in (input, old_h, old_cell))
+        new_h, new_cell, _ = _lltm_cell.call(x, weights, bias, h, c)
+        return new_h.view(old_h.shape), new_cell.view(old_h.shape)
+    new_h, new_cell, _ = _lltm_cell.call(input, weights, bias, old_h, old_cell)
+    return new_h, new_cell
+
+
+class LLTMCell(nn.Module):
+    """:func:`lltm_cell` with its parameters: ``weights`` (3·S, S + F) and ``bias`` (3·S), uniform within ±1/√S.
+
+    ``forward(input, (old_h, old_cell))`` gives (new_h, new_cell); a state of None is zeros.
+
+    Args:
+        input_features: F.
+        state_size: S, at least 1.
+
+    Raises:
+        ValueError: sizes that cannot be.
+    """
+
+    def __init__(
+        self,
+        input_features: int,
+        state_size: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if input_features < 0 or state_size < 1:
+            raise ValueError(
+                f"{type(self).__name__}: expected input_features of at least 0 and state_size of at least 1, got "
+                f"{input_features} and {state_size}"
+            )
+        self.input_features, self.state_size = input_features, state_size
+        shape = (3 * state_size, input_features + state_size)
+        self.weights = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(3 * state_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws both anew."""
+        bound = 1 / sqrt(self.state_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        return f"input_features={self.input_features}, state_size={self.state_size}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes the bias of the tutorial's C++ and CUDA modules, too, which is of shape (1, 3·S)."""
+        bias = state_dict.get(f"{prefix}bias")
+        if isinstance(bias, Tensor) and bias.shape == (1, 3 * self.state_size):
+            state_dict[f"{prefix}bias"] = bias.squeeze(0)  # load_state_dict hands out a copy of the dictionary
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def forward(self, input: Tensor, state: State | None = None) -> State:
+        old_h, old_cell = initial_state(type(self).__name__, state, input, (*input.shape[:-1], self.state_size))
+        return lltm_cell(input, self.weights, self.bias, old_h, old_cell)

@@ -1,0 +1,141 @@
+"""Root mean square normalisation for PyTorch, a row program."""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cupyops.errors import expected
+from cupyops.ops.checks import check_floating
+from cupyops.ops.layer_norm.checks import as_shape, check_normalized_shape
+from cupyops.torch.core.tensors import DTYPE_NAMES, wide_dtype
+from cupyops.torch.programs.row_reduce import row_reduce
+
+from .onnx_values import cast, in_float32
+
+__all__ = ["RMSNorm", "rms_norm"]
+
+
+def _reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _normalized(x, eps, weight)
+
+
+def _reference_without_weight(x: Tensor, eps: float) -> Tensor:
+    return _normalized(x, eps, None)
+
+
+def _normalized(x: Tensor, eps: float, weight: Tensor | None) -> Tensor:
+    check_floating("rms_norm", "x", DTYPE_NAMES[x.dtype])
+    if not isinstance(eps, Real):
+        raise TypeError(expected("rms_norm", "eps", "be a number or None", repr(eps)))
+    wide = x.to(wide_dtype(x.dtype))
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        check_floating("rms_norm", "weight", DTYPE_NAMES[weight.dtype])
+        check_normalized_shape("rms_norm", x, x.shape[-1:], weight=weight)
+        y = y * weight.to(wide.dtype)
+    return y.to(x.dtype)
+
+
+def _onnx(op: Any, x: Any, weight: Any, eps: float) -> Any:
+    """x·weight/√(mean x² + eps) by rows. RMSNormalization is of opset 23, beyond the export's."""
+    wide = in_float32(op, x)
+    y = op.Div(wide, op.Sqrt(op.Add(op.ReduceMean(op.Mul(wide, wide), [-1], keepdims=1), eps)))
+    return cast(op, y if weight is None else op.Mul(y, cast(op, weight, wide.dtype)), x.dtype)
+
+
+def _onnx_without_weight(op: Any, x: Any, eps: float) -> Any:
+    return _onnx(op, x, None, eps)
+
+
+# With r = 1/√(mean x² + eps) and g = grad_y·weight: grad_x = r·(g - x·r²·mean(g·x)), and grad_weight sums grad_y·x·r over the rows.
+# Lengths whose kernels hold a row in registers with two accesses a thread and four, and read a long row again.
+_AHEAD = (1024, 8192, 131072)
+_rms_norm = row_reduce(
+    "r = rsqrt(sum(x * x) / N + eps); y = x * r * weight",
+    backward="""
+        r = rsqrt(sum(x * x) / N + eps)
+        d = sum(grad_y * weight * x) / N * r * r
+        grad_x = r * (grad_y * weight - x * d)
+        grad_weight = column_sum(grad_y * x * r)
+    """,
+    name="cupyops::rms_norm",
+    columns=["weight"],
+    scalars=["eps"],
+    reference=_reference,
+    autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
+    onnx=_onnx,
+    ahead=_AHEAD,
+)
+_rms_norm_without_weight = row_reduce(
+    "r = rsqrt(sum(x * x) / N + eps); y = x * r",
+    backward="""
+        r = rsqrt(sum(x * x) / N + eps)
+        grad_x = r * (grad_y - x * (sum(grad_y * x) / N * r * r))
+    """,
+    name="cupyops::rms_norm_without_weight",
+    scalars=["eps"],
+    reference=_reference_without_weight,
+    autocast={"cuda": "float32"},
+    onnx=_onnx_without_weight,
+    ahead=_AHEAD,
+)
+
+_EPS, _EPS_FLOAT64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Root mean square normalisation, a drop-in for ``torch.nn.functional.rms_norm``.
+
+    y = x/√(mean(x²) + eps)·weight, with the mean over the last dimensions of x.
+
+    On a GPU, the gradient of the weight sums over the rows in a fixed order; a row's result does not depend on the other
+    rows. Under autocast on a GPU the operation is in float32, as PyTorch's.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, any layout.
+        normalized_shape: the last dimensions of x.
+        weight: of that shape, of any of these dtypes; may be absent.
+        eps: what is added to the mean; by default the eps of the arithmetic's dtype, ``torch.finfo(torch.float32).eps``,
+            also for x of 16 bits, and ``torch.finfo(torch.float64).eps`` for float64.
+
+    Returns:
+        A new tensor of x's shape and dtype, rounded to that dtype once.
+
+    Raises:
+        TypeError: x or weight is no tensor or not floating, or eps no number.
+        RuntimeError: shapes that do not belong together, in PyTorch's words.
+        ValueError: tensors on different devices.
+        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+
+    >>> rms_norm(torch.tensor([[3.0, 4.0], [1.0, 1.0]]), 2)
+    tensor([[0.8485, 1.1314],
+            [1.0000, 1.0000]])
+    """
+    shape = as_shape(normalized_shape)
+    if eps is None:
+        eps = _EPS_FLOAT64 if getattr(x, "dtype", None) is torch.float64 else _EPS
+    if not isinstance(x, Tensor) or not (weight is None or isinstance(weight, Tensor)):
+        name, other = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
+        raise TypeError(expected("rms_norm", name, "be a Tensor", type(other).__name__))
+    check_normalized_shape("rms_norm", x, shape, weight=weight)
+    rows = x if len(shape) == 1 else x.flatten(-len(shape))
+    y: Tensor
+    if weight is None:
+        y = _rms_norm_without_weight.call(rows, eps)
+    else:
+        y = _rms_norm.call(rows, weight if rows is x else weight.flatten(), eps)
+    return y if rows is x else y.view(x.shape)
+
+
+class RMSNorm(nn.RMSNorm):
+    """``torch.nn.RMSNorm`` with :func:`rms_norm` as its forward: same arguments, same ``state_dict``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
