@@ -34,7 +34,7 @@ from .generated import deciding, write_launch
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .locate import declaring_file, located
 from .signature import Signature, only, the_kernel
-from .variant import Variant
+from .variant import Hardware, Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
@@ -120,18 +120,17 @@ class Kernel:
         _check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = _policy(name, geometry)
-        self.since = since = _capability(name, since, exactly)
-        self.exactly = exactly
-        self.cooperative = cooperative
+        self.hardware = Hardware(
+            _capability(name, since, exactly), exactly, cooperative, at_least(name, "shared", shared, 0)
+        )
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self._declared_in = declaring_file()
         self.dtypes = dtype_names(name, dtypes)
         self.constants = {**geometry.constants, **_integers(name, constants or {}, geometry.constants)}
-        self.shared = at_least(name, "shared", shared, 0)
         self.headers = {**beside, **(headers or {})}
-        self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
+        self.options = (*options, *self.hardware.options)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
@@ -239,7 +238,7 @@ class Kernel:
         with cupy.cuda.Device(device) as gpu:
             capability = int(gpu.compute_capability)
             if not self.runs_on(capability):
-                raise LaunchError(f"{what} needs a GPU of {self._wanted}, and GPU {device} is sm_{capability}")
+                raise LaunchError(f"{what} needs a GPU of {self.hardware}, and GPU {device} is sm_{capability}")
             text = self.final_text(types)
             binary = bundle.find(text, capability, self.options)
             if binary is None:
@@ -255,12 +254,13 @@ class Kernel:
             if self.geometry.cluster > PORTABLE_CLUSTER:
                 driver.allow_large_clusters(raw)
             # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
-            if self.shared:
+            shared = self.hardware.shared
+            if shared:
                 try:
-                    driver.allow_shared_memory(raw, self.shared)
+                    driver.allow_shared_memory(raw, shared)
                 except Exception as error:  # CuPy's driver errors
                     raise LaunchError(
-                        f"{what} wants {self.shared} bytes of dynamic shared memory a block, which GPU {device} "
+                        f"{what} wants {shared} bytes of dynamic shared memory a block, which GPU {device} "
                         f"(sm_{capability}) does not have: {error}"
                     ) from error
             itemsize = max(
@@ -268,18 +268,14 @@ class Kernel:
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
-            return Variant(what, raw, packing, self.geometry, target, self.shared, self.cooperative)
+            return Variant(what, raw, packing, self.geometry, target, self.hardware)
 
     def _located(self, error: CompileError) -> CompileError:
         return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def runs_on(self, capability: int) -> bool:
         """Whether GPUs of this compute capability can run the kernel."""
-        return capability == self.since if self.exactly else capability >= self.since
-
-    @property
-    def _wanted(self) -> str:
-        return f"sm_{self.since}" + (" and no other" if self.exactly else " or later")
+        return self.hardware.met_by(capability)
 
     def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
@@ -343,7 +339,7 @@ class Kernel:
             stream = arguments.library.stream(lead.device)
             guard = hooks.guard()
             if guard is not None:
-                guard.submit(variant, self.signature, arguments.addresses, arguments.infos, grid, stream)
+                guard.submit(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
         if not (guard is not None or recording.recording() or self.geometry.per_call):
@@ -393,7 +389,7 @@ class Kernel:
                     tensors,
                     self.checked_launch,
                     self.checked_vouched,
-                    cooperative=self.cooperative,
+                    cooperative=self.hardware.cooperative,
                 )
             self._generated_variants.update(dict.fromkeys(keys, variant))
 

@@ -139,7 +139,7 @@ class TeamLaunch:
 
     def counters(self, library: ArrayLibrary, like: Any) -> Any:
         """Zeros, at which the teams of each tile meet; None where blocks know of one another without."""
-        if not self.kernel.cooperative:
+        if not self.kernel.hardware.cooperative:
             return None
         counters = library.empty((self.counts[0],), "int32", like)
         counters[...] = 0

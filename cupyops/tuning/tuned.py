@@ -181,7 +181,13 @@ class Tuned:
         def content(kernel: Kernel) -> list[Any]:
             geometry = kernel.geometry
             planned = [geometry.sizes, geometry.threads, geometry.blocks, geometry.unit(Target(1, 1)), geometry.cluster]
-            return [kernel.final_text(types), kernel.options, kernel.shared, kernel.cooperative, planned]
+            return [
+                kernel.final_text(types),
+                kernel.options,
+                kernel.hardware.shared,
+                kernel.hardware.cooperative,
+                planned,
+            ]
 
         about = [tuning.FORMAT, gpu, capability, [content(k) for k in self.kernels], list(classes), sorted(self.exact)]
         return hashlib.sha256(json.dumps([*about, self.rtol, self.atol]).encode()).hexdigest()[:40]
@@ -226,7 +232,7 @@ def _names(kernels: Sequence[Kernel]) -> tuple[str, ...]:
         geometry = kernel.geometry
         given = {name: getattr(geometry, name) for name in getattr(geometry, "__dataclass_fields__", ())}
         own = {name: n for name, n in kernel.constants.items() if name not in geometry.constants}
-        others = {"kernel": kernel.name, "shared": kernel.shared, "options": " ".join(kernel.options)}
+        others = {"kernel": kernel.name, "shared": kernel.hardware.shared, "options": " ".join(kernel.options)}
         return {"geometry": type(geometry).__name__, **given, **own, **others}
 
     every = [facts(kernel) for kernel in kernels]

@@ -114,7 +114,7 @@ class Driver:
 
         def variant(kernel: Kernel, types: dict[str, str], device: int) -> Variant:
             packing, raw = kernel.signature.packing(types, kernel.constants), SimpleNamespace(ptr=42 + device)
-            shape = (kernel.geometry, TARGET, kernel.shared, kernel.cooperative)
+            shape = (kernel.geometry, TARGET, kernel.hardware)
             made = Variant(kernel.describe(types), raw, packing, *shape)
             return variants.setdefault((kernel, device, *types.values()), made)
 

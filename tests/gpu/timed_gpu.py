@@ -86,14 +86,14 @@ class Gpu:
         monkeypatch.setattr(driver, "name", lambda device: "NVIDIA H200")
 
     def variant(self, kernel: Kernel, types: dict[str, str], device: int) -> Variant:
-        if kernel.since > 90:
-            raise LaunchError(f"needs a GPU of sm_{kernel.since}")
+        if kernel.hardware.since > 90:
+            raise LaunchError(f"needs a GPU of sm_{kernel.hardware.since}")
         key = (device, *types.values())
         if key not in kernel._variants:
             handle = len(self.types) + 1
             self.types[handle] = types
             packing, raw = kernel.signature.packing(types, kernel.constants), SimpleNamespace(ptr=handle)
-            kernel._variants[key] = Variant(kernel.describe(types), raw, packing, kernel.geometry, Target(4, 132), 0)
+            kernel._variants[key] = Variant(kernel.describe(types), raw, packing, kernel.geometry, Target(4, 132))
         return kernel._variants[key]
 
     def submit(

@@ -15,7 +15,7 @@ from cupyops.launch import driver
 from cupyops.launch.generated import TensorAccess, deciding, launch_source, write_launch
 from cupyops.launch.geometry import Geometry, Target
 from cupyops.launch.signature import Signature
-from cupyops.launch.variant import Variant
+from cupyops.launch.variant import Hardware, Variant
 
 TEXT = """
 extern "C" __global__ void many(
@@ -110,7 +110,8 @@ class Written:
         self.packing, _ = packing = signature.packing(types, constants)
         gpu.size = self.packing.size
         self.variants = [
-            Variant("k", SimpleNamespace(ptr=7 + device), packing, geometry, Target(4, 132), 48) for device in (0, 1)
+            Variant("k", SimpleNamespace(ptr=7 + device), packing, geometry, Target(4, 132), Hardware(shared=48))
+            for device in (0, 1)
         ]
         for vouched in (False, True):
             dtypes = [p.c_type(types) for p in deciding(signature, vouched=vouched)]
