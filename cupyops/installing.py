@@ -18,7 +18,14 @@ EXTRAS = {
         "ml_dtypes>=0.5",
     ),
     "simulator": ("ziglang>=0.13", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
-    "examples": ("matplotlib>=3.8", "nvidia-ml-py>=12", "scikit-learn>=1.4", "tensorboard>=2.16", "tqdm>=4.66"),
+    "examples": (
+        "lightning-fabric>=2.6",
+        "matplotlib>=3.8",
+        "nvidia-ml-py>=12",
+        "scikit-learn>=1.4",
+        "tensorboard>=2.16",
+        "tqdm>=4.66",
+    ),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
 }
 

@@ -11,14 +11,27 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 
+from examples.command import Parser, at_least, run_command
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = Parser("add_model", __doc__)
+    parser.add_common()
+    parser.add_argument(
+        "--n", type=at_least(1), default=1024, metavar="N", help="length of both parameters (default: %(default)s)"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse()  # --help and mistakes are answered here, before PyTorch is imported
+
 import torch
 from torch import Tensor, nn
 
 from autograd_bridge import add2
-from cupyops.errors import MissingDependencyError
-from examples.console import UserError, add_common_options, check_common, describe_device, pick_device, report_error
-
-__all__ = ["AddModel", "main", "measured_decay", "train"]
+from examples.command import describe_device, pick_device
 
 EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
 EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
@@ -68,33 +81,24 @@ def measured_decay(losses: Sequence[float]) -> float:
     return math.exp((math.log(last) - math.log(first)) / (len(losses) - 1))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the example; 0 if the decay is the expected one, 1 if not, 2 for a mistake in the options."""
-    parser = argparse.ArgumentParser("python -m examples.add_model", description=__doc__.split("\n")[0])
-    add_common_options(parser)
-    parser.add_argument("--n", type=int, default=1024, help="length of both parameters (default: %(default)s)")
-    options = parser.parse_args(argv)
-    try:
-        check_common(options.backend, options.seed)
-        if options.n < 1:
-            raise UserError(f"--n must be at least 1, got {options.n}")
-        device = pick_device(options.device)
-        add = add2 if options.backend == "kernels" else torch.add
-        print(f"device:  {describe_device(device)}")
-        print(f"backend: {options.backend} ({'autograd_bridge.add2' if add is add2 else 'torch.add'})")
-        model = AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device)
-        losses = train(model)
-    except (UserError, MissingDependencyError) as error:
-        return report_error(parser.prog, error)
-    except KeyboardInterrupt:
-        print("Interrupted.")
-        return 130
-    decay = measured_decay(losses)
+def run(options: argparse.Namespace) -> int:
+    """Train, and compare the decay: 0 if it is the expected one, 1 if not."""
+    device = pick_device(options.device)
+    add = add2 if options.backend == "kernels" else torch.add
+    print(f"device:  {describe_device(device)}")
+    print(f"backend: {options.backend} ({'autograd_bridge.add2' if add is add2 else 'torch.add'})")
+    decay = measured_decay(train(AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device)))
     print(f"measured decay per {PRINT_EVERY} epochs: {decay:.6f}; 0.98^50 = {EXPECTED_DECAY:.6f}")
     if not abs(decay / EXPECTED_DECAY - 1) <= DECAY_TOLERANCE:  # a NaN is not close either
         print(f"The decay is wrong by more than {DECAY_TOLERANCE:g} of its value: the operator or its gradient is.")
         return 1
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; 0 if the decay is the expected one, 1 if not, 2 for a mistake in the options."""
+    options = parse(argv)
+    return run_command("add_model", lambda: run(options))
 
 
 if __name__ == "__main__":

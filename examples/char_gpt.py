@@ -9,145 +9,185 @@
     python -m examples.char_gpt --compare --compile --steps 200     # tokens per second beside PyTorch's own operators
 
 A resumed run comes to the numbers of one without a break: bit by bit on a CPU; on a GPU, PyTorch's attention may add in
-another order each time. Norms, the additions before them, and GELU with the layer before it
-are this project's operators; attention and the other matrix products are PyTorch's.
-A run writes into ``--out``: ``checkpoint.pt``, ``metrics.json`` and TensorBoard events, at every evaluation. An earlier
-run's files there first move into ``earlier-1`` (2, 3, ...) beneath it: none is lost.
+another order each time. The model is in `examples/gpt/model.py`. A run writes into ``--out``: ``checkpoint.pt``,
+``metrics.json`` and TensorBoard events, at every evaluation. An earlier run's files there first move into ``earlier-1``
+(2, 3, ...) beneath it: none is lost.
 """
 
 import argparse
 import io
+import math
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from examples.checkpoint import CHECKPOINT, load_checkpoint
-from examples.console import EPILOG, add_common_options, add_run_options, describe_device, pick_device
-from examples.endings import Diverged, run_command
-from examples.gpt.config import EXAMPLE, SIZES, Config
-from examples.gpt.corpus import load_corpus
-from examples.gpt.run import Evaluation, Result, Run
-from examples.gpt.speed import Contestant, compare
-from examples.gpt.trainer import Trainer
+from examples.command import CHECKPOINT, Diverged, UserError, progress, run_command
+from examples.gpt.options import SETTINGS, UNTIMED_STEPS, complete, parse
 
-__all__ = ["Config", "Diverged", "Result", "main", "measure", "train"]
+if __name__ == "__main__":
+    parse()  # --help and mistakes are answered here, before PyTorch is imported
+
+import torch
+from torch import Tensor
+
+from examples.command import describe_device
+from examples.gpt.compare import compare
+from examples.gpt.model import build_model, generate
+from examples.gpt.text import Corpus, Windows, load_corpus
+from examples.run import Run, check_finite
 
 
-def train(config: Config, echo: Callable[[str], object] = print) -> Result:
-    """Train as `config` says; every line for the reader goes to `echo`.
+def learning_rate(options: argparse.Namespace, step: int) -> float:
+    """The rate of step `step`, counted from 0: a linear rise to `--lr`, then half a cosine down to a tenth of it."""
+    rise = min(100, max(1, options.steps // 10))
+    if step < rise:
+        return options.lr * (step + 1) / rise
+    done = (step - rise) / max(1, options.steps - rise)
+    return options.lr * (0.1 + (1 - 0.1) * (1 + math.cos(math.pi * done)) / 2)
 
-    Raises `UserError` for what cannot be had, `Diverged` when a loss is no longer finite. Whatever ends the run, the
-    checkpoint of the last evaluation is kept.
+
+class Trainer:
+    """A model, its optimizer, and the batches that it learns from."""
+
+    def __init__(self, fabric: Any, options: argparse.Namespace, corpus: Corpus) -> None:
+        self.fabric, self.options, self.corpus = fabric, options, corpus
+        self.module = build_model(len(corpus.characters), options)
+        parameters = list(self.module.parameters())
+        matrices = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1}
+        vectors = {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}  # norms and biases
+        optimizer = torch.optim.AdamW([matrices, vectors], lr=options.lr, betas=(0.9, 0.95), fused=True)
+        # All batches have one shape: compiled once for training and once for validation; on a GPU into CUDA graphs,
+        # because the host takes longer to launch this model's kernels than a GPU to run them.
+        mode = "reduce-overhead" if fabric.device.type == "cuda" else None
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # PyTorch's manager of graphs begins with one
+        forward = torch.compile(self.module, dynamic=False, mode=mode) if options.compile else self.module
+        self.model, self.optimizer = fabric.setup(forward, optimizer)
+        self.windows = Windows(corpus, options.context, options.batch_size, fabric.device, options.seed)
+        prompt = options.prompt or ("\n" if "\n" in corpus.characters else corpus.characters[0])
+        self.prompt = corpus.encode(prompt).to(fabric.device)
+
+    def step(self, step: int) -> Tensor:
+        """Take step `step`, counted from 0; return its loss (), which stays on the device."""
+        loss = self.model(*self.windows.draw())
+        self.fabric.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.options, step)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach().clone()  # a CUDA graph's own is overwritten by the next step
+
+    def warm_up(self) -> None:
+        """One forward and backward that change nothing: kernels are compiled, or say what they lack."""
+        shape = (self.options.batch_size, self.options.context)
+        characters = torch.zeros(shape, dtype=torch.int64, device=self.fabric.device)
+        try:
+            self.fabric.backward(self.model(characters, characters))
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).split("\n\n")[0]  # what follows is advice for PyTorch's developers
+            raise UserError(f"--compile: PyTorch could not compile the model: {reason}") from error
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Mean loss over the held-out windows, in nats per character."""
+        losses = [self.model(*batch).clone() for batch in self.windows.held_out(self.options.eval_batches)]
+        return torch.stack(losses).double().mean().item()
+
+    def sample(self, step: int) -> str:
+        """What the model writes behind `--prompt`: a function of the seed, the step and the parameters alone."""
+        generator = torch.Generator(self.fabric.device).manual_seed((self.options.seed + step) % 2**63)
+        with self.fabric.autocast():
+            tokens = generate(self.module, self.prompt, self.options.sample_length, generator)
+        return self.corpus.decode(tokens)
+
+    def synchronize(self) -> float:
+        """Wait until the device has done all that it was given; return the time."""
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize(self.fabric.device)
+        return time.perf_counter()
+
+    def describe(self, echo: Callable[[str], object]) -> None:
+        """Print what is trained, where and on what."""
+        o, corpus = self.options, self.corpus
+        echo(f"device:  {describe_device(self.fabric.device)}, {'bfloat16 autocast' if o.amp else 'float32'}")
+        parts = f"{len(corpus.characters)} different, {corpus.held_out:,} held out"
+        echo(f"text:    {corpus.source}: {len(corpus.tokens):,} characters, {parts}")
+        sizes = f"{o.layers} layers, {o.width} wide, {o.heads} heads, context {o.context}"
+        echo(f"model:   {sum(p.numel() for p in self.module.parameters()):,} parameters: {sizes}")
+        size = f"{o.batch_size} × {o.context} = {o.batch_size * o.context:,} characters"
+        echo(f"steps:   {o.steps:,} of {size}, {'compiled' if o.compile else 'eager'}")
+
+
+def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> tuple[list[dict[str, Any]], str]:
+    """Train as the options say; every line for the reader goes to `echo`. Returns a record per evaluation, and the last
+    sample. Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept.
     """
-    device = pick_device(config.device)
-    corpus = load_corpus(config.text, config.context)
-    saved = None
-    if config.resume and config.out is not None:
-        saved = load_checkpoint(config.out, EXAMPLE, config.settings(device, corpus.fingerprint))
-    trainer = Trainer(config, corpus, device)
-    describe(trainer, echo)
-    echo(f"backend: {config.backend} ({'autograd_bridge' if config.backend == 'kernels' else 'torch.nn'})")
-    trainer.warm_up()  # a mistake shows before any file is touched
-    history: list[Evaluation] = []
-    if saved is not None:
-        trainer.load(saved)
-        history = [Evaluation.from_dict(values) for values in saved["history"]]
-    run = Run(config, trainer, history, echo)
-    run.open_folder()
-    result = run.run()
-    run.summarise(result)
-    return result
+    complete(options)
+    corpus = load_corpus(options.text, options.context)
+    settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
+    with Run("char_gpt", options, settings, unit="step", records="evaluations", echo=echo) as run:
+        trainer, tokens_per_step = Trainer(run.fabric, options, corpus), options.batch_size * options.context
+        trainer.describe(echo)
+        echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'})")
+        trainer.warm_up()  # a mistake shows before any file is touched
+        generator = trainer.windows.generator
+        state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state()}
+        state |= {"step": 0, "history": []}
+        run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}
+        history = run.begin(state)  # loads `state` with --resume
+        generator.set_state(state["generator"])
+
+        done = state["step"]
+        untimed = done + UNTIMED_STEPS
+        while done < options.steps:
+            last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
+            stack, timed = [], range(max(done, untimed), last)
+            with progress("Training", last - done, "step") as advance:
+                for step in range(done, last):
+                    if step == timed.start:
+                        began = trainer.synchronize()
+                    stack.append(trainer.step(step))
+                    advance(1)
+                tokens, ended = len(timed) * tokens_per_step, trainer.synchronize()
+            losses, seconds = torch.stack(stack).cpu(), ended - began if timed else 0.0
+            check_finite(losses, trainer.module, "step {}", first=done + 1, after=f"step {last}", lr=options.lr)
+            gpu, loss, validation = run.gpu_use(last), losses.double().mean().item(), trainer.validation_loss()
+            if not math.isfinite(validation):
+                raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
+
+            result = f"validation loss {validation:.4f} nats = {validation / math.log(2):.4f} bits per character"
+            speed = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
+            echo(f"step {last:>5}: training loss {loss:.4f}, {result}{speed}")
+            run.log("Loss/Train", losses.tolist(), done + 1)
+            run.log("Loss/Validation", [validation], last)
+            run.log("BitsPerCharacter/Validation", [validation / math.log(2)], last)
+            run.log("Speed/TokensPerSecond", [tokens / seconds] if tokens else [], last)
+            record = {"step": last, "train_loss": loss, "validation_loss": validation, "tokens": tokens}
+            history.append({**record, "seconds": seconds, "gpu": gpu})
+            done = state["step"] = last
+            state["generator"] = generator.get_state()
+            run.save(state)
+            if last < options.steps:
+                echo(f"sample after step {last}:\n{trainer.sample(last)}\n")
+        sample, loss = trainer.sample(done), history[-1]["validation_loss"]
+        seconds, tokens = (sum(record[name] for record in history) for name in ("seconds", "tokens"))
+        told = f"{tokens / seconds:,.0f}" if tokens else f"not measured in {UNTIMED_STEPS} steps or fewer"
+        echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {told}")
+        echo(f"validation loss: {loss:.4f} nats = {loss / math.log(2):.4f} bits per character")
+    return history, sample
 
 
-def measure(config: Config, echo: Callable[[str], object] = print) -> list[Contestant]:
-    """Compare the speed of both backends, and write nothing: see `examples.gpt.speed.compare`."""
-    device = pick_device(config.device)
-    corpus = load_corpus(config.text, config.context)
-    describe(Trainer(config, corpus, device), echo)
-    return compare(config, corpus, device, echo)
-
-
-def describe(trainer: Trainer, echo: Callable[[str], object]) -> None:
-    """Print what is trained, where and on what."""
-    config, corpus = trainer.config, trainer.corpus
-    parameters = sum(parameter.numel() for parameter in trainer.parameters)
-    echo(f"device:  {describe_device(trainer.device)}, {'bfloat16 autocast' if config.amp else 'float32'}")
-    echo(
-        f"text:    {corpus.source}: {len(corpus.tokens):,} characters, {len(corpus.characters)} different, "
-        f"{corpus.held_out:,} held out"
-    )
-    echo(
-        f"model:   {parameters:,} parameters: {config.layers} layers, {config.width} wide, {config.heads} heads, "
-        f"context {config.context}"
-    )
-    echo(
-        f"steps:   {config.steps:,} of {config.batch_size} × {config.context} = {trainer.tokens_per_step:,} characters, "
-        f"{'compiled' if config.compile else 'eager'}"
-    )
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of this example."""
-    parser = argparse.ArgumentParser(
-        "python -m examples.char_gpt",
-        description="Train a character-level transformer on text.",
-        epilog=f"{EPILOG} (On a GPU, but for the order in which PyTorch's attention adds.)",
-    )
-    add_common_options(parser)
-    parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="what to learn, in UTF-8 (default: the standard library's sources)"
-    )
-    sizes = (
-        ("layers", "blocks of attention and network"),
-        ("heads", "heads of attention; they divide the width"),
-        ("width", "length of each character's vector"),
-        ("context", "characters that the model sees at once"),
-        ("batch-size", "windows of text in a step"),
-        ("steps", "steps of the optimizer"),
-        ("eval-every", "steps between evaluations, samples and checkpoints"),
-        ("eval-batches", "batches that the validation loss is the mean of"),
-    )
-    for name, meaning in sizes:
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} ({defaults(name)})")
-    parser.add_argument("--lr", type=float, help=f"highest learning rate of AdamW ({defaults('lr')})")
-    parser.add_argument(
-        "--amp",
-        action=argparse.BooleanOptionalAction,
-        help="bfloat16 autocast (default: on a GPU of compute capability 8.0 or newer)",
-    )
-    parser.add_argument("--compile", action="store_true", help="train through torch.compile")
-    parser.add_argument("--prompt", default=Config.prompt, help="what samples continue (default: a line's beginning)")
-    parser.add_argument(
-        "--sample-length", type=int, default=Config.sample_length, metavar="N", help="characters (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="measure the tokens per second of both backends, eager and with --compile compiled; nothing is written",
-    )
-    add_run_options(parser, Config.out)
-    return parser
-
-
-def defaults(name: str) -> str:
-    """Both defaults of an option that depends on the device."""
-    name = name.replace("-", "_")
-    return f"default: {SIZES['cpu'][name]} on a CPU, {SIZES['cuda'][name]} on a GPU"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the example: 0 when done, 1 if the loss diverged, 2 for a mistake in the options, 130 after Ctrl-C."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a sample may hold what the terminal's encoding does not
-    parser = build_parser()
-    options = vars(parser.parse_args(argv))
-    comparing = options.pop("compare")
-    action = measure if comparing else train
-    return run_command(
-        parser.prog,
-        None if comparing else options["out"] / CHECKPOINT,
-        lambda: action(Config.for_device(pick_device(options["device"]), options)),
-    )
+    options = parse(argv)
+    if options.compare:
+        return run_command("char_gpt", lambda: compare(Trainer, options))
+    return run_command("char_gpt", lambda: train(options), options.out / CHECKPOINT)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The training step as CUDA graphs: the data stays on the GPU and the host does nothing per batch but ask for a replay.
+"""The training step of `examples.lenet5` as CUDA graphs: the host does nothing per batch but ask for a replay.
 
-A LeNet-5 step is some sixty kernels of a few microseconds each, so the published recipe spends its time in Python, in
-the DataLoader and in launching. Here all of that happens once. Per epoch the samples are gathered into the order in
-which they will be used; a replayed step then finds its batch, its row of optimizer coefficients and the place for its
-loss through `position`, a counter on the GPU that the step itself advances.
+A LeNet-5 step is some sixty kernels of a few microseconds each: the published recipe spends its time in Python, in the
+DataLoader and in launching. Here the data stays on the GPU. Each epoch gathers the samples in the order of their use. A
+replayed step finds its batch, its row of optimizer coefficients and the place for its loss through `position`, a
+counter on the GPU that the step itself advances.
 """
 
 import time
@@ -14,17 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from examples.datasets import ImageSet
-from examples.training import Advance
+from examples.data import ImageSet
 
-__all__ = ["FastTrainer", "flatten_parameters", "nadam_coefficients", "nadam_step"]
-
-# Steps captured together: their kernels follow one another without a gap for the launch of the next graph. More would
-# make the capture longer for little.
+# Steps captured together: their kernels follow one another without a gap for the launch of the next graph. More steps
+# would make the capture longer for little.
 STEPS_PER_GRAPH = 16
 WARMUP_STEPS = 3
-TEST_BATCH = 5000
-
 BETA1, BETA2, EPS, MOMENTUM_DECAY = 0.9, 0.999, 1e-8, 4e-3  # torch.optim.NAdam's defaults
 
 
@@ -48,8 +43,8 @@ def nadam_coefficients(first_step: int, steps: int, lr: float) -> Tensor:
         m ← β₁·m + (1 - β₁)·g,  v ← β₂·v + (1 - β₂)·g²
         p ← p - [lr·(1 - μ_t)/(1 - M_t)·g + lr·μ_{t+1}/(1 - M_{t+1})·m] / (√(v / (1 - β₂^t)) + ε)
 
-    Multiplying the fraction's both halves by c = √(1 - β₂^t) leaves p - (A·g + B·m) / (√v + C). A row is (A, B, C); it
-    depends on t alone, so it is worked out here and not by two dozen one-number kernels in every step.
+    Multiplying numerator and denominator by c = √(1 - β₂^t) leaves p - (A·g + B·m) / (√v + C). A row is (A, B, C). The
+    row depends on t alone, so the host computes it: in the step it would be two dozen kernels of one number each.
     """
     t = torch.arange(1, first_step + steps + 1, dtype=torch.float64)  # one past the last step, for μ_{t+1}
     mu = BETA1 * (1 - 0.5 * 0.96 ** (t * MOMENTUM_DECAY))
@@ -70,35 +65,23 @@ def nadam_step(parameters: Tensor, gradient: Tensor, m: Tensor, v: Tensor, coeff
 
 
 class FastTrainer:
-    """Trains like `examples.training.LoaderTrainer`, on the same batches in the same order, by replaying CUDA graphs.
+    """Trains on the same batches in the same order as the published recipe, by replaying CUDA graphs.
 
-    With ``graphs=False`` the same steps run one by one, on any device: to debug them, and to test them without a GPU.
+    `state_dict` and `load_state_dict` are those of an optimizer. With `graphs=False` the same steps run one by one, on
+    any device: to debug them, and to test them without a GPU.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        train: ImageSet,
-        test: ImageSet,
-        *,
-        batch_size: int,
-        lr: float,
-        device: torch.device,
-        graphs: bool = True,
-    ) -> None:
+    def __init__(self, model: nn.Module, train: ImageSet, batch_size: int, lr: float, *, graphs: bool = True) -> None:
         began = time.perf_counter()
-        self.model, self.lr, self.device = model, lr, device
+        self.model, self.lr = model, lr
         self.parameters = list(model.parameters())
         self.flat = flatten_parameters(model)
-        self.m, self.v = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
-        self.steps_done = 0
-
+        self.device = device = self.flat.device
+        self.m, self.v, self.steps_done = torch.zeros_like(self.flat), torch.zeros_like(self.flat), 0
         self.images, self.labels = train.images.to(device), train.labels.to(device)
-        self.test_images = test.images.to(device).unsqueeze(1).to(torch.float32).div_(255)
-        self.test_labels = test.labels.to(device)
 
-        # What the steps read and write. Graphs hold addresses, so these are filled anew each epoch, never replaced.
-        count = len(train)
+        # What the steps read and write. Graphs hold addresses: these tensors are filled anew each epoch, never replaced.
+        count, self.batch_size = len(train), batch_size
         self.full_batches, self.tail = divmod(count, batch_size)
         self.steps = self.full_batches + (self.tail > 0)
         self.epoch_images = torch.zeros(count, 1, *train.images.shape[1:], device=device)
@@ -107,83 +90,60 @@ class FastTrainer:
         self.losses = torch.zeros(self.steps, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
 
-        cut = self.full_batches * batch_size
-        self.batched_images = self.epoch_images[:cut].unflatten(0, (self.full_batches, batch_size))
-        self.batched_labels = self.epoch_labels[:cut].unflatten(0, (self.full_batches, batch_size))
-        self.tail_images, self.tail_labels = self.epoch_images[cut:], self.epoch_labels[cut:]
-
-        # How to run several full steps, one, and the tail: replaced by replays when graphs are wanted.
-        self.run_many: Callable[[], None] = self._many_steps
-        self.run_one: Callable[[], None] = self._full_step
-        self.run_tail: Callable[[], None] = self._tail_step
+        # How to run several full steps, one, and the tail: replays, where graphs are wanted.
+        runs: list[Callable[[], None]] = [self.many_steps, self.full_step, self.tail_step]
+        wanted = (self.full_batches >= STEPS_PER_GRAPH, self.full_batches > 0, self.tail > 0)
         if graphs:
-            self._capture()
+            self.warm_up(stream := torch.cuda.Stream(device))
+            runs = [graph_of(run, stream) if used else run for run, used in zip(runs, wanted, strict=True)]
+        self.run_many, self.run_one, self.run_tail = runs
         self.setup_seconds = time.perf_counter() - began
 
-    # The steps that are captured -------------------------------------------------------------------------------------
-
-    def _full_step(self) -> None:
-        images = self.batched_images.index_select(0, self.position).squeeze(0)
-        labels = self.batched_labels.index_select(0, self.position).squeeze(0)
-        self._step(images, labels)
-
-    def _many_steps(self) -> None:
-        for _ in range(STEPS_PER_GRAPH):
-            self._full_step()
-
-    def _tail_step(self) -> None:
-        self._step(self.tail_images, self.tail_labels)
-
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, images: Tensor, labels: Tensor) -> None:
         loss = F.cross_entropy(self.model(images), labels)
         # Not backward(): adding to ten .grad tensors and zeroing them would be twenty kernels; this cat is one.
-        gradients = torch.autograd.grad(loss, self.parameters)
-        gradient = torch.cat([g.flatten() for g in gradients])
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, self.parameters)])
         with torch.no_grad():
             row = self.coefficients.index_select(0, self.position).squeeze(0)
             nadam_step(self.flat, gradient, self.m, self.v, row)
             self.losses.index_copy_(0, self.position, loss.detach().unsqueeze(0))
             self.position += 1
 
-    # Capture ---------------------------------------------------------------------------------------------------------
+    def full_step(self) -> None:
+        cut, shape = self.full_batches * self.batch_size, (self.full_batches, self.batch_size)
+        images, labels = self.epoch_images[:cut].unflatten(0, shape), self.epoch_labels[:cut].unflatten(0, shape)
+        self.step(*(x.index_select(0, self.position).squeeze(0) for x in (images, labels)))
 
-    def _capture(self) -> None:
-        """Turn the three kinds of step into graphs; parameters, optimizer and random numbers end as they began."""
-        if self.device.type != "cuda":
-            raise ValueError(f"CUDA graphs need a CUDA device, got {self.device}")
+    def many_steps(self) -> None:
+        for _ in range(STEPS_PER_GRAPH):
+            self.full_step()
+
+    def tail_step(self) -> None:
+        cut = self.full_batches * self.batch_size
+        self.step(self.epoch_images[cut:], self.epoch_labels[cut:])
+
+    def warm_up(self, stream: torch.cuda.Stream) -> None:
+        """Take steps that leave parameters, optimizer and random numbers as they were.
+
+        The first steps compile kernels, choose cuDNN's algorithms and make cuBLAS allocate: none of that may happen in
+        a capture. Warm-up and capture share a side stream: autograd ties its nodes to the stream that they first ran
+        on, and a capture must not draw in the default stream.
+        """
         changed = (self.flat, self.m, self.v, self.losses, self.position)
-        with torch.cuda.device(self.device):
-            saved = [tensor.clone() for tensor in changed]
-            stream = torch.cuda.Stream()
-            # Warm-up and capture share one side stream: autograd ties its nodes to the stream that they first ran on,
-            # and the default stream must not be drawn into a capture. The first steps also compile the kernels, choose
-            # cuDNN's algorithms and make cuBLAS allocate, none of which may happen inside a capture.
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream), torch.random.fork_rng(devices=[self.device]):
-                for step in (self._full_step,) * (self.full_batches > 0) + (self._tail_step,) * (self.tail > 0):
-                    for _ in range(WARMUP_STEPS):
-                        self.position.zero_()
-                        step()
-            torch.cuda.current_stream().wait_stream(stream)
-            for tensor, value in zip(changed, saved, strict=True):
-                tensor.copy_(value)
-            if self.full_batches >= STEPS_PER_GRAPH:
-                self.run_many = self._graph_of(self._many_steps, stream)
-            if self.full_batches:
-                self.run_one = self._graph_of(self._full_step, stream)
-            if self.tail:
-                self.run_tail = self._graph_of(self._tail_step, stream)
+        saved = [tensor.clone() for tensor in changed]
+        current = torch.cuda.current_stream(self.device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream), torch.random.fork_rng(devices=[self.device]):
+            for step in (self.full_step,) * (self.full_batches > 0) + (self.tail_step,) * (self.tail > 0):
+                for _ in range(WARMUP_STEPS):
+                    self.position.zero_()
+                    step()
+        current.wait_stream(stream)
+        for tensor, value in zip(changed, saved, strict=True):
+            tensor.copy_(value)
 
-    @staticmethod
-    def _graph_of(steps: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            steps()
-        return graph.replay
-
-    # The trainer -----------------------------------------------------------------------------------------------------
-
-    def train_epoch(self, order: Tensor, advance: Advance) -> Tensor:
+    def train_epoch(self, order: Tensor, advance: Callable[[int], object]) -> Tensor:
+        """Train on every sample once, in this order; return each batch's loss, on the CPU."""
         order = order.to(self.device)
         # Gathered in uint8, a quarter of the bytes; copy_ converts.
         self.epoch_images.copy_(self.images.index_select(0, order).unsqueeze(1)).div_(255)
@@ -191,29 +151,28 @@ class FastTrainer:
         self.coefficients.copy_(nadam_coefficients(self.steps_done + 1, self.steps, self.lr))
         self.position.zero_()
         many, single = divmod(self.full_batches, STEPS_PER_GRAPH)
-        for _ in range(many):
-            self.run_many()
-            advance(STEPS_PER_GRAPH)
-        for _ in range(single):
-            self.run_one()
-            advance(1)
+        for count, steps, run in ((many, STEPS_PER_GRAPH, self.run_many), (single, 1, self.run_one)):
+            for _ in range(count):
+                run()
+                advance(steps)
         if self.tail:
             self.run_tail()
             advance(1)
         self.steps_done += self.steps
         return self.losses.cpu()  # the epoch's one wait for the GPU
 
-    @torch.inference_mode()
-    def accuracy(self) -> float:
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for images, labels in zip(self.test_images.split(TEST_BATCH), self.test_labels.split(TEST_BATCH), strict=True):
-            correct += (self.model(images).argmax(1) == labels).sum()
-        return 100 * correct.item() / len(self.test_labels)
-
-    def optimizer_state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps_done, "m": self.m.to("cpu", copy=True), "v": self.v.to("cpu", copy=True)}
 
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.m.copy_(state["m"])
         self.v.copy_(state["v"])
         self.steps_done = state["steps"]
+
+
+def graph_of(steps: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
+    """What replays `steps`, captured on `stream`."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        steps()
+    return graph.replay

@@ -13,156 +13,185 @@ end ``curves.png``. An earlier run's files there first move into ``earlier-1`` (
 """
 
 import argparse
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from examples.command import CHECKPOINT, EPILOG, Parser, UserError, at_least, naming, positive, progress, run_command
+
+EPOCHS = {"digits": 20, "mnist": 10}
+SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they decide the numbers; the epochs may grow
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = Parser("lenet5", __doc__, EPILOG)
+    add = parser.add_argument
+    parser.add_common()
+    source = "digits comes with scikit-learn; mnist is read from --data-dir, or downloaded (default: %(default)s)"
+    add("--dataset", choices=tuple(EPOCHS), default="digits", help=source)
+    files = "the four original MNIST files, gzipped or raw (default: %(default)s)"
+    add("--data-dir", type=Path, default=Path("data/mnist"), metavar="DIR", help=files)
+    add("--mirror", action="append", metavar="URL", help="where to download MNIST from instead; may be repeated")
+    counts = ", ".join(f"{count} for {name}" for name, count in EPOCHS.items())
+    add("--epochs", type=at_least(1), metavar="N", help=f"passes over the training set (default: {counts})")
+    add("--batch-size", type=at_least(1), default=64, metavar="N", help="default: %(default)s")
+    add("--lr", type=positive, default=3e-3, help="learning rate of NAdam (default: %(default)s)")
+    add("--fast", action="store_true", help="keep the data on the GPU and replay the step as a CUDA graph (GPU only)")
+    add("--export", type=Path, metavar="FILE", help="write the trained model as an ONNX file, and test that, too")
+    parser.add_run("runs/lenet5")
+    options = parser.parse_run(argv)
+    if options.export is not None and not options.export.parent.is_dir():
+        parser.error(f"--export: there is no folder {options.export.parent}; make it, or name another file")
+    options.epochs = options.epochs or EPOCHS[options.dataset]
+    return options
+
+
+if __name__ == "__main__":
+    parse()  # --help and mistakes are answered here, before PyTorch is imported
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from autograd_bridge import GELU
-from examples.checkpoint import CHECKPOINT, load_checkpoint
-from examples.console import EPILOG, UserError, add_common_options, add_run_options, describe_device, pick_device
-from examples.datasets import MNIST_MIRRORS, ImageSet, load_digits, load_mnist
-from examples.endings import Diverged, run_command
-from examples.exporting import check_export, export_classifier
+from cupyops.torch.onnx.export import export_onnx, require_onnx
+from examples.command import describe_device
+from examples.data import Batches, ImageSet, epoch_order, load_digits, load_mnist
 from examples.fast import FastTrainer
-from examples.reporting import EpochRecord
-from examples.run import DEFAULT_EPOCHS, EXAMPLE, Config, Result, Run
-from examples.training import LoaderTrainer, Trainer, repeatable
-
-__all__ = ["Config", "Diverged", "LeNet5", "Result", "main", "train"]
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"kernels": GELU, "torch": nn.GELU}
+from examples.run import Run, check_finite
 
 
 class LeNet5(nn.Sequential):
     """Images (N, 1, 28, 28) to logits (N, 10), with GELU in six places; 44,426 parameters.
 
-    The activations hold no parameters, so a `state_dict` fits both backends.
+    GELU holds no parameters: a `state_dict` fits both backends.
     """
 
     def __init__(self, activation: Callable[[], nn.Module] = GELU) -> None:
+        # fmt: off
         super().__init__(
-            nn.Conv2d(1, 6, kernel_size=5),  # 24×24
-            activation(),
-            nn.AvgPool2d(2, stride=2),  # 12×12
-            activation(),
-            nn.Conv2d(6, 16, kernel_size=5),  # 8×8
-            activation(),
-            nn.AvgPool2d(2, stride=2),  # 4×4
-            activation(),
-            nn.Flatten(),
-            nn.Linear(256, 120),
-            activation(),
-            nn.Linear(120, 84),
-            activation(),
-            nn.Linear(84, 10),
+            nn.Conv2d(1, 6, kernel_size=5), activation(), nn.AvgPool2d(2), activation(),  # to 12×12
+            nn.Conv2d(6, 16, kernel_size=5), activation(), nn.AvgPool2d(2), activation(),  # to 4×4
+            nn.Flatten(), nn.Linear(256, 120), activation(), nn.Linear(120, 84), activation(), nn.Linear(84, 10),
         )
+        # fmt: on
 
 
-def build_model(config: Config, device: torch.device) -> LeNet5:
-    """The model that the seed stands for, drawn on the CPU so that it is the same on every device."""
+def build_model(backend: str, seed: int) -> LeNet5:
+    """The model that the seed stands for, drawn on the CPU: the same for every device and backend."""
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(config.seed)
-        return LeNet5(ACTIVATIONS[config.backend]).to(device)
+        torch.random.default_generator.manual_seed(seed)
+        return LeNet5(GELU if backend == "kernels" else nn.GELU)
 
 
-def load_data(config: Config, echo: Callable[[str], object]) -> tuple[ImageSet, ImageSet]:
-    """The training and the test set of `config`."""
-    if config.dataset == "digits":
-        return load_digits()
-    return load_mnist(config.data_dir, config.mirrors, show_progress=config.progress, echo=echo)
+def train_epoch(fabric: Any, model: nn.Module, optimizer: Any, data: Batches, advance: Callable[[int], Any]) -> Tensor:
+    """Train on every batch once; return the loss of each, on the CPU."""
+    losses = []
+    for images, labels in data:
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        fabric.backward(loss)
+        optimizer.step()
+        losses.append(loss.detach())  # stays on the device: reading it here would wait for the GPU every step
+        advance(1)
+    return torch.stack(losses).cpu()
 
 
-def train(config: Config, echo: Callable[[str], object] = print) -> Result:
-    """Train LeNet-5 as `config` says; every line for the reader goes to `echo`.
-
-    Raises `UserError` for what cannot be had, `Diverged` when the loss is no longer finite. Whatever ends the run, the
-    checkpoint of the last whole epoch is kept.
-    """
-    device = pick_device(config.device)
-    if config.fast and device.type != "cuda":
-        raise UserError(f"--fast replays CUDA graphs and needs a GPU, got --device {device.type}; leave out --fast")
-    if config.export is not None:
-        check_export(config.export)
-    saved = load_checkpoint(config.out, EXAMPLE, config.settings(device)) if config.resume and config.out else None
-    data = load_data(config, echo)
-    source = "scikit-learn's digits" if config.dataset == "digits" else f"MNIST from {config.data_dir}"
-    echo(f"device:  {describe_device(device)}")
-    echo(f"backend: {config.backend} ({'autograd_bridge' if config.backend == 'kernels' else 'torch.nn'}.GELU)")
-    echo(f"data:    {source}, {len(data[0]):,} images to train on and {len(data[1]):,} to test")
-    echo(f"mode:    {'CUDA graphs, data on the GPU' if config.fast else 'DataLoader, batch by batch'}")
-    with repeatable():
-        model = build_model(config, device)
-        with torch.inference_mode():  # compiles the kernel, or says what it lacks, before any file is touched
-            model(torch.zeros(1, 1, 28, 28, device=device))
-        make: type[FastTrainer] | type[LoaderTrainer] = FastTrainer if config.fast else LoaderTrainer
-        trainer: Trainer = make(model, *data, batch_size=config.batch_size, lr=config.lr, device=device)
-        if config.fast:
-            echo(f"setup:   graphs captured in {trainer.setup_seconds:.2f} s")
-        history: list[EpochRecord] = []
-        if saved is not None:
-            model.load_state_dict(saved["model"])
-            trainer.load_optimizer_state(saved["optimizer"])
-            history = [EpochRecord.from_dict(values) for values in saved["history"]]
-        run = Run(config, device, model, trainer, history, len(data[0]), echo)
-        run.open_folder()
-        run.run_epochs()
-    result = Result(model, history, trainer.setup_seconds)
-    run.summarise(result)
-    if config.export is not None:
-        trained = build_model(config, torch.device("cpu"))
-        trained.load_state_dict(model.state_dict())
-        accuracy = history[-1].accuracy
-        export_classifier(trained.eval(), config.export, data[1], accuracy, config.batch_size, echo)
-    return result
+@torch.inference_mode()
+def accuracy(model: Callable[[Tensor], Tensor], data: Batches) -> float:
+    """Share of the samples that are classified correctly, in percent."""
+    right = torch.cat([model(images).argmax(1) == labels for images, labels in data])
+    return 100 * int(right.sum()) / len(right)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of this example."""
-    parser = argparse.ArgumentParser(
-        "python -m examples.lenet5",
-        description="Train LeNet-5 with a custom GELU on handwritten digits.",
-        epilog=EPILOG,
-    )
-    add_common_options(parser)
-    parser.add_argument(
-        "--dataset",
-        choices=tuple(DEFAULT_EPOCHS),
-        default=Config.dataset,
-        help="digits comes with scikit-learn; mnist is read from --data-dir, or downloaded (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=Config.data_dir,
-        metavar="DIR",
-        help="the four original MNIST files, gzipped or raw (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--mirror", action="append", metavar="URL", help="where to download MNIST from instead; may be repeated"
-    )
-    epochs = ", ".join(f"{count} for {name}" for name, count in DEFAULT_EPOCHS.items())
-    parser.add_argument("--epochs", type=int, metavar="N", help=f"passes over the training set (default: {epochs})")
-    parser.add_argument("--batch-size", type=int, default=Config.batch_size, metavar="N", help="default: %(default)s")
-    parser.add_argument("--lr", type=float, default=Config.lr, help="learning rate of NAdam (default: %(default)s)")
-    parser.add_argument(
-        "--fast", action="store_true", help="keep the data on the GPU and replay the step as a CUDA graph (GPU only)"
-    )
-    parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the trained model as an ONNX file, and test that, too"
-    )
-    add_run_options(parser, Config.out)
-    return parser
+def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> list[dict[str, Any]]:
+    """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch.
+
+    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
+    settings = {name: getattr(options, name) for name in SETTINGS}
+    # Deterministic algorithms, chosen without timing them. TF32 costs LeNet-5 more in layout conversions than it gains.
+    repeatable = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    with repeatable, Run("lenet5", options, settings, unit="epoch", records="epochs", echo=echo) as run:
+        device, fabric, size = run.device, run.fabric, options.batch_size
+        if options.fast and device.type != "cuda":
+            raise UserError(f"--fast replays CUDA graphs and needs a GPU, got --device {device.type}; leave out --fast")
+        if options.export is not None:
+            require_onnx()
+        digits = options.dataset == "digits"
+        train_set, test_set = load_digits() if digits else load_mnist(options.data_dir, options.mirror)
+        echo(f"device:  {describe_device(device)}")
+        echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'}.GELU)")
+        source = "scikit-learn's digits" if digits else f"MNIST from {options.data_dir}"
+        echo(f"data:    {source}, {len(train_set):,} images to train on and {len(test_set):,} to test")
+        echo(f"mode:    {'CUDA graphs, data on the GPU' if options.fast else 'DataLoader, batch by batch'}")
+
+        model: nn.Module = build_model(options.backend, options.seed).to(device)
+        accuracy(model, [(torch.zeros(1, 1, 28, 28, device=device), torch.zeros(1, device=device))])  # compiles GELU
+        if options.fast:
+            optimizer: Any = FastTrainer(model, train_set, size, options.lr)
+            echo(f"setup:   graphs captured in {optimizer.setup_seconds:.2f} s")
+            test_batches = list(test_set.batches(5000, device))
+        else:
+            model, optimizer = fabric.setup(model, torch.optim.NAdam(model.parameters(), lr=options.lr))
+        run.metrics["setup_seconds"] = getattr(optimizer, "setup_seconds", 0.0)
+        state = {"model": model, "optimizer": optimizer, "epoch": 0, "history": []}
+        history = run.begin(state)  # loads `state` with --resume
+        for values in () if options.fast else optimizer.state.values():
+            values["mu_product"] = values["mu_product"].cpu()  # NAdam reads it: on a GPU each step would wait
+
+        for epoch in range(state["epoch"] + 1, options.epochs + 1):
+            order = epoch_order(options.seed, epoch, len(train_set))
+            began = time.perf_counter()
+            with progress(f"Epoch {epoch}", math.ceil(len(order) / size), "batch") as advance:
+                if options.fast:
+                    losses = optimizer.train_epoch(order, advance)
+                else:
+                    losses = train_epoch(fabric, model, optimizer, train_set.batches(size, device, order), advance)
+            train_seconds = time.perf_counter() - began
+            check_finite(losses, model, f"batch {{}} of epoch {epoch}", after=f"epoch {epoch}", lr=options.lr)
+            gpu = run.gpu_use(epoch)
+            began = time.perf_counter()
+            percent = accuracy(model, test_batches if options.fast else test_set.batches(size, device))
+            times = {"train_seconds": train_seconds, "test_seconds": time.perf_counter() - began}
+
+            loss = losses.double().mean().item()
+            echo(f"Epoch: [ {epoch} ], Average Loss: {loss:.6f}")
+            echo(f"Test Accuracy: {percent:.2f} %")
+            run.log("Loss/Train", losses.tolist(), (epoch - 1) * len(losses))
+            run.log("Accuracy/Test", [percent], epoch)
+            history.append({"epoch": epoch, "loss": loss, "accuracy": percent, **times, "gpu": gpu})
+            state["epoch"] = epoch
+            run.save(state)
+        curves = {"average training loss": "loss", "test accuracy (%)": "accuracy"}
+        run.summarise(history, curves, f"LeNet-5 on {options.dataset}, --backend {options.backend}")
+        if options.export is not None:
+            exported = build_model(options.backend, options.seed).eval()
+            exported.load_state_dict(model.state_dict())
+            export(exported, options.export, test_set, history[-1]["accuracy"], echo)
+    return history
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the example: 0 when done, 1 if the loss diverged, 2 for a mistake in the options, 130 after Ctrl-C."""
-    parser = build_parser()
-    options = vars(parser.parse_args(argv))
-    mirrors = options.pop("mirror")
-    options["mirrors"] = tuple(mirrors) if mirrors else MNIST_MIRRORS
-    return run_command(parser.prog, options["out"] / CHECKPOINT, lambda: train(Config(**options)))
+def export(model: nn.Module, path: Path, test: ImageSet, percent: float, echo: Callable[[str], object]) -> None:
+    """Write the model as ONNX, and print the file's accuracy on the test set beside PyTorch's `percent`."""
+    import onnxruntime
+
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
+    with naming(path):
+        report = export_onnx(model, test[0][0][None], path, dynamic_shapes=({0: "batch"},), **names)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    found = accuracy(lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), test.batches(64, "cpu"))
+    echo(f"ONNX: {report}")
+    echo(f"Test Accuracy under onnxruntime: {found:.2f} % (PyTorch: {percent:.2f} %)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
+    options = parse(argv)
+    return run_command("lenet5", lambda: train(options), options.out / CHECKPOINT)
 
 
 if __name__ == "__main__":

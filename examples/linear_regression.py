@@ -8,19 +8,36 @@ onnxruntime, beside PyTorch's own answer::
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from examples.command import Parser, naming, run_command
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = Parser("linear_regression", __doc__)
+    parser.add_common()
+    add = parser.add_argument
+    add("--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file")
+    own = "with --export: as a node of our own, with its body in standard ones"
+    add("--custom-domain", action="store_true", help=own)
+    options = parser.parse_args(argv)
+    if options.custom_domain and options.export is None:
+        parser.error("--custom-domain has no meaning without --export FILE")
+    return options
+
+
+if __name__ == "__main__":
+    parse()  # --help and mistakes are answered here, before PyTorch is imported
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import Linear, linear
-from cupyops.errors import ExportError, MissingDependencyError
-from examples.console import UserError, add_common_options, check_common, describe_device, pick_device, report_error
-from examples.files import naming
-
-__all__ = ["WEIGHT", "evaluate", "gradients_are_right", "main", "train"]
+from examples.command import describe_device, pick_device
 
 WEIGHT, BIAS = (2.0, 3.0), 4.0
 STEPS, PRINT_EVERY = 300, 50
@@ -71,15 +88,8 @@ def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[
     point = torch.tensor([POINT], dtype=torch.float64)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        export_onnx(
-            model,
-            (point,),
-            path,
-            input_names=["x"],
-            output_names=["y"],
-            dynamic_shapes=({0: "batch"},),
-            custom_domain=custom_domain,
-        )
+        names: dict[str, Any] = {"input_names": ["x"], "output_names": ["y"]}
+        export_onnx(model, (point,), path, dynamic_shapes=({0: "batch"},), custom_domain=custom_domain, **names)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -89,59 +99,45 @@ def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[
     return abs(ours - answer.item()) < 1e-9
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the example; 0 if all is as it must be, 1 if not, 2 for a mistake in the options."""
-    parser = argparse.ArgumentParser("python -m examples.linear_regression", description=__doc__.split("\n")[0])
-    add_common_options(parser)
-    parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file"
-    )
-    parser.add_argument(
-        "--custom-domain",
-        action="store_true",
-        help="with --export: as a node of our own, with its body in standard ones",
-    )
-    options = parser.parse_args(argv)
-    try:
-        check_common(options.backend, options.seed)
-        if options.custom_domain and options.export is None:
-            raise UserError("--custom-domain has no meaning without --export FILE")
-        device = pick_device(options.device)
-        kernels = options.backend == "kernels"
-        print(f"device:  {describe_device(device)}")
-        print(f"backend: {options.backend} ({'autograd_bridge.linear' if kernels else 'torch.nn.functional.linear'})")
-        generator = torch.Generator().manual_seed(options.seed)
-        right = gradients_are_right(linear if kernels else F.linear, device, generator)
-        print(f"gradients of x, W and b: {'as differences of values have them' if right else 'WRONG'}")
-        if not right:
+def build_model(kind: type[nn.Linear], seed: int) -> nn.Linear:
+    """The layer that the seed stands for, drawn on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        return kind(2, 1, dtype=torch.float64)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the gradients, train, export: 0 if all is as it must be, 1 if not."""
+    device = pick_device(options.device)
+    kernels = options.backend == "kernels"
+    print(f"device:  {describe_device(device)}")
+    print(f"backend: {options.backend} ({'autograd_bridge.linear' if kernels else 'torch.nn.functional.linear'})")
+    generator = torch.Generator().manual_seed(options.seed)
+    right = gradients_are_right(linear if kernels else F.linear, device, generator)
+    print(f"gradients of x, W and b: {'as differences of values have them' if right else 'WRONG'}")
+    if not right:
+        return 1
+    model = build_model(Linear if kernels else nn.Linear, options.seed).to(device)
+    train(model, generator)
+    near = evaluate(model)
+    model = model.cpu().eval()
+    with torch.no_grad():
+        answer = model(torch.tensor([POINT], dtype=torch.float64)).item()
+        near &= abs(answer - 16) < TOLERANCE_AT_POINT
+        if options.export is None:
+            print(f"y(3, 2) = {answer:.4f} (true 16)")
+        elif not export(model, options.export, custom_domain=options.custom_domain):
+            print("The file does not compute what the model does.")
             return 1
-        model = _model(Linear if kernels else nn.Linear, options.seed).to(device)
-        train(model, generator)
-        near = evaluate(model)
-        model = model.cpu().eval()
-        with torch.no_grad():
-            answer = model(torch.tensor([POINT], dtype=torch.float64)).item()
-            near &= abs(answer - 16) < TOLERANCE_AT_POINT
-            if options.export is None:
-                print(f"y(3, 2) = {answer:.4f} (true 16)")
-            elif not export(model, options.export, custom_domain=options.custom_domain):
-                print("The file does not compute what the model does.")
-                return 1
-    except (UserError, ExportError, MissingDependencyError, OSError) as error:
-        return report_error(parser.prog, error)
-    except KeyboardInterrupt:
-        print("Interrupted.")
-        return 130
     if not near:
         print("The line was not learned: the operator or its gradient is wrong.")
     return 0 if near else 1
 
 
-def _model(kind: type[nn.Linear], seed: int) -> nn.Linear:
-    """The layer that the seed stands for, drawn on the CPU."""
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        return kind(2, 1, dtype=torch.float64)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; 0 if all is as it must be, 1 if not, 2 for a mistake in the options."""
+    options = parse(argv)
+    return run_command("linear_regression", lambda: run(options))
 
 
 if __name__ == "__main__":

@@ -1,197 +1,278 @@
-"""One training run: its options, its epochs, and the files that it keeps."""
+"""What the training runs share: Lightning Fabric, and the files that a run keeps."""
 
-import math
+import io
+import json
+import logging
+import pickle
+import shutil
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import sys
+import threading
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
-from examples.checkpoint import open_folder, save_checkpoint
-from examples.console import Progress, UserError, check_common
-from examples.datasets import MNIST_MIRRORS
-from examples.endings import Diverged, check_finite
-from examples.reporting import (
-    EpochRecord,
-    EventLog,
-    GpuMonitor,
-    describe_run,
-    plot_curves,
-    write_metrics,
-)
-from examples.training import Trainer, epoch_order
+from examples.command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
 
-__all__ = ["DEFAULT_EPOCHS", "EXAMPLE", "Config", "Diverged", "Result", "Run"]
-
-EXAMPLE = "lenet5"
-DEFAULT_EPOCHS = {"digits": 20, "mnist": 10}
+ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "tensorboard")
 
 
-@dataclass(frozen=True)
-class Config:
-    """The options of the command line, under the same names. `out=None` writes nothing; `epochs=None` is the default.
+class Run:
+    """A training run: `device`, `fabric`, and the folder `options.out` with checkpoint, metrics and TensorBoard events.
 
-    Raises `UserError` for values that cannot be.
+    The folder stays untouched until `begin`. Leaving the `with` block closes the event file.
+
+    Args:
+        example: name of the example; a checkpoint of another one is refused.
+        settings: whatever decides the numbers, by option name: a resumed run must repeat them.
+        unit: "epoch" or "step", the key under which the state counts what is done.
+        records: the key of the state's "history" in `metrics.json`, beside what stands in `metrics`.
     """
 
-    dataset: str = "digits"
-    data_dir: Path = Path("data/mnist")
-    mirrors: tuple[str, ...] = MNIST_MIRRORS
-    epochs: int | None = None
-    batch_size: int = 64
-    lr: float = 3e-3
-    seed: int = 0
-    device: str = "auto"
-    backend: str = "kernels"
-    fast: bool = False
-    resume: bool = False
-    out: Path | None = Path("runs/lenet5")
-    export: Path | None = None
-    progress: bool = True
+    def __init__(
+        self,
+        example: str,
+        options: Namespace,
+        settings: Mapping[str, object],
+        *,
+        unit: str,
+        records: str,
+        echo: Callable[[str], object] = print,
+    ) -> None:
+        self.out: Path = options.out
+        self.options, self.unit, self.records, self.echo = options, unit, records, echo
+        self.metrics: dict[str, Any] = {}
+        self.told = False
+        self.device = pick_device(options.device)
+        self.header = {"format": f"examples.{example}/1", "settings": {**settings, "device": self.device.type}}
+        self.fabric = make_fabric(self.device, amp=getattr(options, "amp", False), log_to=self.out, echo=echo)
+        if options.resume:
+            self.check()
 
-    def __post_init__(self) -> None:
-        check_common(self.backend, self.seed)
-        if self.dataset not in DEFAULT_EPOCHS:
-            raise UserError(f"--dataset must be one of {', '.join(DEFAULT_EPOCHS)}, got {self.dataset!r}")
-        for option, value in (("--epochs", self.total_epochs), ("--batch-size", self.batch_size)):
-            if value < 1:
-                raise UserError(f"{option} must be at least 1, got {value}")
-        if not 0 < self.lr < math.inf:
-            raise UserError(f"--lr must be a positive number, got {self.lr}")
-        if self.resume and self.out is None:
-            raise UserError("--resume needs the folder of the run: --out DIR")
-
-    @property
-    def total_epochs(self) -> int:
-        return DEFAULT_EPOCHS[self.dataset] if self.epochs is None else self.epochs
-
-    def settings(self, device: torch.device) -> dict[str, object]:
-        """All that decides the numbers: a resumed run must repeat it. The number of epochs may grow."""
-        names = ("dataset", "batch_size", "lr", "seed", "backend", "fast")
-        return {**{name: getattr(self, name) for name in names}, "device": device.type}
-
-
-@dataclass(frozen=True)
-class Result:
-    """`history` has one record per epoch, those before a resume included; `setup_seconds` is what capturing took."""
-
-    model: nn.Module
-    history: list[EpochRecord]
-    setup_seconds: float
-
-    def median_seconds(self, part: str = "seconds") -> float:
-        """Median over the epochs of `seconds`, `train_seconds` or `test_seconds`."""
-        return statistics.median(getattr(record, part) for record in self.history)
-
-
-@dataclass
-class Run:
-    """The epochs of one run, and the files that it keeps."""
-
-    config: Config
-    device: torch.device
-    model: nn.Module
-    trainer: Trainer
-    history: list[EpochRecord]
-    samples: int
-    echo: Callable[[str], object]
-
-    def open_folder(self) -> None:
-        """Make ``--out``, if there is one, ready to be written to."""
-        if self.config.out is not None:
-            done = f"epoch {len(self.history)}" if self.config.resume else None
-            open_folder(self.config.out, self.echo, going_on_after=done, save=self.save)
-
-    def run_epochs(self) -> None:
-        """Train and test up to ``--epochs``, writing each epoch's lines, events, checkpoint and metrics."""
-        monitor = GpuMonitor(self.device)
+    def check(self) -> None:
+        """Raise `UserError` if the checkpoint is damaged, another example's, or made with other settings."""
+        path, mend = self.out / CHECKPOINT, "leave out --resume to begin anew"
         try:
-            with EventLog(self.config.out and self.config.out / "tensorboard") as log:
-                if self.config.out and log.why_not:
-                    self.echo(f"No TensorBoard events: {log.why_not}")
-                if self.device.type == "cuda" and monitor.why_not:
-                    self.echo(f"No GPU utilisation: {monitor.why_not}")
-                if len(self.history) >= self.config.total_epochs:
-                    self.echo(f"Nothing to train: {len(self.history)} epochs are done; a higher --epochs goes on")
-                for epoch in range(len(self.history) + 1, self.config.total_epochs + 1):
-                    record, losses = self.run_epoch(epoch, monitor)
-                    self.history.append(record)
-                    self.echo(f"Epoch: [ {epoch} ], Average Loss: {record.loss:.6f}")
-                    self.echo(f"Test Accuracy: {record.accuracy:.2f} %")
-                    log.write(record, losses.tolist())
-                    self.save()
-        finally:
-            monitor.close()
+            with zipfile.ZipFile(path) as archive:  # torch.load does not look at the checksums that torch.save writes
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise UserError(f"{path} is damaged: the checksum of its part {damaged} is wrong; {mend}")
+            found = self.fabric.load(path, weights_only=True)
+        except (zipfile.BadZipFile, EOFError, pickle.UnpicklingError, RuntimeError) as error:
+            reason = str(error).split("\n")[0]
+            raise UserError(f"{path} is damaged or is no checkpoint ({reason}); {mend}") from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}; {mend}") from None
+        kind, wanted = found.get("format"), self.header["format"]
+        if kind != wanted:
+            raise UserError(
+                f"{path} is no checkpoint of this example: expected format {wanted!r}, found {kind!r}; {mend}"
+            )
+        settings: Mapping[str, object] = self.header["settings"]  # type: ignore[assignment]
+        others = [
+            f"--{name.replace('_', '-')} was {found['settings'].get(name)}, is {value}"
+            for name, value in settings.items()
+            if found["settings"].get(name) != value
+        ]
+        if others:
+            others_told = "; ".join(others)
+            raise UserError(f"--resume must repeat the settings that {path} was made with: {others_told}; or {mend}")
 
-    def run_epoch(self, epoch: int, monitor: GpuMonitor) -> tuple[EpochRecord, Tensor]:
-        """One epoch and its test; the losses, one per batch, are looked at when the epoch is done."""
-        order = epoch_order(self.config.seed, epoch, self.samples)
-        batches = math.ceil(self.samples / self.config.batch_size)
-        began = time.perf_counter()
-        with Progress(f"Epoch {epoch}", batches, enabled=self.config.progress) as progress:
-            losses = self.trainer.train_epoch(order, progress.advance)
-        trained = time.perf_counter()
-        check_finite(
-            losses,
-            self.model,
-            where=lambda batch: f"batch {batch + 1} of epoch {epoch}",
-            after=f"epoch {epoch}",
-            lr=self.config.lr,
-        )
-        gpu = monitor.read()
-        testing = time.perf_counter()
-        accuracy = self.trainer.accuracy()
-        tested = time.perf_counter()
-        loss = losses.double().mean().item()
-        return EpochRecord(epoch, loss, accuracy, trained - began, tested - testing, gpu), losses
+    def begin(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        """Make the folder ready: go on from its checkpoint, or move an earlier run's files aside and save the start.
 
-    def save(self) -> None:
-        """Write the checkpoint and the metrics of the epochs so far."""
-        out = self.config.out
-        if out is None:
-            return
-        history = [record.as_dict() for record in self.history]
-        save_checkpoint(
-            out,
-            EXAMPLE,
-            model=self.model,
-            settings=self.config.settings(self.device),
-            epoch=len(self.history),
-            optimizer=self.trainer.optimizer_state(),
-            history=history,
-        )
-        write_metrics(out / "metrics.json", self.metrics(history))
+        Modules and optimizers in `state` are loaded in place, other values are replaced. Returns the state's history.
+        """
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            if self.options.resume:
+                self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
+                done, units = state[self.unit], f"{self.unit}s"
+                self.echo(f"output:  {self.out}, going on after {self.unit} {done}")
+                if done >= getattr(self.options, units):
+                    more = "" if units in self.header["settings"] else f"; a higher --{units} goes on"
+                    self.echo(f"Nothing to train: {done} {units} are done{more}")
+                return state["history"]
+            earlier = set_aside(self.out)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.out}: {error}; name another folder with --out") from None
+        self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
+        self.save(state)
+        return state["history"]
 
-    def metrics(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a script needs to compare runs. Losses are means over batches, accuracies percent, times seconds."""
-        config = replace(self.config, epochs=self.config.total_epochs)
-        return {
-            **describe_run(config, self.device, self.model),
-            "setup_seconds": self.trainer.setup_seconds,
-            "epochs": history,
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write `checkpoint.pt` and `metrics.json`, each whole, or raise `Unwritable` and leave the last ones."""
+        self.fabric.save(self.out / CHECKPOINT, {**self.header, **state})
+        config = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self.options).items()}
+        about = {
+            "config": config,
+            "device": str(self.device),
+            "device_description": describe_device(self.device),
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "parameters": sum(p.numel() for p in state["model"].parameters()),
         }
+        metrics = {**about, **self.metrics, self.records: state["history"]}
+        write_whole(self.out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
 
-    def summarise(self, result: Result) -> None:
-        """Print the times, and draw the curves."""
-        total, training, test = (result.median_seconds(part) for part in ("seconds", "train_seconds", "test_seconds"))
-        self.echo(
-            f"Time per epoch: {total:.3f} s (training {training:.3f} s, test {test:.3f} s; "
-            f"medians of {len(self.history)} epochs)"
-        )
-        uses = [record.gpu for record in self.history if record.gpu is not None]
-        if uses:
-            busy = statistics.mean(use.utilisation_percent for use in uses)
-            self.echo(f"GPU: {busy:.0f} % busy, {max(use.memory_mib for use in uses):,.0f} MiB in use")
-        if self.config.out is None:
-            return
-        curves = self.config.out / "curves.png"
-        title = f"LeNet-5 on {self.config.dataset}, --backend {self.config.backend}"
-        if plot_curves(curves, self.history, title):
-            self.echo(f"Curves: {curves}")
+    def log(self, name: str, values: Sequence[float], first: int) -> None:
+        """Add `values` to TensorBoard's curve `name`, at steps numbered from `first`."""
+        with naming(self.out / "tensorboard"):
+            for step, value in enumerate(values, first):
+                self.fabric.log(name, value, step)
+
+    def gpu_use(self, step: int) -> dict[str, float] | None:
+        """Utilisation of the GPU (percent of the last second or less) and memory in use (MiB), for TensorBoard, too.
+
+        None on a CPU, and where the driver does not tell: a slice of a GPU has no utilisation of its own.
+        """
+        if self.device.type != "cuda":
+            return None
+        try:
+            busy = torch.cuda.utilization(self.device)
+        except ModuleNotFoundError:
+            reason = f"nvidia-ml-py is not installed ({pip_install('examples', 'nvidia-ml-py')})"
+        except Exception as error:  # NVML's own classes, which are not importable everywhere
+            reason = f"the driver does not tell ({error})"
         else:
+            free, total = torch.cuda.mem_get_info(self.device)
+            use = {"utilisation_percent": busy, "memory_mib": (total - free) / 2**20}
+            self.log("GPU/Utilisation_percent", [busy], step)
+            self.log("GPU/Memory_MiB", [use["memory_mib"]], step)
+            return use
+        if not self.told:
+            self.told = True
+            self.echo(f"No GPU utilisation: {reason}")
+        return None
+
+    def summarise(self, history: Sequence[dict[str, Any]], curves: Mapping[str, str], title: str) -> None:
+        """Print the times per epoch and the use of the GPU, and draw `curves` (label to key of a record)."""
+        training, test = (statistics.median(r[f"{part}_seconds"] for r in history) for part in ("train", "test"))
+        total = statistics.median(r["train_seconds"] + r["test_seconds"] for r in history)
+        parts = f"training {training:.3f} s, test {test:.3f} s; medians of {len(history)} epochs"
+        self.echo(f"Time per epoch: {total:.3f} s ({parts})")
+        if uses := [r["gpu"] for r in history if r["gpu"] is not None]:
+            busy = statistics.mean(use["utilisation_percent"] for use in uses)
+            self.echo(f"GPU: {busy:.0f} % busy, {max(use['memory_mib'] for use in uses):,.0f} MiB in use")
+        try:
+            plot_curves(self.out / "curves.png", {t: [r[key] for r in history] for t, key in curves.items()}, title)
+            self.echo(f"Curves: {self.out / 'curves.png'}")
+        except ImportError:
             self.echo(f"No curves: matplotlib is not installed ({pip_install('examples', 'matplotlib')})")
+
+    def __enter__(self) -> "Run":
+        self.hook, threading.excepthook = threading.excepthook, self.thread_ended
+        return self
+
+    def thread_ended(self, how: Any) -> None:
+        """TensorBoard's writing thread gives its error to whoever logs next; Python need not print the error, too."""
+        if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard.")):
+            self.hook(how)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with naming(self.out / "tensorboard"):
+                for logger in self.fabric.loggers:
+                    logger.finalize("success" if error is None else "failed")
+        except OSError:
+            if error is None:  # else `error` is what ends the run
+                raise
+        finally:
+            threading.excepthook = self.hook
+
+
+def make_fabric(
+    device: torch.device, *, amp: bool, log_to: Path | None = None, echo: Callable[[str], object] = print
+) -> Any:
+    """A `lightning_fabric.Fabric` on one device, in float32 or bfloat16 autocast, that writes whole checkpoints.
+
+    TensorBoard events go to `log_to`.
+    """
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.loggers import TensorBoardLogger
+        from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{error}. Install it with: {pip_install('examples', 'lightning-fabric')}"
+        ) from None
+
+    class WholeFiles(TorchCheckpointIO):
+        """Fabric's own writes to the system's temporary folder, from which a move to another disk is no rename."""
+
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            contents = io.BytesIO()  # onto a full disk, torch.save would fail with words of its own
+            torch.save(checkpoint, contents)
+            write_whole(Path(path), contents.getbuffer())
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no line for each precision that it sets
+    loggers: list[Any] = []
+    if log_to is not None:
+        try:
+            from torch.utils import tensorboard  # noqa: F401
+        except ImportError:
+            echo(f"No TensorBoard events: tensorboard is not installed ({pip_install('examples', 'tensorboard')})")
+        else:
+            # A queue that holds an epoch: the writing thread works through it while the next epoch trains.
+            loggers = [TensorBoardLogger(log_to, name="", version="tensorboard", max_queue=4096)]
+    return Fabric(
+        accelerator=device.type,
+        devices=1 if device.index is None else [device.index],
+        precision="bf16-mixed" if amp else "32-true",
+        loggers=loggers,
+        plugins=[WholeFiles()],
+    )
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Move an earlier run's files in `folder` to `folder/earlier-N`; return that folder, or None if there were none."""
+    left = [folder / name for name in ARTEFACTS if (folder / name).exists()]
+    if not left:
+        return None
+    number = 1
+    while (target := folder / f"earlier-{number}").exists():
+        number += 1
+    target.mkdir()
+    for path in left:
+        shutil.move(path, target / path.name)
+    return target
+
+
+def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1, after: str, lr: float) -> None:
+    """Raise `Diverged` unless all losses and parameters are finite: the last step has no loss after it.
+
+    `place`, with the number of a loss (counted from `first`) put for its braces, and `after` go into the message.
+    """
+    bad = losses.isfinite().logical_not().nonzero()
+    if len(bad):
+        value, where = losses[bad[0]].item(), place.format(int(bad[0]) + first)
+        raise Diverged(f"the loss became {value} in {where}; a lower --lr may help, this run had {lr:g}")
+    if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():
+        raise Diverged(f"the parameters are not finite after {after}; a lower --lr may help")
+
+
+def plot_curves(path: Path, curves: Mapping[str, Sequence[float]], title: str) -> None:
+    """Draw curves over the epochs, side by side, into a PNG."""
+    from matplotlib.figure import Figure  # not pyplot: no window, no global state
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure.suptitle(title)
+    for axes, (label, values) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
+        axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3)
+        axes.set(xlabel="epoch", ylabel=label, yscale="log" if "loss" in label else "linear")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=True, alpha=0.3)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    write_whole(path, drawn.getbuffer())

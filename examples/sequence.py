@@ -11,19 +11,38 @@ pixels at a time; at the end, which digit::
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+from examples.command import Parser, at_least, positive, run_command
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser, default = Parser("sequence", __doc__), "(default: %(default)s)"
+    add = parser.add_argument
+    add("--task", choices=("adding", "digits"), default="adding", help=default)
+    add("--models", nargs="+", choices=("lltm", "lstm"), default=["lltm", "lstm"], help="default: both")
+    add("--steps", type=at_least(2), default=50, metavar="N", help=f"of the adding problem {default}")
+    add("--batch", type=at_least(1), default=64, metavar="N", help=f"rows {default}")
+    add("--state", type=at_least(1), default=32, metavar="N", help=f"units {default}")
+    add("--iterations", type=at_least(1), default=1500, metavar="N", help=default)
+    add("--lr", type=positive, default=5e-3, help=f"of Adam {default}")
+    parser.add_device()
+    parser.add_seed()
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    parse()  # --help and mistakes are answered here, before PyTorch is imported
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import LLTMLayers
-from cupyops.errors import MissingDependencyError
-from examples.console import UserError, describe_device, pick_device, report_error
-from examples.datasets import ImageSet, load_digits
-
-__all__ = ["Reader", "Task", "adding", "digits", "main", "train"]
+from examples.command import describe_device, pick_device
+from examples.data import ImageSet, load_digits
 
 MODELS = {"lltm": LLTMLayers, "lstm": nn.LSTM}
 SOLVED_ADDING, SOLVED_DIGITS = 0.01, 0.90  # mean square error; accuracy
@@ -135,51 +154,29 @@ def train(
     return scores[-1], spent
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser("python -m examples.sequence", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--task", choices=("adding", "digits"), default="adding", help="(default: %(default)s)")
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="default: both")
-    parser.add_argument(
-        "--steps", type=int, default=50, metavar="N", help="of the adding problem (default: %(default)s)"
-    )
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="rows (default: %(default)s)")
-    parser.add_argument("--state", type=int, default=32, metavar="N", help="units (default: %(default)s)")
-    parser.add_argument("--iterations", type=int, default=1500, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=5e-3, help="of Adam (default: %(default)s)")
-    parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="auto takes a GPU if there is one")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the example; 0 if LLTM reaches the solution, 1 if not, 2 for a mistake in the options."""
-    parser = build_parser()
-    options = parser.parse_args(argv)
-    try:
-        for name, least in (("steps", 2), ("batch", 1), ("state", 1), ("iterations", 1)):
-            if getattr(options, name) < least:
-                raise UserError(f"--{name} must be at least {least}, got {getattr(options, name)}")
-        device = pick_device(options.device)
-        print(f"device: {describe_device(device)}")
-        results = {}
-        for name in options.models:
-            if options.task == "adding":
-                task = adding(options.steps, options.batch, device, options.seed)
-            else:
-                task = digits(options.batch, device, options.seed)
-            torch.manual_seed(options.seed)
-            model = Reader(name, task.features, options.state, task.outputs).to(device)
-            print(f"{name}: {options.task}, {sum(p.numel() for p in model.parameters())} parameters")
-            score, seconds = train(model, task, options.iterations, options.lr, print)
-            results[name] = task.solved(score)
-            print(f"{name}: {task.unit} {score:.5f}, {seconds:.1f} s, {'solved' if results[name] else 'not solved'}")
-    except (UserError, MissingDependencyError) as error:
-        return report_error(parser.prog, error)
-    except KeyboardInterrupt:
-        print("Interrupted.")
-        return 130
+def run(options: argparse.Namespace) -> int:
+    """Train each model on the task: 0 if LLTM solves it, 1 if not."""
+    device = pick_device(options.device)
+    print(f"device: {describe_device(device)}")
+    results = {}
+    for name in options.models:
+        if options.task == "adding":
+            task = adding(options.steps, options.batch, device, options.seed)
+        else:
+            task = digits(options.batch, device, options.seed)
+        torch.manual_seed(options.seed)
+        model = Reader(name, task.features, options.state, task.outputs).to(device)
+        print(f"{name}: {options.task}, {sum(p.numel() for p in model.parameters())} parameters")
+        score, seconds = train(model, task, options.iterations, options.lr, print)
+        results[name] = task.solved(score)
+        print(f"{name}: {task.unit} {score:.5f}, {seconds:.1f} s, {'solved' if results[name] else 'not solved'}")
     return 0 if results.get("lltm", True) else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; 0 if LLTM reaches the solution, 1 if not, 2 for a mistake in the options."""
+    options = parse(argv)
+    return run_command("sequence", lambda: run(options))
 
 
 if __name__ == "__main__":

@@ -38,11 +38,10 @@ __device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v);
 #ifdef NAIVE
 
 extern "C" __global__ void add2_naive(
-    const a_t* __restrict__ a,     // (n)
-    const b_t* __restrict__ b,     // (n)
-    scalar_t* __restrict__ out,    // (n)
-    acc_t alpha,
-    long long n) {
+    const a_t* __restrict__ a,   // (n)
+    const b_t* __restrict__ b,   // (n)
+    scalar_t* __restrict__ out,  // (n)
+    acc_t alpha, long long n) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < n) out[i] = scaled_sum(operand(a[i]), operand(b[i]), alpha);
 }
@@ -50,23 +49,21 @@ extern "C" __global__ void add2_naive(
 #else
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2(
-    const a_t* __restrict__ a,     // (n)
-    const b_t* __restrict__ b,     // (n)
-    scalar_t* __restrict__ out,    // (n)
-    acc_t alpha,
-    long long n) {
+    const a_t* __restrict__ a,   // (n)
+    const b_t* __restrict__ b,   // (n)
+    scalar_t* __restrict__ out,  // (n)
+    acc_t alpha, long long n) {
     map(n, [alpha](a_t a, b_t b) { return scaled_sum(operand(a), operand(b), alpha); }, out, a, b);
 }
 
 // out = a + alpha·value, or value + alpha·a with VALUE_FIRST. value is not rounded to scalar_t, since PyTorch does not round
 // a number of the host either.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
-    const a_t* __restrict__ a,     // (n)
-    scalar_t* __restrict__ out,    // (n)
-    acc_t value,
-    acc_t alpha,
-    long long n) {
-    map(n,
+    const a_t* __restrict__ a,   // (n)
+    scalar_t* __restrict__ out,  // (n)
+    acc_t value, acc_t alpha, long long n) {
+    map(
+        n,
         [value, alpha](a_t a) {
             return VALUE_FIRST ? scaled_sum(value, operand(a), alpha) : scaled_sum(operand(a), value, alpha);
         },
@@ -75,14 +72,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
 
 // A thread makes VECTOR_WIDTH elements of one innermost row: one computation of indices serves all of them.
 extern "C" __global__ void __launch_bounds__(128) add2_strided(
-    const a_t* __restrict__ a,     // a view: element (.., i1, i0) lies at a[i0·a_stride[0] + i1·a_stride[1] + ..]
-    const b_t* __restrict__ b,     // a view
-    scalar_t* __restrict__ out,    // (groups, VECTOR_WIDTH)
-    acc_t alpha,
-    long long groups,
-    Int64s<NDIM> size,             // of out, innermost dimension first, which counts groups of VECTOR_WIDTH elements
-    Int64s<NDIM> divider,          // for each size
-    Int64s<NDIM> a_stride,         // in elements; 0 where a is broadcast
+    const a_t* __restrict__ a,   // a view: element (.., i1, i0) lies at a[i0·a_stride[0] + i1·a_stride[1] + ..]
+    const b_t* __restrict__ b,   // a view
+    scalar_t* __restrict__ out,  // (groups, VECTOR_WIDTH)
+    acc_t alpha, long long groups,
+    Int64s<NDIM> size,      // of out, innermost dimension first, which counts groups of VECTOR_WIDTH elements
+    Int64s<NDIM> divider,   // for each size
+    Int64s<NDIM> a_stride,  // in elements; 0 where a is broadcast
     Int64s<NDIM> b_stride) {
     const long long group = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (group >= groups) return;

@@ -60,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) gelu_backward(
     const scalar_t* __restrict__ x,       // (n)
     scalar_t* __restrict__ grad_x,        // (n)
     long long n) {
-    map(n,
+    map(
+        n,
         [](scalar_t grad_y, scalar_t x) {
             return convert<scalar_t>(convert<acc_t>(grad_y) * gelu_derivative(convert<acc_t>(x)));
         },

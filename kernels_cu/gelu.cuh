@@ -99,7 +99,9 @@ constexpr double KAPPA = 0.044715;
 
 // open = σ(2u) and closed = σ(-2u) = 1 - σ(2u). Both are computed from e = e^(-2|u|), which cannot overflow, and keep their
 // relative accuracy.
-struct Gate { acc_t open, closed; };
+struct Gate {
+    acc_t open, closed;
+};
 
 __device__ __forceinline__ Gate tanh_gate(acc_t x) {
     const acc_t two_u = x * (acc_t(2.0 * SQRT_2_OVER_PI) + acc_t(2.0 * SQRT_2_OVER_PI * KAPPA) * x * x);

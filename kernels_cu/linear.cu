@@ -43,8 +43,8 @@ extern "C" __global__ void linear_naive(
 }
 
 extern "C" __global__ void linear_backward_naive(
-    const x_t* __restrict__ grad_y,       // (M, N)
-    scalar_t* __restrict__ grad_bias,     // (N)
+    const x_t* __restrict__ grad_y,    // (M, N)
+    scalar_t* __restrict__ grad_bias,  // (N)
     long long M, long long N) {
     const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= N) return;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_elements(
     const Strip& strip, const T* __restrict__ grad_y, long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
     strip.add_rows(
         M, N, sums, [&](long long at) { return load_packed(grad_y + at, VECTORS); },
-        [](long long, const Packed<T>& g, acc_t (&sums)[VECTOR_WIDTH]) {
+        [](long long, const Packed<T>& g, acc_t(&sums)[VECTOR_WIDTH]) {
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] += g[k];
         });
@@ -68,12 +68,12 @@ __device__ __forceinline__ void add_elements(
 
 // The sums of the columns of a matrix x_t (M, N). One group sums over all rows. Each of several groups sums over every
 // groups-th stretch of rows, and a second launch of this kernel adds up the sums of the groups.
-extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_bias_gradient(
     const x_t* __restrict__ grad_y,  // (M, N)
     scalar_t* __restrict__ sums,     // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
     const bool vectors = aligned<VECTOR_WIDTH>(grad_y);
-    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[VECTOR_WIDTH]) {
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t(&sums)[VECTOR_WIDTH]) {
         if (vectors) add_elements<true>(strip, grad_y, M, N, sums);
         else add_elements<false>(strip, grad_y, M, N, sums);
     });

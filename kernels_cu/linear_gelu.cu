@@ -22,9 +22,9 @@
 #ifdef NAIVE
 
 extern "C" __global__ void linear_gelu_naive(
-    const scalar_t* __restrict__ bias,    // (N)
-    scalar_t* __restrict__ z,             // (M, N)
-    scalar_t* __restrict__ y,             // (M, N)
+    const scalar_t* __restrict__ bias,  // (N)
+    scalar_t* __restrict__ z,           // (M, N)
+    scalar_t* __restrict__ y,           // (M, N)
     long long M, long long N) {
     const long long n = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, m = blockIdx.y;
     if (n >= N || m >= M) return;
@@ -62,7 +62,8 @@ constexpr long long DOWN = 256 / ABREAST;
 template <bool VECTORS>
 __device__ __forceinline__ void finish_rows(
     const scalar_t* __restrict__ bias, scalar_t* __restrict__ z, scalar_t* __restrict__ y, long long M, long long N) {
-    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH, step = gridDim.y * DOWN;
+    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH;
+    const long long step = gridDim.y * DOWN;
     if (column >= N) return;
     const Packed<scalar_t> b = load_packed(bias + column, VECTORS);
     for (long long row = blockIdx.y * DOWN + threadIdx.y; row < M; row += ROWS_EACH * step) {
@@ -107,12 +108,12 @@ struct GradientAndInput {
 // The gradient of a strip of z, by whole accesses or element by element.
 template <bool VECTORS>
 __device__ __forceinline__ void add_gradient(
-    const Strip& strip, const scalar_t* __restrict__ grad_y, const scalar_t* __restrict__ z,
-    scalar_t* __restrict__ grad_z, long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
+    const Strip& strip, const scalar_t* __restrict__ grad_y, const scalar_t* __restrict__ z, scalar_t* __restrict__ grad_z,
+    long long M, long long N, acc_t (&sums)[VECTOR_WIDTH]) {
     strip.add_rows(
         M, N, sums,
         [&](long long at) { return GradientAndInput{load_packed(grad_y + at, VECTORS), load_packed(z + at, VECTORS)}; },
-        [&](long long at, const GradientAndInput& in, acc_t (&sums)[VECTOR_WIDTH]) {
+        [&](long long at, const GradientAndInput& in, acc_t(&sums)[VECTOR_WIDTH]) {
             acc_t out[VECTOR_WIDTH];
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) {
@@ -127,14 +128,14 @@ __device__ __forceinline__ void add_gradient(
 
 // The sums are of dL/dz before it is rounded. `sums` of one group is the gradient of the bias. Each of several groups writes a
 // row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
-extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
     const scalar_t* __restrict__ grad_y,  // (M, N)
     const scalar_t* __restrict__ z,       // (M, N)
     scalar_t* __restrict__ grad_z,        // (M, N)
     sum_t* __restrict__ sums,             // (groups, N)
     long long M, long long N, long long groups, long long tiles) {
     const bool vectors = aligned<VECTOR_WIDTH>(grad_y) && aligned<VECTOR_WIDTH>(z) && aligned<VECTOR_WIDTH>(grad_z);
-    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t (&sums)[VECTOR_WIDTH]) {
+    sum_columns(N, groups, sums, [&](const Strip& strip, acc_t(&sums)[VECTOR_WIDTH]) {
         if (vectors) add_gradient<true>(strip, grad_y, z, grad_z, M, N, sums);
         else add_gradient<false>(strip, grad_y, z, grad_z, M, N, sums);
     });

@@ -5,13 +5,14 @@
 //   x: scalar_t (M, K)      W: scalar_t (N, K)      b: scalar_t (N) or null      y, z: scalar_t (M, N)
 //   scalar_t: float16 or bfloat16      sums and gelu in acc_t = float, gelu of z before z is rounded
 //
-//   macro    values    set by
-//   STAGES   2 to 4    MatrixPlan: slices of x and W that a block has room for
-//   PIECES   1, 2      MatrixPlan: pieces of z and of y that a group of threads has room for
-//   PAIRS_M  1 to 8    MatrixPlan: pairs of tiles along M that are made one after the other
-//   TANH     0, 1      the body: the form of GELU, see gelu.cu
-//   NAIVE    1         tests: the naive kernel alone
-//   BLOCK_THREADS and CLUSTER, which Rows sets, are 384 and 2
+//   macro          values    set by
+//   STAGES         2 to 4    MatrixPlan: slices of x and W that a block has room for
+//   PIECES         1, 2      MatrixPlan: pieces of z and of y that a group of threads has room for
+//   PAIRS_M        1 to 8    MatrixPlan: pairs of tiles along M that are made one after the other
+//   BLOCK_THREADS  384       MatrixPlan: threads of a block, three groups of 128
+//   CLUSTER        2         MatrixPlan: blocks that share rows of W
+//   TANH           0, 1      the body: the form of GELU, see gelu.cu
+//   NAIVE          1         tests: the naive kernel alone
 //
 // The parts, which docs/hopper.md explains:
 //
@@ -73,15 +74,15 @@ __device__ __forceinline__ Place place_of(int pair, int pairs_m, int tiles_n) {
     return {first + in % height, in / height};
 }
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1) linear_gelu_sm90(
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLOCK_THREADS, 1) linear_gelu_sm90(
     const scalar_t* __restrict__ x,       // (M, K)
     const scalar_t* __restrict__ weight,  // (N, K)
     const scalar_t* __restrict__ bias,    // (B) or null
     scalar_t* __restrict__ z,             // (M, N)
     scalar_t* __restrict__ y,             // (M, N)
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
-    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map,
-    long long M, long long N, long long K, long long B, long long clusters) {
+    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, long long M, long long N, long long K,
+    long long B, long long clusters) {
     extern __shared__ unsigned char memory[];
     __shared__ Arrivals full[STAGES], empty[STAGES];  // the slices of a stage have arrived; both blocks have read them
     const unsigned slices = (shared_address(memory) + 1023) & ~1023u, pieces = slices + STAGES * STAGE_BYTES;

@@ -69,7 +69,7 @@ def tensor_map(
         wanted = "begin at a multiple of 16 bytes, as its rows must"
         raise ValueError(expected("tensor_map", "address", wanted, f"{address:#x} and rows of {columns * itemsize}"))
     if simulated:
-        # As kernels_cu/hardware/wgmma.cuh reads them there.
+        # As the simulator's hardware/wgmma.cuh reads them.
         words = (address, rows, columns, box_rows, _SWIZZLE // itemsize, itemsize)
         found = TensorMap(struct.pack("=6Q", *words).ljust(BYTES, b"\0"))
     else:

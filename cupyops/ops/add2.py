@@ -25,21 +25,27 @@ SCALAR = {
 
 @cache
 def strided(ndim: int, vector_width: int, wide: bool) -> Kernel:
-    """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
+    """The kernel for operands of different layouts.
+
+    Args:
+        ndim: dimensions of the loop.
+        vector_width: elements of a thread.
+        wide: counts and strides take 64 bits.
+    """
     constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
     return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
 
 
+# Most broadcasts are loops of two dimensions. warmup() and the compile command find the kernels that are declared here.
 for _width in (1, 4, 8):
-    strided(
-        2, _width, False
-    )  # what most broadcasts come down to; declared so that warmup() and the compile command find it
+    strided(2, _width, False)
 
 
 def forward(a: Any, b: Any, alpha: Any = 1) -> Any:
     """The body of add2: a + alpha·b in the promoted dtype and the broadcast shape."""
     library = LIBRARIES[type(a)]
-    # Tuples of different lengths are compared element by element, too, and a size that is a symbol would be tied by it.
+    # The ranks are compared first: to compare shapes of different ranks would bind a symbolic size to a value, since tuples of
+    # different lengths are compared element by element, too.
     alike = a.ndim == b.ndim and a.shape == b.shape
     if alike and a.dtype is b.dtype and library.is_contiguous(a) and library.is_contiguous(b):
         if type(alpha) is not int:
@@ -65,7 +71,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         return out
     out = library.empty(shape, dtype, a)
     if library.is_fake(out):
-        # Sizes may be symbols here; planning a loop by them would tie a compiled graph to their values.
+        # Sizes may be symbols. To plan a loop by their values would bind a compiled graph to these values.
         check_devices("add2", a=a, b=b)
         return out
     if alike and library.is_contiguous(a) and library.is_contiguous(b):
@@ -99,7 +105,7 @@ def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, v
 
 
 def check_alpha(alpha: Any, dtype: str) -> None:
-    """Refuses what torch.add refuses, in its words where it has some.
+    """Raises unless torch.add takes the dtype and alpha, in the words of torch.add where it has some.
 
     Raises:
         TypeError: the dtype is complex or bool, or alpha is no number.
@@ -113,7 +119,7 @@ def check_alpha(alpha: Any, dtype: str) -> None:
         raise RuntimeError("add2: Boolean alpha only supported for Boolean results.")
     if dtype in INTEGERS and isinstance(alpha, float):
         raise RuntimeError("add2: For integral input tensors, argument alpha must not be a floating point number.")
-    # Of what a compiler traces, an integer may be a symbol, which has no __float__.
+    # While a compiler traces, an integer may be a symbol, which has no __float__.
     if not (isinstance(alpha, (int, float)) or hasattr(alpha, "__float__") or hasattr(alpha, "__index__")):
         raise TypeError(expected("add2", "alpha", "be a number", type(alpha).__name__))
 

@@ -24,7 +24,7 @@ FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
 
 def forward(x: Any, approximate: str = "none") -> Any:
-    """The body of GELU: y of x's shape, dtype and layout."""
+    """The body of GELU: y = x·Φ(x) or its tanh form, of the shape, dtype and layout of x."""
     kernel = _form(FORWARD, approximate)
     library = library_of(x)
     if not library.is_contiguous(x):
@@ -33,13 +33,13 @@ def forward(x: Any, approximate: str = "none") -> Any:
     try:
         kernel.launch_vouched(x=x, y=y, n=library.size(x))
     except TypeError:
-        check(x, approximate)  # names the operator, where the launch names its kernel
+        check(x, approximate)  # the message names the operator; that of the launch names the kernel
         raise
     return y
 
 
 def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
-    """The body of GELU's gradient: grad_x of x's shape, dtype and layout."""
+    """The body of the gradient of GELU: grad_x of the shape, dtype and layout of x."""
     kernel = _form(BACKWARD, approximate)
     if grad_y.shape != x.shape:
         check(x, approximate, grad_y)
@@ -62,12 +62,12 @@ def _form(kernels: dict[str, Kernel], approximate: str) -> Kernel:
 
 
 def check(x: Any, approximate: str, grad_y: Any = None) -> None:
-    """Refuses what no launch takes: the same words for a body, where a launch checks the rest, and for a reference.
+    """Raises unless GELU takes the arguments. The body and the reference in PyTorch refuse them in the same words.
 
     Raises:
-        RuntimeError: another word for ``approximate``, in the words that PyTorch's users know.
-        TypeError: x is not floating, or grad_y of another dtype.
-        ValueError: grad_y is not of x's shape.
+        RuntimeError: ``approximate`` is neither none nor tanh; the message is PyTorch's.
+        TypeError: x is not floating, or grad_y has another dtype than x.
+        ValueError: grad_y has another shape than x.
     """
     _form(FORWARD, approximate)
     check_floating("gelu", "x", library_of(x).dtype_name(x))
@@ -91,7 +91,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     Raises:
         TypeError: x is no array, or not floating.
         ValueError: x is in host memory.
-        RuntimeError: another word for ``approximate``.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.

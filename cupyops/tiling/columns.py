@@ -36,7 +36,7 @@ class ColumnPlan(Plan):
         block: threads of a block.
         vector_width: columns of a thread.
         width: threads of a block side by side.
-        rows_each: rows that a thread has on their way.
+        rows_each: rows that a thread has in flight.
         min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
         cluster: blocks that add up their sums among themselves.
     """
@@ -78,7 +78,7 @@ class Work:
         capacity: threads that run at once on a multiprocessor.
         groups: blocks of a multiprocessor where several groups share a strip.
         passes: times that the matrix is read or written.
-        rows_each: rows of a thread on their way.
+        rows_each: rows of a thread in flight.
         min_blocks: blocks that are to fit a multiprocessor.
         blocks: threads of a block that it may have.
         widths: bytes of a row that a block may read at once.

@@ -69,7 +69,7 @@ class RowsPlan(Plan):
         rows_each: rows that a group of threads takes at once.
         cluster: blocks on one row.
         min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
-        stages: rows on their way in shared memory (``stages.cuh``), where blocks stay for many.
+        stages: rows in flight in shared memory (``stages.cuh``), of persistent blocks.
         folded: blocks of a cluster that are one here: it takes a row in their order, and gives it the same bits.
         aligned_apart: aligned rows have code of their own, in a text that has it.
         full: a row fills every access of its threads.
@@ -123,7 +123,7 @@ class RowsPlan(Plan):
         wide, stages go first, and then blocks.
 
         Args:
-            row_bytes: on their way, for an element of a row.
+            row_bytes: in flight, for an element of a row.
             kept_bytes: that a block keeps in shared memory beside its stages, for an element of its slice.
             capability: of the GPU, 90 for sm_90.
         """
@@ -170,7 +170,7 @@ class RowsPlan(Plan):
         return Rows(size, self.block, each=self.groups * self.rows_each, blocks_per_row=self.cluster)
 
     def stay(self, size: str) -> Rows:
-        """The geometry of blocks that stay, ``size`` counting blocks or clusters of them."""
+        """The geometry of persistent blocks, ``size`` counting blocks or clusters of them."""
         return Rows(size, self.block, blocks_per_row=self.cluster)
 
     @property

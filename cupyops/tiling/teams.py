@@ -1,9 +1,10 @@
-"""Teams of blocks that go through steps together: how a text with ``team.cuh`` is cut, and what its launch is told.
+"""Teams of blocks that go through the steps of a sequence together: the macros of ``team.cuh``, and the sizes of a launch.
 
-A team is one block, a cluster of blocks, or blocks anywhere on the GPU that meet at a counter in global memory. It has a tile
-of rows: so many at once, and groups of so many one after the other. Teams of the last kind must all run at once, so there may
-be fewer of them than tiles, and they take turns: such a text goes through its tiles by ``for (tile = blockIdx.x / BLOCKS; tile
-< tiles; tile += teams)``. Its parameters ``tiles``, ``teams`` and ``blocks`` are :attr:`TeamLaunch.counts`.
+A team is one block, a cluster of blocks, or blocks anywhere on the GPU that wait for one another at a counter in global
+memory. A team works on a tile of rows: some rows at once, and groups of as many rows one after the other. Teams of blocks
+anywhere on the GPU must all run at once; where there are fewer teams than tiles, the teams take turns. The text goes through
+the tiles by ``for (tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams)``. The kernel's parameters ``tiles``, ``teams`` and
+``blocks`` are :attr:`TeamLaunch.counts`.
 """
 
 from collections.abc import Callable
@@ -24,18 +25,20 @@ Self = TypeVar("Self", bound="TeamPlan")
 
 @dataclass(frozen=True, kw_only=True)
 class TeamPlan(Plan):
-    """One way to deal rows out to teams.
+    """The macros of ``team.cuh`` and of the texts that include it.
 
     Attributes:
-        cluster: blocks of a team that are a cluster; 1 else.
-        team: blocks of a team that are anywhere on the GPU; 1 else.
-        rows: that a team has at once, a power of 2.
-        groups: of so many rows, one after the other.
+        cluster: blocks of a team that is a cluster; else 1.
+        team: blocks of a team whose blocks are anywhere on the GPU; else 1.
+        rows: rows that a team has at once, a power of 2.
+        groups: groups of ``rows`` rows, one after the other.
+        most_groups: the most groups of a team.
+        most_turns: the most tiles of a team whose blocks are anywhere on the GPU; beyond, another way is quicker.
     """
 
     launch_only = frozenset({"cluster"})
-    most_groups: ClassVar[int] = 1  # that a team can have
-    most_turns: ClassVar[int] = 1  # of a team all over the GPU at the rows, before another way is quicker
+    most_groups: ClassVar[int] = 1
+    most_turns: ClassVar[int] = 1
 
     cluster: int = 1
     team: int = 1
@@ -44,17 +47,17 @@ class TeamPlan(Plan):
 
     @property
     def block(self) -> int:
-        """Threads of a block: a subclass's to say."""
+        """Threads of a block. A subclass defines it."""
         raise NotImplementedError
 
     @property
     def most_rows(self) -> int:
-        """That a team can have at once."""
+        """The most rows that a team has at once."""
         return self.rows
 
     @property
     def tile(self) -> int:
-        """Rows of a team."""
+        """Rows of a tile."""
         return self.rows * self.groups
 
     @property
@@ -63,24 +66,24 @@ class TeamPlan(Plan):
 
     @property
     def constants(self) -> dict[str, int]:
-        # A text that deals out rows has no defaults for how many.
+        # The texts have no defaults for ROWS and GROUPS.
         return {**super().constants, "ROWS": self.rows, "GROUPS": self.groups}
 
     def kernel(self, *args: Any, **options: Any) -> Kernel:
-        """As of every plan; blocks that meet anywhere on the GPU must all run at once."""
+        """The kernel of the plan, as :meth:`Plan.kernel`. Blocks that wait for one another anywhere on the GPU are launched
+        cooperatively: all run at once, or the driver refuses the launch."""
         return super().kernel(*args, **{"cooperative": self.team > 1, **options})
 
     def teams(self, at_once: int) -> int:
-        """How many teams so many blocks are, which run at once; where there is no room for one, it is taken to be there."""
+        """Teams of ``at_once`` blocks; at least 1, even where a team has more blocks."""
         return max(1, at_once // (self.cluster * self.team))
 
     def for_rows(self: Self, count: int, at_once: int) -> Self:
-        """The plan with as many rows a team as it takes for all teams to run at once, or as many as it can have; then with as
-        many groups of them.
+        """The plan with more rows a team, and then more groups, until all teams run at once or a team can have no more.
 
         Args:
             count: rows in all.
-            at_once: blocks of it that run at once.
+            at_once: blocks of the plan's kernel that run at once.
         """
         plan = self
         while -(-count // plan.tile) > plan.teams(at_once):
@@ -93,11 +96,11 @@ class TeamPlan(Plan):
         return plan
 
     def turns(self, count: int, at_once: int) -> int:
-        """How often a team all over the GPU has to begin anew for so many rows, of so many blocks that run at once."""
+        """Tiles of a team, where ``at_once`` blocks run at once and there are ``count`` rows in all."""
         return -(-count // (self.tile * self.teams(at_once)))
 
     def launch(self, kernel: Kernel, count: int, at_once: int) -> "TeamLaunch":
-        """The launch for so many rows, on a GPU on which so many blocks of the plan's kernel run at once."""
+        """The launch for ``count`` rows, on a GPU on which ``at_once`` blocks of the plan's kernel run at once."""
         tiles = -(-count // self.tile)
         teams = tiles if self.team == 1 else min(tiles, at_once // self.team)
         return TeamLaunch(kernel, (tiles, teams, teams * self.cluster * self.team), tiles * self.rows)
@@ -105,12 +108,16 @@ class TeamPlan(Plan):
     def fitted(
         self: Self, kernel_of: Callable[[Self], Kernel], dtype: str, count: int, device: Device
     ) -> "TeamLaunch | None":
-        """The launch for so many rows on a GPU, with as many of them a team as :meth:`for_rows` says; None if there is no room
-        for a team at once, or teams all over the GPU would have to take too many turns.
+        """The launch for ``count`` rows on a GPU, by :meth:`for_rows`.
 
         Args:
-            kernel_of: the kernel of such a plan.
-            dtype: what its ``scalar_t`` is.
+            kernel_of: gives the kernel of a plan.
+            dtype: the type ``scalar_t``.
+            count: rows in all.
+            device: the GPU's index.
+
+        Returns:
+            None where the GPU has no room for a team, or a team would take more than ``most_turns`` tiles.
         """
         types = {"scalar_t": dtype}
         try:
@@ -129,8 +136,8 @@ class TeamLaunch:
     """One launch.
 
     Attributes:
-        counts: how many tiles of rows, teams that take turns at them, and blocks of those.
-        parts: of a sum over all rows, where each tile leaves one for every row that it has at once.
+        counts: the tiles of rows, the teams that take turns at the tiles, and the blocks of all teams.
+        parts: parts of a sum over all rows, if each tile leaves a part for each row that it has at once.
     """
 
     kernel: Kernel
@@ -138,7 +145,12 @@ class TeamLaunch:
     parts: int
 
     def counters(self, library: ArrayLibrary, like: Any) -> Any:
-        """Zeros, at which the teams of each tile meet; None where blocks know of one another without."""
+        """A counter for each tile, zeros, at which the blocks of a team wait for one another; None for blocks that need none.
+
+        Args:
+            library: the arrays'.
+            like: an array on the same GPU.
+        """
         if not self.kernel.hardware.cooperative:
             return None
         counters = library.empty((self.counts[0],), "int32", like)

@@ -13,6 +13,7 @@ over memory less in each direction.
 """
 
 import math
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,9 +23,8 @@ from torch import Tensor, nn
 
 from autograd_bridge import AddLayerNorm, LayerNorm, LinearGELU
 
-__all__ = ["OPERATORS", "CharGPT", "Operators", "build_model", "generate"]
-
 INITIAL_STD = 0.02
+TEMPERATURE = 0.8  # of samples: logits are divided by it
 # cuBLAS takes its fast paths for 16-bit matrices whose rows are a multiple of 16 bytes, and its best for tiles of 64.
 VOCABULARY_MULTIPLE = 64
 
@@ -115,14 +115,16 @@ class Block(nn.Module):
 
 
 class CharGPT(nn.Module):
-    """Characters (B, T), int64 with T up to `context`, to logits (B, T, at least `vocabulary`) of the characters that
-    follow."""
+    """Characters (B, T), int64 with T up to `context`, to logits (B, T, at least `vocabulary`) of those that follow.
+
+    With the `targets` (B, T) that follow, the result is the mean cross entropy () in nats.
+    """
 
     def __init__(
         self, vocabulary: int, *, context: int, layers: int, heads: int, width: int, operators: Operators
     ) -> None:
         super().__init__()
-        self.context = context
+        self.context, self.vocabulary = context, vocabulary
         rows = math.ceil(vocabulary / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
         self.token = nn.Embedding(rows, width)
         self.position = nn.Embedding(context, width)
@@ -143,53 +145,33 @@ class CharGPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, characters: Tensor) -> Tensor:
+    def forward(self, characters: Tensor, targets: Tensor | None = None) -> Tensor:
         residual = self.token(characters) + self.position.weight[: characters.shape[1]]
         y = self.norm(residual)
         for block in self.blocks:
             y, residual = block(y, residual)
         logits: Tensor = self.head(y)
-        return logits
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build_model(
-    vocabulary: int,
-    *,
-    context: int,
-    layers: int,
-    heads: int,
-    width: int,
-    backend: str,
-    seed: int,
-    device: torch.device,
-) -> CharGPT:
-    """The model that the seed stands for, drawn on the CPU so that it is the same on every device and backend."""
+def build_model(vocabulary: int, options: Namespace) -> CharGPT:
+    """The model that `options.seed` stands for, drawn on the CPU: the same on every device and backend."""
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        model = CharGPT(
-            vocabulary, context=context, layers=layers, heads=heads, width=width, operators=OPERATORS[backend]
-        )
-    return model.to(device)
+        torch.random.default_generator.manual_seed(options.seed)
+        sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width")}
+        return CharGPT(vocabulary, **sizes, operators=OPERATORS[options.backend])
 
 
 @torch.no_grad()
-def generate(
-    model: CharGPT,
-    prompt: Tensor,
-    count: int,
-    *,
-    vocabulary: int,
-    temperature: float,
-    generator: torch.Generator,
-) -> Tensor:
+def generate(model: CharGPT, prompt: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
 
-    Logits are divided by `temperature`. Nothing is read back from the device until all is drawn.
+    Nothing is read back from the device until all is drawn.
     """
     tokens = torch.zeros(len(prompt) + count, dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), len(tokens)):
-        logits = model(tokens[max(0, end - model.context) : end].unsqueeze(0))[0, -1, :vocabulary]
-        chances = (logits.float() / temperature).softmax(0)
+        logits = model(tokens[max(0, end - model.context) : end].unsqueeze(0))[0, -1, : model.vocabulary]
+        chances = (logits.float() / TEMPERATURE).softmax(0)
         tokens[end : end + 1] = torch.multinomial(chances, 1, generator=generator)
     return tokens

@@ -4,4 +4,6 @@
 
 #include "vector.cuh"
 
-template <typename T, int N> struct alignas(N * sizeof(T)) Lanes { T lane[N]; };
+template <typename T, int N> struct alignas(N * sizeof(T)) Lanes {
+    T lane[N];
+};

@@ -34,7 +34,9 @@ __device__ __forceinline__ void arrival_wait(Arrivals* a, unsigned phase) {
         "again:\n"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
-        "}\n" ::"r"(shared_address(a)), "r"(phase) : "memory");
+        "}\n" ::"r"(shared_address(a)),
+        "r"(phase)
+        : "memory");
 }
 
 // Orders this thread's earlier loads from shared memory before bulk copies that are issued later and overwrite that memory:

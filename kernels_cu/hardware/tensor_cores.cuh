@@ -14,11 +14,12 @@ struct alignas(16) Eight {
 
 // c += A·B. `upper` and `lower` are of the rows g and g + 8 of A, `column` of the column g of B. The four sums of a lane are those of
 // the rows g, g, g + 8, g + 8 and the columns 2·q, 2·q + 1, 2·q, 2·q + 1.
-#define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I)                                                                              \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "     \
-        "{%0, %1, %2, %3};"                                                                                              \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                                 \
-        : "r"(upper.word[I]), "r"(lower.word[I]), "r"(upper.word[I + 1]), "r"(lower.word[I + 1]), "r"(column.word[I]),   \
+#define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I) \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+        "{%0, %1, %2, %3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+        : "r"(upper.word[I]), "r"(lower.word[I]), "r"(upper.word[I + 1]), "r"(lower.word[I + 1]), "r"(column.word[I]), \
           "r"(column.word[I + 1]))
 
 template <typename T>

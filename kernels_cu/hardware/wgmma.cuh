@@ -56,8 +56,8 @@ __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* 
 // Copies a box from shared to global memory. Elements outside the matrix are not written. stores_commit closes a group of such
 // copies. stores_have_read waits until all but PENDING groups have read shared memory, stores_are_done until all have been written.
 __device__ __forceinline__ void store_box(const TensorMap* map, int column, int row, unsigned from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row),
-                 "r"(from)
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
+                 "r"(row), "r"(from)
                  : "memory");
 }
 __device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -99,7 +99,8 @@ template <int PENDING> __device__ __forceinline__ void multiply_wait() {
         "{\n" \
         ".reg .pred p;\n" \
         "setp.ne.b32 p, %130, 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPES " {" \
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPES \
+        " {" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \

@@ -1,53 +1,43 @@
-// Sums over the rows of a matrix, column by column, in one pass over its memory and in a fixed order.
+// Sums over the rows of a matrix, column by column, in one pass over the memory and in a fixed order.
 //
-// A block has a strip of STRIP = WIDTH·VECTOR_WIDTH columns: WIDTH threads side by side, VECTOR_WIDTH columns each, HEIGHT rows at
-// once. The rows of a strip are dealt out among CLUSTER blocks of a cluster, and where that does not fill a GPU among
-// `groups` such clusters. Blocks of a cluster send their sums to each other (sm_90 and later), so one group needs no
-// second kernel; of several groups each leaves a row of sums.
+// A block has a strip of STRIP = WIDTH·VECTOR_WIDTH columns: WIDTH threads side by side, VECTOR_WIDTH columns each, HEIGHT
+// rows at once. The CLUSTER blocks of a cluster share the rows of a strip, and `groups` clusters share them where one cluster
+// per strip does not fill the GPU. Blocks of a cluster send their sums to each other (sm_90 and later), so one group needs no
+// second kernel. Each of several groups leaves a row of sums.
 //
-// Who owns which row, and the order of every sum, follow from M, N and the launch's numbers alone.
+// M, N and the launch's numbers alone decide which thread owns which row, and the order of every sum.
+//
+// Macro           values         meaning                                                set by
+// BLOCK_THREADS   32 to 1024     threads of a block                                     geometry (ColumnPlan.block)
+// CLUSTER         1 to 8         blocks that share a strip's rows, see cluster.cuh      geometry (ColumnPlan.cluster)
+// VECTOR_WIDTH    1, 2, 4, 8     columns of a thread, see packed.cuh                    ColumnPlan.vector_width
+// WIDTH           a power of 2   threads of a block side by side                        ColumnPlan.width, columns.strip_width
+// ROWS_EACH       1 or more      rows that a thread has in flight                       ColumnPlan.rows_each
+// MIN_BLOCKS      1 to 32        blocks resident on a multiprocessor: caps registers    ColumnPlan.min_blocks
 #pragma once
 
+#include "scalar.cuh"
 #include "bulk.cuh"
+#include "cluster.cuh"
 #include "packed.cuh"
 
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 128
 #endif
-
 #ifndef WIDTH
 #define WIDTH 1
 #endif
-
-// Rows that a thread has on their way at once.
 #ifndef ROWS_EACH
 #define ROWS_EACH 1
 #endif
-
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
-
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
 #endif
+#define STRIP_CLUSTER IN_CLUSTERS  // the name in the release before
 
-#if CLUSTER > 1
-#define STRIP_CLUSTER __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define STRIP_CLUSTER
-#endif
-
-constexpr int STRIP = WIDTH * VECTOR_WIDTH;             // columns of a block
-constexpr int HEIGHT = BLOCK_THREADS / WIDTH;    // rows of a block at once
-
-__device__ __forceinline__ int block_of_cluster() {
-#if CLUSTER > 1
-    return static_cast<int>(__clusterRelativeBlockRank());
-#else
-    return 0;
-#endif
-}
+constexpr int STRIP = WIDTH * VECTOR_WIDTH;                      // columns of a block
+constexpr int HEIGHT = BLOCK_THREADS / WIDTH;                    // rows of a block at once
+constexpr int LINES = WIDTH < 32 ? BLOCK_THREADS / 32 : HEIGHT;  // sums of a column that a block's warps have
 
 // The columns of a block, and which of their rows a thread takes.
 struct Strip {
@@ -63,15 +53,15 @@ struct Strip {
         step = groups * CLUSTER * HEIGHT;
     }
 
-    //   fetch(at)                   what is to be had of VECTOR_WIDTH elements that begin at `at`
-    //   use(at, fetched, sums)      adds to sums[0..VECTOR_WIDTH), and does what else there is to do with them
+    //   fetch(at)                   loads what `use` needs of VECTOR_WIDTH elements that begin at `at`
+    //   use(at, fetched, sums)      adds to sums[0..VECTOR_WIDTH), and may store other results
     //
-    // All of a thread's fetches are under way before the first is used.
+    // ROWS_EACH fetches of a thread are in flight before the first is used.
     template <typename Fetch, typename Use>
     __device__ __forceinline__ void add_rows(long long M, long long N, acc_t (&sums)[VECTOR_WIDTH], Fetch fetch, Use use) const {
         if (column >= N) return;
         long long row = first_row;
-        // Counted, so that the compiler unrolls it and asks for rows before it has used those of the turn before.
+        // Counted, so that the compiler unrolls the loop and fetches rows before the rows of the last turn are used.
         const int turns = static_cast<int>(row < M ? ((M - row - 1) / step + 1) / ROWS_EACH : 0);
         for (int turn = 0; turn < turns; ++turn, row += ROWS_EACH * step) {
             decltype(fetch(0ll)) held[ROWS_EACH];
@@ -84,6 +74,23 @@ struct Strip {
     }
 };
 
+// Adds up the rows of a warp for COUNT sums of each column, and stores them to `lines`: a warp's first threads have them.
+template <int COUNT>
+__device__ __forceinline__ void sum_rows_of_warp(acc_t (&sums)[COUNT][VECTOR_WIDTH], acc_t (&lines)[COUNT][LINES][STRIP]) {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int rows = 16; rows >= WIDTH; rows /= 2)
+#pragma unroll
+        for (int k = 0; k < COUNT * VECTOR_WIDTH; ++k)
+            sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH] +=
+                __shfl_xor_sync(0xffffffffu, sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH], rows);
+    if (WIDTH >= 32 || thread % 32 < WIDTH)
+#pragma unroll
+        for (int k = 0; k < COUNT * VECTOR_WIDTH; ++k)
+            lines[k / VECTOR_WIDTH][thread / (WIDTH < 32 ? 32 : WIDTH)][thread % WIDTH * VECTOR_WIDTH + k % VECTOR_WIDTH] =
+                sums[k / VECTOR_WIDTH][k % VECTOR_WIDTH];
+}
+
 struct ColumnPair {
     acc_t first, second;
 };
@@ -91,9 +98,8 @@ struct ColumnPair {
 // out[group, j] = Σ of what `add(strip, sums)` adds for the column j over the group's rows.
 template <typename Out, typename Add>
 __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* out, Add add) {
-    constexpr int PAIRS = (STRIP + 1) / 2, SHARE = (PAIRS + CLUSTER - 1) / CLUSTER;  // of columns; those of a block
-    constexpr int LINES = WIDTH < 32 ? BLOCK_THREADS / 32 : HEIGHT;
-    __shared__ acc_t lines[LINES][STRIP];
+    constexpr int PAIRS = (STRIP + 1) / 2, SHARE = (PAIRS + CLUSTER - 1) / CLUSTER;  // pairs of columns: of a strip, of a block
+    __shared__ acc_t lines[1][LINES][STRIP];
     __shared__ ColumnPair parts[CLUSTER][SHARE];
     const Strip strip(N, groups);
     const int thread = static_cast<int>(threadIdx.x), block = block_of_cluster();
@@ -104,32 +110,21 @@ __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* 
         arrival_init(&arrivals, 1);
         arrive_expecting(&arrivals, own > 0 ? own * CLUSTER * sizeof(ColumnPair) : 0);
     }
-    // That the others count arrivals is known long before the first is sent.
-    __cluster_barrier_arrive();
 #endif
-    acc_t sums[VECTOR_WIDTH];
+    cluster_arrive();  // the wait for the other blocks' counters overlaps with the pass over the rows
+    acc_t sums[1][VECTOR_WIDTH];
 #pragma unroll
-    for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] = 0;
-    add(strip, sums);
-    // The rows of a warp meet in its first threads.
-#pragma unroll
-    for (int rows = 16; rows >= WIDTH; rows /= 2)
-#pragma unroll
-        for (int k = 0; k < VECTOR_WIDTH; ++k) sums[k] += __shfl_xor_sync(0xffffffffu, sums[k], rows);
-    if (WIDTH >= 32 || thread % 32 < WIDTH) {
-#pragma unroll
-        for (int k = 0; k < VECTOR_WIDTH; ++k) lines[thread / (WIDTH < 32 ? 32 : WIDTH)][thread % WIDTH * VECTOR_WIDTH + k] = sums[k];
-    }
+    for (int k = 0; k < VECTOR_WIDTH; ++k) sums[0][k] = 0;
+    add(strip, sums[0]);
+    sum_rows_of_warp(sums, lines);
     __syncthreads();
-#if CLUSTER > 1
-    __cluster_barrier_wait();
-#endif
+    cluster_wait();
     for (int pair = thread; pair < PAIRS; pair += BLOCK_THREADS) {
         ColumnPair sum{0, 0};
 #pragma unroll
         for (int i = 0; i < LINES; ++i) {
-            sum.first += lines[i][2 * pair];
-            if (STRIP > 1) sum.second += lines[i][(2 * pair + 1) % STRIP];
+            sum.first += lines[0][i][2 * pair];
+            if (STRIP > 1) sum.second += lines[0][i][(2 * pair + 1) % STRIP];
         }
 #if CLUSTER > 1
         send(sum, &parts[block][pair % SHARE], pair / SHARE, &arrivals);
@@ -138,7 +133,7 @@ __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* 
 #endif
     }
 #if CLUSTER > 1
-    // Nobody leaves whom others still send to: each waits for all of its own.
+    // A block may not exit while others send to it: every block waits for all that it is sent.
     arrival_wait(&arrivals, 0);
 #else
     __syncthreads();

@@ -18,7 +18,9 @@
 #endif
 
 template <typename... T> struct Widest;
-template <typename T> struct Widest<T> { static constexpr int bytes = sizeof(T); };
+template <typename T> struct Widest<T> {
+    static constexpr int bytes = sizeof(T);
+};
 template <typename T, typename... Rest> struct Widest<T, Rest...> {
     static constexpr int bytes = sizeof(T) > Widest<Rest...>::bytes ? sizeof(T) : Widest<Rest...>::bytes;
 };

@@ -73,7 +73,8 @@ template <typename T> __device__ __forceinline__ Packed<T> load_packed(const T* 
         const unsigned short* halves = reinterpret_cast<const unsigned short*>(p);
 #pragma unroll
         for (int i = 0; i < P::WORDS; ++i)
-            packed.word[i] = halves[2 * i] | (VECTOR_WIDTH > 1 ? static_cast<unsigned>(halves[(2 * i + 1) % VECTOR_WIDTH]) << 16 : 0u);
+            packed.word[i] =
+                halves[2 * i] | (VECTOR_WIDTH > 1 ? static_cast<unsigned>(halves[(2 * i + 1) % VECTOR_WIDTH]) << 16 : 0u);
     } else {
         const unsigned* words = reinterpret_cast<const unsigned*>(p);
 #pragma unroll
@@ -114,7 +115,6 @@ template <bool ALIGNED, typename T> __device__ __forceinline__ void store_row(T*
     constexpr int BYTES = Packed<T>::BYTES;
     if constexpr (ALIGNED && BYTES == 16)
         __stwb(reinterpret_cast<uint4*>(p), make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]));
-    else if constexpr (ALIGNED && BYTES == 8)
-        __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
+    else if constexpr (ALIGNED && BYTES == 8) __stwb(reinterpret_cast<uint2*>(p), make_uint2(packed.word[0], packed.word[1]));
     else store_packed(p, packed, ALIGNED);
 }

@@ -1,5 +1,5 @@
-// each(n, f, out, in...): f(in[i]..., results) for i in [0, n), its results to out[0][i], out[1][i], ..., at the speed of
-// memory, as map in elementwise.cuh. An output that is null is left out.
+// each(n, f, out, in...): map of elementwise.cuh for several outputs. Calls f(in[i]..., results) for i in [0, n), and stores
+// the results to out[0][i], out[1][i], and so on, at the speed of memory. An output that is null is not stored.
 #pragma once
 
 #ifndef INFINITY  // NVRTC has no <math.h>
@@ -29,7 +29,7 @@ __device__ __forceinline__ void each_tile(F f, long long start, scalar_t* const 
 template <int OUT, typename F, typename... In>
 __device__ __forceinline__ void each(long long n, F f, scalar_t* const (&out)[OUT], const In* __restrict__... in) {
     constexpr int ACCESS = 16 / Widest<scalar_t, In...>::bytes;  // elements an access
-    constexpr int EACH = VECTORS * ACCESS;  // elements a thread
+    constexpr int EACH = VECTORS * ACCESS;                       // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
     bool vectors = (aligned<ACCESS>(in) && ...);

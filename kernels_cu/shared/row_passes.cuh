@@ -1,8 +1,15 @@
-// Passes over rows, for kernels that are sums and maxima over a row and then its elements: what cupyops/programs/rows.py writes
-// programs of. A group of ROW_THREADS threads holds a row in registers; where it is too long for that (STREAM), every
-// pass loads it again. Groups may take several rows in turn.
+// Passes over rows, for kernels that reduce over a row and then compute the row's elements: the kernels that row programs
+// become (cupyops.row_reduce) are written with them. A group of ROW_THREADS threads holds a row in registers. Rows too long for
+// the registers are loaded again in every pass. A group takes several rows, one after the other.
+//
+// Macro    values   meaning                                            set by
+// STREAM   0, 1     1: a row does not fit the registers of a group     the row program's config
+// The others: see rows.cuh.
 #pragma once
 
+#ifndef STREAM
+#define STREAM 0
+#endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -12,15 +19,7 @@
 #include "scalar.cuh"
 #include "rows.cuh"
 
-#ifndef STREAM
-#define STREAM 0
-#endif
-
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1
-#endif
-
-// What a thread holds of a row of one array.
+// The elements of one array's row that a thread holds.
 template <typename T> struct Held {
     Packed<T> of[VECTORS];
 
@@ -31,7 +30,7 @@ template <typename T> struct Held {
     }
 };
 
-// f(v, column) for each of this thread's accesses to a row, which begin at `column`.
+// Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`.
 template <typename Load, typename F> __device__ __forceinline__ void pass(int n, const Load& load, const F& f) {
     for (int start = 0; start < n; start += SLICE) {
         const Columns at{start, n};
@@ -49,19 +48,20 @@ __device__ __forceinline__ void store_vector(scalar_t* to, const acc_t (&values)
     store_packed(to, packed, vectors);
 }
 
-// e^x. Of 16 bits, by a single instruction behind a product: off by some |x|·2^-24 + 2^-22 of it, and 0 below 2^-126.
+// e^x. For 16-bit scalar_t by a product and a single instruction: the relative error is about |x|·2^-24 + 2^-22, and results
+// below 2^-126 are 0.
 __device__ __forceinline__ acc_t exponential(acc_t x) {
     if constexpr (sizeof(scalar_t) == 2) return fast_exp2(x * acc_t(1.4426950408889634));
     else return exp(x);
 }
 
-// An index as the columns are counted; what is beyond an int is no column's in either.
+// An index as an int, which columns are counted in. An index outside an int's range stays outside the columns' range.
 __device__ __forceinline__ int whole_number(long long i) {
     return static_cast<int>(i < -2147483647ll ? -2147483647ll : i > 2147483647ll ? 2147483647ll : i);
 }
 
-// The threads on one row of a block: all of the block call each of these together. Every one gets the same bits, and the
-// order of a sum follows from the constants alone.
+// Reductions over the group of threads on one row. All threads of the block call each function together. Every thread of a
+// group gets the same bits, and the macros alone decide the order of a sum.
 struct Group {
     unsigned turn = 0;
 
@@ -70,7 +70,8 @@ struct Group {
         for (int step = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; step > 0; step /= 2)
             v = f(v, __shfl_xor_sync(0xffffffffu, v, step));
         if constexpr (ROW_WARPS > 1) {
-            // Two tables take turns: who writes to one again has passed the barrier behind which all have read it.
+            // Two tables alternate: a thread that writes to a table again has passed a barrier after all threads read the
+            // table.
             __shared__ acc_t table[2][BLOCK_THREADS / 32];
             acc_t* parts = table[turn++ % 2] + group_of_block() * ROW_WARPS;
             if (threadIdx.x % 32 == 0) parts[threadIdx.x % ROW_THREADS / 32] = v;
@@ -89,16 +90,17 @@ struct Group {
     __device__ __forceinline__ acc_t min(acc_t v) { return combine(v, acc_t(INFINITY), smaller<acc_t>); }
 };
 
-// Whether this thread speaks for its row.
+// Whether this thread stores the results of its group's row.
 __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREADS == 0; }
 
-// A sum over the rows that a group takes, column by column, to a row of its own of `partial`: (parts, N), a part each group.
-// There it is kept where rows are too long for registers; it then is all 0 before.
+// Sums of each column over the rows that a group takes. Each group of the grid leaves one row of `partial`, (parts, N). The
+// sums grow in registers, or with STREAM in `partial`, which then must be zeros at the start.
 struct ColumnSums {
     acc_t held[VECTORS][VECTOR_WIDTH];
     acc_t* part;
 
-    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n) : part(partial ? partial + group_of_grid() * n : nullptr) {
+    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n)
+        : part(partial ? partial + group_of_grid() * n : nullptr) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll

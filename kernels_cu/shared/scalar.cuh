@@ -23,7 +23,8 @@ template <> struct Scalar<__half> {
     }
     static __device__ __forceinline__ unsigned narrow_two(float low, float high) {
         const __half2 two = __floats2half2_rn(low, high);
-        return __half_as_ushort(__low2half(two)) | static_cast<unsigned>(__half_as_ushort(__high2half(two))) << 16;
+        const unsigned upper = __half_as_ushort(__high2half(two));
+        return __half_as_ushort(__low2half(two)) | upper << 16;
     }
     // A double is rounded to float first and then to half: PyTorch does the same, and results are equal bit by bit.
     template <typename From> static __device__ __forceinline__ __half narrow(From v) {
@@ -43,8 +44,8 @@ template <> struct Scalar<__nv_bfloat16> {
     }
     static __device__ __forceinline__ unsigned narrow_two(float low, float high) {
         const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-        return __bfloat16_as_ushort(__low2bfloat16(two)) |
-               static_cast<unsigned>(__bfloat16_as_ushort(__high2bfloat16(two))) << 16;
+        const unsigned upper = __bfloat16_as_ushort(__high2bfloat16(two));
+        return __bfloat16_as_ushort(__low2bfloat16(two)) | upper << 16;
     }
     template <typename From> static __device__ __forceinline__ __nv_bfloat16 narrow(From v) {
         return __float2bfloat16_rn(static_cast<float>(v));

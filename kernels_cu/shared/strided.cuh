@@ -27,8 +27,12 @@ template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(c
     return *reinterpret_cast<const Lanes<T, N>*>(&vector);
 }
 
-template <bool CONDITION, typename Yes, typename No> struct Select { typedef Yes type; };
-template <typename Yes, typename No> struct Select<false, Yes, No> { typedef No type; };
+template <bool CONDITION, typename Yes, typename No> struct Select {
+    typedef Yes type;
+};
+template <typename Yes, typename No> struct Select<false, Yes, No> {
+    typedef No type;
+};
 
 // i / size for i < 2^31. A division takes tens of instructions. A division by a number that is known before the launch is a
 // multiplication and a shift (Granlund and Montgomery, 1994); divider = multiplier + 2^32·shift, which Python computes.
@@ -42,8 +46,9 @@ __device__ __forceinline__ unsigned divide(unsigned i, long long divider) {
 //   strides          in elements; 0 where an operand is broadcast
 //   LARGE            counts and strides take 64 bits; else 32, since a 64-bit product takes several instructions
 template <int PER_GROUP, bool LARGE, int DIMS, int OPERANDS>
-__device__ __forceinline__ void places_of(long long group, const Int64s<DIMS>& size, const Int64s<DIMS>& divider,
-                                          const Int64s<DIMS> (&strides)[OPERANDS], long long (&at)[OPERANDS]) {
+__device__ __forceinline__ void places_of(
+    long long group, const Int64s<DIMS>& size, const Int64s<DIMS>& divider, const Int64s<DIMS> (&strides)[OPERANDS],
+    long long (&at)[OPERANDS]) {
     typedef typename Select<LARGE, long long, int>::type index_t;
     index_t rest = static_cast<index_t>(group);
 #pragma unroll

@@ -1,48 +1,31 @@
-// Blocks that go through the steps of a sequence together: each makes its share of a row, and needs all of the row before
-// the next step. A team is one block, a cluster of blocks (sm_90 and later), or blocks anywhere on the GPU, all of which
-// run at once.
+// Teams of blocks that go through the steps of a sequence together: each block makes its share of a row, and needs the whole
+// row before the next step. The partner of cupyops/tiling/teams.py.
 //
-//   CLUSTER > 1    they write into one another's shared memory, where two buffers take turns
-//   TEAM > 1       they leave their shares in global memory, wait for one another at a counter, and read
+//   CLUSTER = 1, TEAM = 1   a team is one block
+//   CLUSTER > 1             a team is a cluster (sm_90 and later): blocks write into one another's shared memory
+//   TEAM > 1                a team is TEAM blocks anywhere on the GPU, which must all run at once: each block writes its share to
+//                           global memory, waits for the others at a counter, and reads the shares of all
+//
+// A text takes its tiles by   for (tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams)
 #pragma once
 
 #include "bulk.cuh"
+#include "cluster.cuh"
 #include "counters.cuh"
 #include "vector.cuh"
-
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
 
 #ifndef TEAM
 #define TEAM 1
 #endif
 
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define IN_CLUSTERS
-#endif
-
-constexpr int BLOCKS = CLUSTER * TEAM;         // of a team
-constexpr int BUFFERS = TEAM > 1 ? 1 : 2;      // of a row in shared memory
+constexpr int BLOCKS = CLUSTER * TEAM;  // of a team
 
 __device__ __forceinline__ int rank_in_team() { return static_cast<int>(blockIdx.x % BLOCKS); }
 
-// All threads of a cluster, or of a block, have come this far, and see what the others have done in shared memory.
-__device__ __forceinline__ void sync_team_memory() {
-#if CLUSTER > 1
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-#else
-    __syncthreads();
-#endif
-}
-
-// The n-th meeting at a counter that began at 0. What any thread of the team has written before, all may read from L2
-// afterwards: not through L1, which may hold what was there. Each thread waits for itself, which is sooner than by a barrier
-// behind one that does.
-__device__ __forceinline__ void meet_at(int* counter, long long n) {
+// The n-th barrier, n = 1, 2 .., of a team of blocks anywhere on the GPU, at a counter that began at 0. Afterwards every
+// thread may read what any thread of the team has written before, from L2: L1 may hold what was there earlier. Each thread
+// waits at the counter itself, which takes less time than a barrier of the block behind one thread that waits.
+__device__ __forceinline__ void team_barrier(int* counter, long long n) {
     __syncthreads();
     if (threadIdx.x == 0) count_at(counter);
     wait_at(counter, static_cast<int>(n * TEAM));
@@ -56,3 +39,9 @@ template <typename T> __device__ __forceinline__ Vector<T, 4> load_four_from_l2(
     else *reinterpret_cast<uint4*>(&four) = __ldcg(reinterpret_cast<const uint4*>(p));
     return four;
 }
+
+// Former names, which the next release drops.
+[[deprecated("meet_at is team_barrier now")]] __device__ __forceinline__ void meet_at(int* counter, long long n) {
+    team_barrier(counter, n);
+}
+[[deprecated("sync_team_memory is sync_cluster now")]] __device__ __forceinline__ void sync_team_memory() { sync_cluster(); }

@@ -2,7 +2,9 @@
 // size of the access, which aligned<N>(p) tests.
 #pragma once
 
-template <typename T, int N> struct alignas(N * sizeof(T)) Vector { T element[N]; };
+template <typename T, int N> struct alignas(N * sizeof(T)) Vector {
+    T element[N];
+};
 
 // Bytes by which p lies behind the last such address.
 template <int N, typename T> __device__ __forceinline__ unsigned long long misaligned(const T* p) {

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from examples.char_gpt import Config
 from examples.gpt.corpus import Corpus
 from examples.gpt.trainer import Trainer
+
+from examples.char_gpt import Config
 
 CPU = torch.device("cpu")
 CONTEXT = 16

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from examples.datasets import ImageSet
-from examples.lenet5 import Config, build_model
 from examples.training import LoaderTrainer
+
+from examples.lenet5 import Config, build_model
 
 BATCH = 32
 TRAIN_COUNT = 150  # four batches and a short one

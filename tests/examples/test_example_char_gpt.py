@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-
-from examples.char_gpt import main, measure, train
 from examples.console import UserError
 from examples.gpt.config import SIZES, Config
 from examples.gpt.run import Evaluation, Result
 from examples.gpt.speed import ROUNDS
 from examples.gpt.trainer import WARMUP_STEPS
+
+from examples.char_gpt import main, measure, train
 from tests.examples.char_gpt_support import CPU, TEXT, command, config
 from tests.examples.example_support import quiet
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from examples import datasets, download
 from examples.console import Progress, UserError
 from examples.datasets import MNIST_FILES, MnistFile, load_digits, load_mnist, parse_idx
 from examples.download import fetch
 from examples.files import whole_file
+
+from examples import datasets, download
 
 TRAIN_COUNT, TEST_COUNT = 12, 5
 

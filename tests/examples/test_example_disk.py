@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples.reporting import EpochRecord, EventLog
 from torch import nn
 
 from examples import char_gpt, exporting, lenet5, linear_regression, lltm_benchmark, reporting
-from examples.reporting import EpochRecord, EventLog
 from tests.examples import char_gpt_support, lenet5_support
 from tests.examples.example_support import saved
 

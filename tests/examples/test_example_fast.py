@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from examples.datasets import ImageSet
+from examples.training import LoaderTrainer, epoch_order, repeatable
 from torch import nn
 
-from examples.datasets import ImageSet
 from examples.fast import FastTrainer, flatten_parameters, nadam_coefficients, nadam_step
 from examples.lenet5 import Config, build_model
-from examples.training import LoaderTrainer, epoch_order, repeatable
 
 BATCH = 32
 COUNTS = [

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from examples.console import UserError
-from examples.gpt import corpus as corpus_module
 from examples.gpt.corpus import Corpus, load_corpus, python_sources, read_text
+
+from examples.gpt import corpus as corpus_module
 from tests.examples.char_gpt_support import TEXT, corpus, trainer
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from examples.gpt.config import SIZES, learning_rate
 from torch import Tensor
 
 from autograd_bridge import AddLayerNorm, LayerNorm
-from examples.gpt.config import SIZES, learning_rate
 from examples.gpt.model import OPERATORS, AddNormOfProduct, CharGPT, NormOfProduct
 from tests.examples.char_gpt_support import CPU, TEXT, config, trainer
 from tests.examples.example_support import quiet

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from examples.char_gpt import main, train
 from examples.console import UserError
 from examples.endings import Diverged
 from examples.gpt.config import SIZES
 from examples.gpt.trainer import Trainer
+from torch import Tensor
+
+from examples.char_gpt import main, train
 from tests.examples.char_gpt_support import CPU, TEXT, command, config, text_file
 from tests.examples.example_support import numbers, quiet, saved
 

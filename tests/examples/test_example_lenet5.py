@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples.datasets import load_digits
+from examples.training import LoaderTrainer, epoch_order, repeatable
 
 from autograd_bridge import GELU
 from examples import lenet5, reporting
-from examples.datasets import load_digits
 from examples.lenet5 import LeNet5, build_model, main, train
-from examples.training import LoaderTrainer, epoch_order, repeatable
 from tests.examples.example_support import quiet, saved
 from tests.examples.lenet5_support import BATCH, CPU, TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples.exporting import accuracy_of_file, export_classifier
 
 from cupyops.errors import ExportError
 from examples import exporting, lenet5
-from examples.exporting import accuracy_of_file, export_classifier
 from examples.lenet5 import build_model, main
 from tests.examples.lenet5_support import CPU, TEST_SET, TRAIN_SET, command, config
 from tests.onnx.onnx_support import leftovers, nodes, run

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from examples.console import UserError
+from examples.training import LoaderTrainer, epoch_order
 from torch import Tensor
 
 from examples import lenet5, reporting, run
-from examples.console import UserError
 from examples.lenet5 import main, train
-from examples.training import LoaderTrainer, epoch_order
 from tests.examples.example_support import numbers, quiet, saved
 from tests.examples.lenet5_support import TEST_SET, TRAIN_COUNT, TRAIN_SET, command, config, make_recipe
 

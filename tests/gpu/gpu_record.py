@@ -1,11 +1,16 @@
-"""Runs everything that needs a GPU and writes what it was, so that a machine without one can tell whether kernels have
-changed since.
+"""Runs everything that needs a GPU and writes what it was, so that a machine without one can tell whether compiled code or
+launches have changed since.
 
-    python -m tests.gpu.gpu_record                 # the suite and the sanitizers; adds or replaces this machine's entry
+    python -m tests.gpu.gpu_record                 # on a GPU: the suite and the sanitizers; adds or replaces this machine's run
     python -m tests.gpu.gpu_record --no-sanitizer
+    python -m tests.gpu.gpu_record --fingerprint   # then, with the pinned NVRTC, on any machine: what it was that has run
 
-The record, ``tests/gpu/gpu_record.json``, holds one entry per CUDA major of CuPy and number of GPUs. Each has hashes of the
-kernel texts and of the code that launches them; ``tests/gpu/test_gpu_record.py`` compares them with the tree.
+The record, ``tests/gpu/gpu_record.json``, holds ``runs``, one per CUDA major of CuPy and number of GPUs, and ``fingerprints``
+of the trees that they ran: :mod:`tests.gpu.fingerprints` says what those are, and what they do not see.
+``tests/gpu/test_gpu_record.py`` compares them with the tree at hand.
+
+A run holds a hash of its tree's bytes. Fingerprints are taken of a tree that has the same hash, and of no other, so that
+nothing is said to have run that has not.
 """
 
 import argparse
@@ -17,20 +22,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from .fingerprints import Fingerprints, compiled, fingerprints, installed_nvrtc, look_at, pinned_nvrtc
+
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = ROOT / "tests" / "gpu" / "gpu_record.json"
-# What decides what runs on a GPU. Reports, checks, clocks, the command line and the wheel's metadata do not.
-LAUNCH_CODE = ("autograd_bridge.py", "cupyops/*.py", "cupyops/torch/*.py")
-NOT_LAUNCH_CODE = (
-    *("__main__.py", "doctor.py", "compile_command.py", "bundle_command.py", "new_command.py"),
-    *("check.py", "check_*.py", "bench*.py", "roofline.py", "timing.py"),
-)
+RECORD = Path(__file__).with_name("gpu_record.json")
+# What fingerprints are taken of.
+TREE = ("autograd_bridge.py", "cupyops", "examples/own_ops", "kernels_cu")
+SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".py")
 PATIENCE = 900  # seconds for a sanitizer
 TOOLS = {
     "memcheck": "bounds",
@@ -40,12 +45,16 @@ TOOLS = {
 }
 
 
-def hashes() -> dict[str, str]:
-    """By file, byte for byte: kernel texts (their comments declare shapes) and the code that launches them."""
-    paths = list((ROOT / "kernels_cu").rglob("*.cu*"))
-    for pattern in LAUNCH_CODE:
-        paths += (p for p in ROOT.glob(pattern) if not any(p.match(name) for name in NOT_LAUNCH_CODE))
-    return {p.relative_to(ROOT).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(paths)}
+def tree_hash(root: Path = ROOT) -> str:
+    """Of the bytes of all kernels and all code that launches them, and of where they lie."""
+    found = hashlib.sha256()
+    for path in sorted(
+        p for name in TREE for p in ((root / name).rglob("*") if (root / name).is_dir() else [root / name])
+    ):
+        if path.suffix in SUFFIXES and path.is_file():
+            content = path.read_bytes()
+            found.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16]
 
 
 def machine() -> dict[str, Any]:
@@ -91,6 +100,8 @@ def run_suite(jobs: int) -> dict[str, Any]:
             "no:cacheprovider",
             "-p",
             "no:benchmark",
+            # It holds the tree against the last record, and this makes the next.
+            f"--ignore={Path(__file__).with_name('test_gpu_record.py')}",
         ]
         done = subprocess.run([*command, *parallel, *os.environ.get("CUPYOPS_PYTEST", "").split()], cwd=ROOT)
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
@@ -135,6 +146,50 @@ def sanitize() -> dict[str, str]:
         return dict(zip(TOOLS, pool.map(verdict, TOOLS, TOOLS.values()), strict=True))
 
 
+def read(path: Path = RECORD) -> dict[str, Any]:
+    """The record, or an empty one."""
+    return json.loads(path.read_text()) if path.exists() else {"runs": {}, "fingerprints": {}}
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """With no fingerprints but those of trees that have run."""
+    trees = {run["tree"] for run in record["runs"].values()}
+    record["fingerprints"] = {tree: found for tree, found in record["fingerprints"].items() if tree in trees}
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def known_code(record: Mapping[str, Any], nvrtc: str) -> dict[str, str]:
+    """Hashes of compiled code, by those of texts and options, that the record holds of this NVRTC."""
+    found = (Fingerprints(**f) for f in record["fingerprints"].values())
+    return {key: code for f in found if f.nvrtc == nvrtc for key, code in f.code.items()}
+
+
+def fingerprint(path: Path, root: Path = ROOT) -> str:
+    """Adds the fingerprints of the tree at hand, and says what it did.
+
+    Raises:
+        SystemExit: no run of the record was made on these bytes, or the NVRTC at hand is not the pinned one.
+    """
+    record, tree = read(path), tree_hash(root)
+    runs = [name for name, run in record["runs"].items() if run["tree"] == tree]
+    if not runs:
+        made = ", ".join(f"'{name}' on {run['tree']}" for name, run in record["runs"].items()) or "none"
+        raise SystemExit(
+            f"no run of {path} was made on this tree ({tree}), so nothing is known to have run: there are {made}. Run "
+            f"`python -m tests.gpu.gpu_record` on a GPU first, or check out what has run"
+        )
+    if installed_nvrtc() != pinned_nvrtc():
+        raise SystemExit(
+            f"fingerprints are of NVRTC {pinned_nvrtc()}, and CuPy has loaded {installed_nvrtc()}: "
+            f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
+        )
+    seen = look_at(root)
+    code = compiled(seen.sources, known_code(record, pinned_nvrtc()))
+    record["fingerprints"][tree] = fingerprints(seen, code, pinned_nvrtc())._asdict()
+    write(record, path)
+    return f"fingerprints of {len(seen.sources)} kernels, which ran as {', '.join(runs)}; written to {path}"
+
+
 def main() -> int:
     """Runs, writes, and returns 0 if everything passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -142,9 +197,13 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="test processes at once, the sanitizers beside them (needs pytest-xdist)"
     )
+    parser.add_argument("--fingerprint", action="store_true", help="run nothing: fingerprints of the tree that has run")
     parser.add_argument("--out", type=Path, default=RECORD, help="the record to add to")
     arguments = parser.parse_args()
-    about = machine()
+    if arguments.fingerprint:
+        print(fingerprint(arguments.out))
+        return 0
+    about, tree = machine(), tree_hash()
     with ThreadPoolExecutor(1) as beside:
         sanitizing = None if arguments.no_sanitizer else beside.submit(sanitize)
         if sanitizing is not None and arguments.jobs == 1:
@@ -152,16 +211,19 @@ def main() -> int:
         entry = {
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "machine": about,
-            "hashes": hashes(),
+            "tree": tree,
             "tests": run_suite(arguments.jobs),
             "sanitizer": {} if sanitizing is None else sanitizing.result(),
         }
-    record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    record[f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"] = entry
-    arguments.out.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    if tree_hash() != tree:
+        raise SystemExit("the tree changed while it ran: nobody knows what has run, so nothing is written")
+    record = read(arguments.out)
+    record["runs"][f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"] = entry
+    write(record, arguments.out)
     tests, sanitizer = entry["tests"], entry["sanitizer"]
     print(
-        f"{tests['passed']} passed, {len(tests['failed'])} failed; sanitizer: {sanitizer or 'not run'}; written to {arguments.out}"
+        f"{tests['passed']} passed, {len(tests['failed'])} failed; sanitizer: {sanitizer or 'not run'}; written to {arguments.out}. "
+        "Then, with the pinned NVRTC: python -m tests.gpu.gpu_record --fingerprint"
     )
     return 0 if tests["exit_code"] == 0 and all(v == "clean" for v in sanitizer.values()) else 1
 

@@ -1,39 +1,121 @@
-"""No kernel lands that has not run on a GPU: the committed record was made on these texts, by this code, and everything
-passed."""
+"""Nothing is launched that has not run on a GPU: the committed record knows the compiled code of each kernel and what each operator
+asks the driver for, and everything passed."""
 
+import importlib.util
 import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from tests.gpu.gpu_record import RECORD, hashes
+from . import gpu_record
+from .fingerprints import (
+    ROOT,
+    Fingerprints,
+    Seen,
+    Source,
+    changes,
+    code_of,
+    compiled,
+    fingerprints,
+    installed_nvrtc,
+    look_at,
+    pinned_nvrtc,
+    tokens,
+)
 
-RUNS = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+RECORD = gpu_record.read()
+RUNS = RECORD["runs"]
+RAN = {tree: Fingerprints(**found) for tree, found in RECORD["fingerprints"].items()}
+AGAIN = (
+    "Run the suite again on a machine with a GPU (python -m tests.gpu.gpu_record), then take its fingerprints "
+    "(python -m tests.gpu.gpu_record --fingerprint), and commit the record"
+)
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("cupy") is None, reason="what NVRTC would be asked for is asked by way of CuPy"
+)
 
 
-def changed(run: str) -> list[str]:
-    """Files whose hash is not what it was when this run was made."""
-    recorded, now = RUNS[run]["hashes"], hashes()
-    return sorted(f for f in recorded.keys() | now.keys() if recorded.get(f) != now.get(f))
+def need_pinned_nvrtc(what: str) -> None:
+    """Another NVRTC makes other code of one text."""
+    if installed_nvrtc() != pinned_nvrtc():
+        pytest.skip(f"{what}: hashes are of NVRTC {pinned_nvrtc()}, and CuPy has loaded {installed_nvrtc()}")
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) -> Any:
+    """What a function makes, which JSON can hold, once for all processes of pytest-xdist."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / f"{name}.json"
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            path.write_text(json.dumps(make()))
+    return json.loads(path.read_text())
+
+
+def seen_and_code(factory: pytest.TempPathFactory, *operators: str) -> tuple[Seen, dict[str, str]]:
+    """What the tree at hand launches, and hashes of its code. What has the tokens of a text that has run is not compiled."""
+    name = "_".join(("launches", *operators))
+    seen = Seen.of(once(factory, name, lambda: look_at(ROOT, operators)._asdict()))
+    known = gpu_record.known_code(RECORD, pinned_nvrtc())
+    if new := sum(source.key not in known for source in seen.sources):
+        need_pinned_nvrtc(f"{new} texts have other tokens than what has run")
+    return seen, once(factory, f"code_{name}", lambda: compiled(seen.sources, known))
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, Fingerprints]:
+    """Of the tree at hand."""
+    seen, code = seen_and_code(tmp_path_factory)
+    return seen, fingerprints(seen, code, pinned_nvrtc())
+
+
+def told(found: list[str]) -> str:
+    """The first few."""
+    return "; ".join(found[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
 
 
 def test_there_is_a_record() -> None:
-    assert RUNS, "run the GPU suite and commit its record: python -m tests.gpu.gpu_record"
+    assert RUNS, AGAIN
 
 
-def test_every_kernel_text_has_run_on_a_gpu() -> None:
-    texts = set.intersection(*({f for f in changed(run) if f.startswith("kernels_cu/")} for run in RUNS))
-    assert not texts, (
-        f"{', '.join(sorted(texts))} changed since the GPU suite ran. Run it again on a machine with a GPU and commit the "
-        f"record: python -m tests.gpu.gpu_record"
+def test_all_code_and_launches_have_run_on_a_gpu(now: tuple[Seen, Fingerprints]) -> None:
+    seen, found = now
+    assert RAN, (
+        "the record's runs have no fingerprints: python -m tests.gpu.gpu_record --fingerprint, in the tree that ran"
     )
+    changed = min((changes(ran, found, seen) for ran in RAN.values()), key=len)
+    assert not changed, f"changed since the GPU suite ran: {told(changed)}. {AGAIN}"
 
 
 @pytest.mark.parametrize("run", list(RUNS))
-def test_each_run_was_made_on_what_is_here(run: str) -> None:
-    """Told, not refused: a message may be mended without a GPU at hand, and a run be behind another; the next takes it
-    in."""
-    if files := changed(run):
-        pytest.skip(f"{', '.join(files)} changed since the GPU suite ran as '{run}'")
+def test_each_run_was_made_on_what_is_here(run: str, now: tuple[Seen, Fingerprints]) -> None:
+    """Told, not refused: one run may be behind another; the next takes it in."""
+    seen, found = now
+    ran = RAN.get(RUNS[run]["tree"])
+    changed = ["that tree's fingerprints, which were not taken"] if ran is None else changes(ran, found, seen)
+    if changed:
+        pytest.skip(f"behind the run '{run}': {told(changed)}")
+
+
+def test_every_kernel_is_launched_by_a_case(now: tuple[Seen, Fingerprints]) -> None:
+    """Else its arguments and its geometry could change unseen."""
+    seen, _ = now
+    launched = {
+        seen.sources[i].what.partition("<")[0]
+        for of in seen.cases.values()
+        for es in of.values()
+        for i, *_ in es
+        if i >= 0
+    }
+    assert {source.what.partition("<")[0] for source in seen.sources} == launched
 
 
 # What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and how many tests that were.
@@ -65,18 +147,249 @@ def test_sanitizers_found_nothing() -> None:
         assert sanitizer == dict.fromkeys(("memcheck", "racecheck", "initcheck", "synccheck"), "clean")
 
 
-def test_a_changed_text_changes_its_hash(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    from tests.gpu import gpu_record
+# Texts
 
-    before = hashes()
-    assert {"kernels_cu/gelu.cu", "cupyops/launch/kernel.py", "autograd_bridge.py"} <= before.keys()
-    for folder in ("kernels_cu", "cupyops"):
-        (tmp_path / folder).mkdir()
-        for path in (gpu_record.ROOT / folder).glob("*.*"):
-            if path.is_file():
-                (tmp_path / folder / path.name).write_bytes(path.read_bytes())
-    text = tmp_path / "kernels_cu" / "gelu.cu"
-    text.write_text(text.read_text().replace("0.044715", "0.044716"))
-    monkeypatch.setattr(gpu_record, "ROOT", tmp_path)
-    after = hashes()
-    assert [f for f in after if after[f] != before[f]] == ["kernels_cu/gelu.cu"]
+TEXT = """
+__device__ float twice(float value) { return 2.0f * value; }
+extern "C" __global__ void __launch_bounds__(128) scale(const float* x, float* y, float factor, long long n) {
+    __shared__ float part[128];
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    part[threadIdx.x] = i < n ? x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) y[i] = twice(part[threadIdx.x ^ 1]) * factor;
+}
+"""
+OPTIONS = ("-arch=sm_90", "--std=c++17")
+
+
+def source(text: str) -> Source:
+    return Source("scale<>", text, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    __syncthreads();", "    __syncthreads(); // all of the block\n"),
+        ("2.0f * value", "2.0f /* two */\n    * value"),
+        ("float* x, float* y,", "float * x,\n    float *y,"),
+        ("extern", '#line 7 "elsewhere.cu"\nextern'),
+    ],
+    ids=["comment", "comment within", "layout", "place"],
+)
+def test_what_no_compiler_sees_is_not_compiled(old: str, new: str) -> None:
+    assert old in TEXT
+    assert source(TEXT.replace(old, new)).key == source(TEXT).key
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"\bpart\b", "kept"),
+        (r"\bi\b", "index"),
+        (r"\btwice\b", "doubled"),
+        (r"\bfactor\b", "by"),
+        ("__device__ float", "constexpr double UNUSED = 0.5;\\g<0>"),
+        (r"2\.0f \* value", "value + value"),
+    ],
+    ids=["shared variable", "local", "function", "parameter", "constant that nothing uses", "same instructions"],
+)
+def test_names_are_no_part_of_compiled_code(old: str, new: str) -> None:
+    need_pinned_nvrtc("compiled code")
+    renamed = source(re.sub(old, new, TEXT))
+    assert renamed.key != source(TEXT).key
+    assert code_of(renamed) == code_of(source(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("2.0f", "2.5f"),
+        ("2.0f * value", "LATER"),
+        ("part[128]", "part[256]"),
+        ("__launch_bounds__(128)", "__launch_bounds__(256)"),
+        ("    __syncthreads();\n", ""),
+        ("float factor, long long n", "long long n, float factor"),
+        ("__global__ void", "__global__ void __cluster_dims__(2)"),
+        ("twice(part[threadIdx.x ^ 1])", "TABLE[threadIdx.x]"),
+    ],
+    ids=["constant", "use of a constant", "shared memory", "bounds", "instruction", "parameters", "cluster", "table"],
+)
+def test_what_a_gpu_would_do_otherwise_changes_the_code(old: str, new: str) -> None:
+    need_pinned_nvrtc("compiled code")
+    assert old in TEXT
+    head = "__device__ float LATER_VALUE = 3.0f;\n#define LATER (LATER_VALUE * value)\n__constant__ float TABLE[128] = {1, 2};\n"
+    assert code_of(source(head + TEXT.replace(old, new))) != code_of(source(head + TEXT))
+
+
+def test_the_value_of_a_table_is_part_of_the_code() -> None:
+    need_pinned_nvrtc("compiled code")
+    for space in ("__constant__", "__device__"):
+        text = f"{space} float TABLE[4] = {{1, 2, 3, 4}};\n" + TEXT.replace("2.0f", "TABLE[threadIdx.x & 3]")
+        assert code_of(source(text)) != code_of(source(text.replace("3, 4", "3, 5")))
+
+
+def test_a_text_that_speaks_of_its_lines_keeps_them() -> None:
+    text = TEXT.replace("* factor", "* __LINE__")
+    assert source("\n" + text).key != source(text).key
+
+
+def test_options_are_part_of_a_source() -> None:
+    assert source(TEXT).key != Source("scale<>", TEXT, (*OPTIONS, "--use_fast_math")).key
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("a + +b", "a ++ b"),
+        ("#define F (x)", "#define F(x)"),
+        ("'a' 'b'", "'ab'"),
+        ("1.f", "1 .f"),
+        ("a\n#if X\n", "a #if X"),
+    ],
+)
+def test_other_tokens_stay_apart(a: str, b: str) -> None:
+    assert tokens(a) != tokens(b)
+
+
+# Trees
+
+OPERATORS = ("add2", "gelu", "layer_norm_inference")
+
+
+def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
+    """A copy of the tree with words of files replaced: (glob, pattern, replacement)."""
+    for name in ("autograd_bridge.py", "constraints.txt", "cupyops", "examples/own_ops", "kernels_cu", "tests/gpu"):
+        made = tmp_path / name
+        made.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, made, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, made)
+    for package in ("examples", "tests"):
+        shutil.copy(ROOT / package / "__init__.py", tmp_path / package / "__init__.py")
+    for glob, pattern, replacement in edits:
+        files = [p for p in tmp_path.glob(glob) if re.search(pattern, p.read_text(encoding="utf-8"))]
+        assert files, f"nowhere in {glob}: {pattern}"
+        for path in files:
+            path.write_text(re.sub(pattern, replacement, path.read_text(encoding="utf-8")), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, dict[str, str]]:
+    """Launches of a few operators, and hashes of their code."""
+    need_pinned_nvrtc("what is planted is compiled")
+    return seen_and_code(tmp_path_factory, *OPERATORS)
+
+
+def changed(before: tuple[Seen, dict[str, str]], tree: Path) -> list[str]:
+    seen, code = before
+    after = look_at(tree, OPERATORS)
+    ran = fingerprints(seen, code, pinned_nvrtc())
+    return changes(ran, fingerprints(after, compiled(after.sources, code), pinned_nvrtc()), after)
+
+
+def test_words_and_places_need_no_gpu(before: tuple[Seen, dict[str, str]], tmp_path: Path) -> None:
+    """Comments, docstrings, names and layout, of texts and of Python; a macro's name, too."""
+    tree = planted(
+        tmp_path,
+        ("kernels_cu/**/*.cu*", r"(?m)^(?=\S)(?!#)(?=extern)", "// A comment.\n\n"),
+        ("kernels_cu/**/gelu.cu", r"long long n\) \{", "long long n)\n{"),
+        ("kernels_cu/**/gelu.cuh", r"\bKAPPA\b", "CUBIC"),
+        ("cupyops/**/gelu.py", r'"""The body of GELU: .*"""', '"""Another docstring."""'),
+        ("cupyops/**/gelu.py", r"\bgeometry\b(?= =|,)", "policy"),
+        ("cupyops/**/add2.py", r"\balike\b", "of_one_shape"),
+        ("cupyops/**/add2.py", r"\A", "# A comment.\n"),
+    )
+    assert changed(before, tree) == []
+
+
+def test_code_geometry_and_arguments_need_a_gpu(before: tuple[Seen, dict[str, str]], tmp_path: Path) -> None:
+    """Each is told by the operator's name and by what changed."""
+    tree = planted(
+        tmp_path,
+        ("kernels_cu/**/gelu.cuh", r"0\.044715", "0.044716"),
+        ("cupyops/**/add2.py", r"launch_vouched\(a, b, out,", "launch_vouched(b, a, out,"),
+        ("cupyops/**/layer_norm/*.py", r"aligned_apart\": True", 'aligned_apart": False'),
+    )
+    found = changed(before, tree)
+    words = "\n".join(found)
+    assert re.search(r"^the code of gelu_forward<float32> \[.*TANH=1", words, re.MULTILINE), words
+    assert not re.search(r"^the code of gelu_forward<float32> \[.*TANH=0", words, re.MULTILINE), words
+    assert "the kernels of gelu's launches (tanh float32 (37, 19))" in found
+    assert "the arguments of add2's launches (alike float32)" in found
+    assert "the code of layer_norm_forward<" in words
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement"),
+    [
+        (r'"-\(-\{self\.n\} // unit\)"', '"-(-{self.n} // unit) + 1"'),
+        (r"variant\.function, gx,", "variant.function, gx + 1,"),
+    ],
+    ids=["policy", "generated function"],
+)
+def test_a_changed_grid_needs_a_gpu(
+    pattern: str, replacement: str, before: tuple[Seen, dict[str, str]], tmp_path: Path
+) -> None:
+    found = changed(before, planted(tmp_path, ("cupyops/**/*.py", pattern, replacement)))
+    assert "the geometry of gelu's launches (none float32 (37, 19))" in found
+    assert not any(f.startswith("the code of") or "kernels" in f for f in found)
+
+
+# The record
+
+
+def recorded(tmp_path: Path, tree: str) -> Path:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"runs": {"a run": {"tree": tree}}, "fingerprints": {"of another": {}}}))
+    return path
+
+
+def test_a_tree_that_has_not_run_gets_no_fingerprints(tmp_path: Path) -> None:
+    path = recorded(tmp_path, "another")
+    with pytest.raises(SystemExit, match=r"no run of .* was made on this tree .*: there are 'a run' on another"):
+        gpu_record.fingerprint(path)
+
+
+def test_a_tree_that_has_run_gets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path, gpu_record.tree_hash())
+    seen = Seen([source(TEXT)], {"scale": {"once": [(0, [[1, 1, 1]], ["input 0 + 0"])]}})
+    monkeypatch.setattr(gpu_record, "look_at", lambda tree: seen)
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
+    monkeypatch.setattr(gpu_record, "compiled", lambda sources, known: {s.key: "code" for s in sources})
+    monkeypatch.setattr(gpu_record, "known_code", lambda record, nvrtc: {})
+    assert "fingerprints of 1 kernels, which ran as a run" in gpu_record.fingerprint(path)
+    found = json.loads(path.read_text())["fingerprints"]
+    assert list(found) == [gpu_record.tree_hash()]
+    assert (
+        changes(Fingerprints(**found[gpu_record.tree_hash()]), fingerprints(seen, {source(TEXT).key: "code"}, ""), seen)
+        == []
+    )
+
+
+def test_another_nvrtc_makes_no_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", lambda: "13.0")
+    with pytest.raises(SystemExit, match="CuPy has loaded 13.0"):
+        gpu_record.fingerprint(recorded(tmp_path, gpu_record.tree_hash()))
+
+
+def _append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+def _move(path: Path) -> None:
+    path.rename(path.with_name("elsewhere" + path.suffix))
+
+
+@pytest.mark.parametrize("edit", [_append, _move, Path.unlink], ids=["bytes", "place", "gone"])
+def test_any_change_makes_another_tree(edit: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / "kernels_cu" / "shared").mkdir(parents=True)
+    path = tmp_path / "kernels_cu" / "shared" / "one.cuh"
+    path.write_text("// one\n")
+    (tmp_path / "autograd_bridge.py").write_text("import cupyops\n")
+    before = gpu_record.tree_hash(tmp_path)
+    (tmp_path / "README.md").write_text("words\n")
+    assert gpu_record.tree_hash(tmp_path) == before
+    edit(path)
+    assert gpu_record.tree_hash(tmp_path) != before

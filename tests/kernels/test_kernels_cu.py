@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import kernels_cu
+from cupyops.compile.source import included
 from cupyops.launch.kernel import all_kernels
 from cupyops.launch.signature import Signature, code_only
 from tests.naive import without_naive
@@ -61,6 +62,66 @@ def test_a_text_says_its_formula_shapes_and_arithmetic(name: str) -> None:
     assert all(line.startswith("//") for line in opening.split("\n"))
     for words in ("=", "scalar_t", "acc_t"):
         assert words in opening
+
+
+# Texts whose macros have no table yet, and whose helpers take what travels together one by one.
+BEHIND = ("layer_norm", "lltm", "column_sums")
+
+
+def macros_of(text: str) -> set[str]:
+    """The macros in the table of a text's opening: name, values, who sets it."""
+    _, head, table = text[: text.index("\n#include")].partition("\n//   macro ")
+    assert head, "the opening has no table of macros"
+    lines = table.split("\n//\n")[0].split("\n")[1:]
+    assert all(re.fullmatch(r"//   [A-Z_]+  +\S.*?  +\S.*", line) for line in lines), lines
+    return set(re.findall(r"\b[A-Z][A-Z_]+\b", "\n".join(line.split("  ")[1] for line in lines)))
+
+
+@EVERY_SOURCE
+def test_the_table_of_macros_is_whole_and_names_no_other(name: str) -> None:
+    import cupyops  # noqa: F401  (declares the shipped kernels)
+
+    if name.startswith(BEHIND):
+        pytest.skip("the text has no table yet")
+    text = kernels_cu.source(name)
+    listed = macros_of(text)
+    given = {macro for kernel in all_kernels() if kernel.text is text for macro in kernel.constants}
+    assert given <= listed | {"BLOCK_THREADS", "CLUSTER"}, "set by Python, and not in the table"
+    code = code_only(text) + "".join(code_only(header) for header in included(text, {}).values())
+    directives = "".join(re.findall(r"^#if.*", "\n".join([text, *included(text, {}).values()]), re.MULTILINE))
+    assert {m for m in listed if not re.search(rf"\b{m}\b", code + directives)} == set(), "listed, and not used"
+
+
+def helpers_of(text: str) -> dict[str, int]:
+    """The device functions that a text defines, by the arguments that they take."""
+    code, found = code_only(text), {}
+    for match in re.finditer(r"\b(\w+)\s*\(", code):
+        end, arguments, depth = match.end(), 0, 1
+        while depth and end < len(code):
+            depth += (code[end] in "([{<") - (code[end] in ")]}>")
+            arguments += code[end] == "," and depth == 1
+            end += 1
+        before = re.split(r"[;{}]", code[: match.start()])[-1]
+        body = re.match(r"\s*(?:const\s*)?(?::[^;{]*)?\{", code[end:])
+        initialiser = re.search(r"\)\s*:", before)
+        if body and "__device__" in before and "__global__" not in before and not initialiser:
+            found[match[1]] = arguments + bool(code[match.end() : end - 1].strip())
+    return found
+
+
+@EVERY_TEXT
+def test_no_helper_takes_more_than_seven_arguments(text: kernels_cu.Text) -> None:
+    if text.filename.startswith(BEHIND):
+        pytest.skip("what travels together is no struct yet")
+    assert {name: count for name, count in helpers_of(text).items() if count > 7} == {}
+
+
+def test_arguments_of_helpers_are_counted() -> None:
+    text = """
+    template <int N> __device__ void two(const int (&v)[N], Map<int, float> m) { call(1, 2, 3); }
+    struct S { __device__ S(int a) : a(a) {} __device__ int none() const { return f(1, 2); } };
+    extern "C" __global__ void kernel(int a, int b, int c) {}"""
+    assert helpers_of(text) == {"two": 2, "S": 1, "none": 0}
 
 
 @EVERY_TEXT

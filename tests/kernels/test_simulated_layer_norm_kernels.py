@@ -1,5 +1,6 @@
-"""Each kernel of layer normalisation for itself in the simulator, under plans of the tests' own: rows as short as a way
-allows reach every packing, every branch, and the second use of every stage and table in milliseconds."""
+"""Each kernel of layer normalisation for itself in the simulator, held to the naive kernels of the texts, under plans of the
+tests' own: rows as short as a way allows reach every packing, every branch, and the second use of every stage and table in
+milliseconds."""
 
 import math
 from collections.abc import Iterator
@@ -7,17 +8,27 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import cupyops
+from cupyops import Threads
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import Plan
+from tests.naive import naive_kernel
 from tests.operators.test_layer_norm import exact_rows, hard_rows
 from tests.support import alike
 
 pytestmark = pytest.mark.simulator
 
 EPS = 1e-3  # as large as a variance of 1 lets one see
+
+# In float64, so that the naive kernels' own rounding does not count.
+NAIVE_FORWARD = naive_kernel("layer_norm_forward", "layer_norm_forward_naive", Threads("M"), dtypes=["float64"])
+NAIVE_BACKWARD = naive_kernel(
+    "layer_norm_backward", "layer_norm_backward_naive", Threads("threads"), dtypes=["float64"]
+)
+NAIVE_COLUMN_SUMS = naive_kernel("column_sums", "column_sums_naive", Threads("N"), dtypes=["float64"])
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +73,13 @@ class Way:
 
 
 def staged(way: Way, input_bytes: int, weight_bytes: int = 0) -> Way:
-    """The way with the shared memory that its stages take, and weight and bias where they are kept there."""
+    """The way with the shared memory that its stages take, and that weight and bias take in a forward."""
     plan = way.plan
-    kept = 2 * weight_bytes if plan.affine_shared else 0
-    return replace(way, plan=replace(plan, shared=plan.slice * (plan.stages * input_bytes + kept)))
+    return replace(way, plan=replace(plan, shared=plan.slice * (plan.stages * input_bytes + 2 * weight_bytes)))
 
 
-# 37 rows: groups of a block that have all their rows, some of them, none. Of 21 rows a cluster that stays takes eleven or
-# ten, so that its four tables are used a third time, and the phases of their counters take turns.
+# 37 rows: groups of a block that have all their rows, some of them, none. Of 21 rows a persistent cluster takes eleven or ten,
+# so that the four tables of an exchange are used a third time, and their counters pass through both phases.
 FORWARD = {
     "a part of a warp": Way(Plan(64, 8, 4, 2, rows_each=2), 60),
     "a row for each access": Way(Plan(64, 8, 4, 2, rows_each=2, full=True), 64),
@@ -80,14 +90,12 @@ FORWARD = {
     "aligned apart": Way(Plan(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),
     "cluster of aligned apart": Way(Plan(64, 64, 4, 1, cluster=2, aligned_apart=True, full=True), 512),
     "cluster of forty warps": Way(Plan(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2, affine_shared=True), 1028), 4, 4),
+    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028), 4, 4),
     "wide and full": staged(
-        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3, full=True), 512, torch.float16), 2
+        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3, full=True), 512, torch.float16), 2, 2
     ),
-    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 4),
-    "wide in sixteen blocks": staged(
-        Way(Plan(32, 32, 4, 1, kind="wide", cluster=16, stages=1, affine_shared=True), 1980), 4, 4
-    ),
+    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 4, 4),
+    "wide in sixteen blocks": staged(Way(Plan(32, 32, 4, 1, kind="wide", cluster=16, stages=1), 1980), 4, 4),
     "streaming": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204),
     "streaming odd": Way(Plan(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
     "of fewer bits": Way(Plan(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
@@ -95,10 +103,10 @@ FORWARD = {
     "odd of fewer bits": Way(Plan(64, 32, 1, 3), 77, torch.float64, result=torch.float16),
     "cluster of fewer bits": Way(Plan(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2, affine_shared=True), 1028, result=torch.bfloat16), 4, 4
+        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028, result=torch.bfloat16), 4, 4
     ),
     "wide of more bits": staged(
-        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2
+        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2, 2
     ),
     "streaming of fewer bits": Way(Plan(64, 64, 2, 2, kind="streaming"), 1202, torch.float64, result=torch.float32),
 }
@@ -184,19 +192,40 @@ def assert_near(got: Tensor, exact: Tensor, dtype: torch.dtype, what: str) -> No
     assert error <= allowed, f"{what}: off by {error:.2e}, allowed {allowed:.2e}"
 
 
+def naive_forward(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, x + residual and the statistics in float64, by the naive kernel."""
+    x, residual, weight, bias = (None if a is None else a.double() for a in (x, residual, weight, bias))
+    summed = x if residual is None else torch.empty_like(x)
+    y, stats = torch.empty_like(x), torch.empty(2, len(x), dtype=torch.float64)
+    NAIVE_FORWARD(x, residual, weight, bias, summed, y, stats, *x.shape, EPS)
+    return y, summed, stats
+
+
+def test_the_naive_forward_is_pytorchs() -> None:
+    x, residual, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in ((5, 77), (5, 77), 77, 77))
+    close = {"rtol": 1e-13, "atol": 1e-13}
+    for w, b, more in ((weight, bias, None), (None, bias, residual), (weight, None, residual)):
+        y, summed, stats = naive_forward(x, w, b, more)
+        s = x if more is None else x + more
+        variance, mean = torch.var_mean(s, 1, unbiased=False)
+        assert torch.equal(summed, s)
+        torch.testing.assert_close(y, F.layer_norm(s, (77,), w, b, EPS), **close)
+        torch.testing.assert_close(stats, torch.stack((mean, torch.rsqrt(variance + EPS))), **close)
+
+
 @ways(FORWARD)
 def test_forward(way: Way) -> None:
     m = rows_of(way)
     x = (torch.randn(m, way.n) + 1).to(way.dtype)
     weight, bias = way.columns
-    wide = x.double()
-    variance, mean = torch.var_mean(wide, 1, unbiased=False, keepdim=True)
-    normalized = (wide - mean) / (variance + EPS).sqrt()
+    wanted, _, (mean, rstd) = naive_forward(x, weight, bias)
     y, _, stats = run_forward(way, x, None, weight, bias)
     assert y.dtype == (way.result or way.dtype)
-    assert_near(y, normalized * weight.double() + bias.double(), way.rounded, "y")
-    assert_near(stats[0], mean[:, 0], stats.dtype, "mean")
-    assert_near(stats[1], torch.rsqrt(variance + EPS)[:, 0], stats.dtype, "rstd")
+    assert_near(y, wanted, way.rounded, "y")
+    assert_near(stats[0], mean, stats.dtype, "mean")
+    assert_near(stats[1], rstd, stats.dtype, "rstd")
     # A row's bits do not depend on addresses, nor on its neighbours.
     for off in (0, 2, 3, 5):
         assert all(
@@ -206,9 +235,12 @@ def test_forward(way: Way) -> None:
         )
     one, _, _ = run_forward(way, x[m - 2 :], None, weight, bias)
     assert alike(one, y[m - 2 :])
-    assert_near(run_forward(way, x, None, weight, None)[0], normalized * weight.double(), way.rounded, "y without bias")
-    assert_near(run_forward(way, x, None, None, bias)[0], normalized + bias.double(), way.rounded, "y without weight")
-    assert_near(run_forward(way, x, None, None, None)[0], normalized, way.rounded, "y without both")
+    for w, b, what in (
+        (weight, None, "y without bias"),
+        (None, bias, "y without weight"),
+        (None, None, "y without both"),
+    ):
+        assert_near(run_forward(way, x, None, w, b)[0], naive_forward(x, w, b)[0], way.rounded, what)
 
 
 @ways(FORWARD)
@@ -311,7 +343,7 @@ SUMS = {
     "wide": (staged(replace(FORWARD["wide"], n=1032), 6, 4), torch.float32, torch.float16),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide and not whole": (staged(FORWARD["wide"], 6, 4), torch.float16, torch.float32),
-    "wide of halves": (staged(FORWARD["wide and full"], 4), torch.float16, torch.float16),
+    "wide of halves": (staged(FORWARD["wide and full"], 4, 2), torch.float16, torch.float16),
     "streaming": (FORWARD["streaming"], torch.float32, torch.bfloat16),
     "registers of fewer bits": (FORWARD["of fewer bits"], torch.bfloat16, torch.float32),
     "wide of fewer bits": (staged(replace(FORWARD["wide of fewer bits"], n=1032), 6, 4), torch.bfloat16, torch.float32),
@@ -326,9 +358,7 @@ def test_forward_of_a_sum(name: str) -> None:
     weight, bias = way.columns
     y, s, stats = run_forward(way, x, residual, weight, bias)
     assert alike(s, x + residual)
-    wide = s.double()
-    variance, mean = torch.var_mean(wide, 1, unbiased=False, keepdim=True)
-    assert_near(y, (wide - mean) / (variance + EPS).sqrt() * weight.double() + bias.double(), way.rounded, "y")
+    assert_near(y, naive_forward(s, weight, bias)[0], way.rounded, "y")
     for off in (0, 1, 4, 5):
         again = run_forward(way, x, residual, weight, bias, off)
         assert all(alike(a, b) for a, b in zip(again, (y, s, stats), strict=True))
@@ -338,15 +368,35 @@ def test_forward_of_a_sum(name: str) -> None:
 
 
 def exact_gradients(way: Way, g: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Statistics as a forward leaves them; the gradients of x, weight and bias in float64, of those statistics."""
+    """Statistics as a forward leaves them; the gradients of x, weight and bias in float64, of those statistics, by the naive
+    kernel."""
     acc = torch.float64 if way.dtype == torch.float64 else torch.float32
     variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
     stats = torch.stack((mean, torch.rsqrt(variance + EPS))).to(acc)
-    mean, rstd = (v.double()[:, None] for v in stats)
-    normalized = (x.double() - mean) * rstd
-    w = g.double() * (1 if weight is None else weight.double())
-    grad_x = rstd * (w - w.mean(1, keepdim=True) - normalized * (w * normalized).mean(1, keepdim=True))
-    return stats, grad_x, (g.double() * normalized).sum(0), g.double().sum(0)
+    return stats, *naive_backward(g, x, stats, weight)
+
+
+def naive_backward(
+    g: Tensor, x: Tensor, stats: Tensor, weight: Tensor | None, grad_sum: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias in float64, by the naive kernel."""
+    (m, n), f64 = x.shape, torch.float64
+    given = (None if a is None else a.double() for a in (g, x, stats, weight, grad_sum))
+    gradients = torch.empty(m, n, dtype=f64), torch.empty(n, dtype=f64), torch.empty(n, dtype=f64)
+    NAIVE_BACKWARD(*given, *gradients, m, n, max(m, n))
+    return gradients
+
+
+@pytest.mark.parametrize("m", [5, 90])
+def test_the_naive_backward_is_pytorchs(m: int) -> None:
+    x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((m, 77), 77, 77))
+    g, grad_sum = (torch.randn(m, 77, dtype=torch.float64) for _ in range(2))
+    stats = naive_forward(x.detach())[2]
+    wanted = torch.autograd.grad(F.layer_norm(x, (77,), weight, bias, EPS), (x, weight, bias), g)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(naive_backward(g, x.detach(), stats, weight.detach()), wanted, **close)
+    plain = torch.autograd.grad(F.layer_norm(x, (77,), None, None, EPS), x, g)[0]
+    torch.testing.assert_close(naive_backward(g, x.detach(), stats, None, grad_sum)[0], plain + grad_sum, **close)
 
 
 def run_backward(  # type: ignore[no-untyped-def]
@@ -516,7 +566,9 @@ def test_column_sums(dtype: torch.dtype) -> None:
     acc = torch.float64 if dtype == torch.float64 else torch.float32
     for parts, n in ((1, 1), (3, 31), (31, 33), (32, 32), (33, 70), (65, 7)):
         partial = torch.randn(2, parts, n, dtype=acc)
-        wanted = partial.double().sum(1)
+        wanted = torch.empty(2, n, dtype=torch.float64)
+        NAIVE_COLUMN_SUMS(partial.double(), *wanted, parts, n)
+        torch.testing.assert_close(wanted, partial.double().sum(1), rtol=1e-12, atol=1e-12)
         for given in ((True, True), (True, False), (False, True)):
             sums = [torch.empty(n, dtype=dtype) if g else None for g in given]
             COLUMN_SUMS(partial, *sums, parts, n)

@@ -28,7 +28,7 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
         "streaming": Plan(64, 64, 8, 1, kind="streaming"),
     }[way]
     kernel = forward_kernel(plan, "float16", False)
-    # Of blocks that stay, the last cluster takes the last row in its second turn.
+    # Of persistent clusters, the last takes the last row in its second turn.
     groups = (ROWS // 2,) if way == "wide" else ()
     with cupyops.simulate(sanitize=True, blocks=slice(-2, None)):
         kernel(x, None, None, None, x, y, stats, ROWS, COLUMNS, *groups, EPS)
@@ -53,7 +53,7 @@ def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     }[way]
     affine = way != "streaming"
     kernel = backward_kernel(plan, "float16", True, affine, False)
-    # Of blocks that stay, the last take their last rows in their second turn.
+    # Of persistent blocks, the last take their last rows in their second turn.
     parts = ROWS // 2
     partial = sparse(2 * parts * COLUMNS, "float32").reshape(2, parts, COLUMNS)
     counts = {"registers": (partial, ROWS, COLUMNS, parts, parts), "wide": (partial, ROWS, COLUMNS, parts)}

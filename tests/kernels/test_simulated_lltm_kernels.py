@@ -12,7 +12,7 @@ from torch import Tensor
 import cupyops
 from cupyops.arrays import LIBRARIES, host
 from cupyops.ops.lltm.cell import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
-from cupyops.ops.lltm.config import MatrixPlan, Plan
+from cupyops.ops.lltm.config import Plan, TensorCorePlan
 from cupyops.ops.lltm.sequence import kernel_of
 from cupyops.tiling.teams import TeamLaunch
 from cupyops.tiling.tiles import THREADS
@@ -33,9 +33,9 @@ WAYS = {
     "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
     "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
     # Two groups, three tiles for two teams, the last not full; slices for some of the warps. Then as many for each.
-    "tensor-cores-in-bfloat16": (3, 69, replace(MatrixPlan(96, team=96 // 16), groups=2), torch.bfloat16),
-    "tensor-cores-in-tiles": (3, 37, MatrixPlan(32, team=2), torch.float16),
-    "tensor-cores-in-float16": (2, 3, MatrixPlan(256, team=256 // 16), torch.float16),
+    "tensor-cores-in-bfloat16": (3, 69, replace(TensorCorePlan(96, team=96 // 16), groups=2), torch.bfloat16),
+    "tensor-cores-in-tiles": (3, 37, TensorCorePlan(32, team=2), torch.float16),
+    "tensor-cores-in-float16": (2, 3, TensorCorePlan(256, team=256 // 16), torch.float16),
 }
 EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
 
@@ -327,15 +327,15 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 # All steps of a sequence
 
 
-def launch_of(plan: Plan | MatrixPlan, batch: int, dtype: str) -> TeamLaunch:
+def launch_of(plan: Plan | TensorCorePlan, batch: int, dtype: str) -> TeamLaunch:
     # As many blocks as two teams on tensor cores have, though the simulator would start fewer.
-    enough = 2 * plan.team if isinstance(plan, MatrixPlan) else 0
+    enough = 2 * plan.team if isinstance(plan, TensorCorePlan) else 0
     kernel = kernel_of(plan, dtype)
     return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
 @EACH_WAY
-def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | MatrixPlan, dtype: torch.dtype) -> None:
+def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype) -> None:
     """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
     state, inputs = plan.state, plan.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
@@ -360,7 +360,7 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | MatrixPlan, 
 def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
     """The one operand of its products that may begin anywhere gives the same bits there."""
     state, batch, dtype = 32, 9, torch.bfloat16
-    launch = launch_of(MatrixPlan(state, team=2), batch, name(dtype))
+    launch = launch_of(TensorCorePlan(state, team=2), batch, name(dtype))
     weights, h0, c0 = (torch.randn(n, state).to(dtype) for n in (3 * state, batch, batch))
     found = []
     for first in (h0, moved(h0)):
@@ -376,7 +376,7 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "h", "last", "cells", "gates"])
 def test_sequence_back_step_by_step(
-    steps: int, batch: int, plan: Plan | MatrixPlan, dtype: torch.dtype, given: str
+    steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype, given: str
 ) -> None:
     """Each step from the dz that the kernel gave for the one after it."""
     state, inputs = plan.state, plan.state + 1

@@ -9,7 +9,7 @@ try:
     from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
     from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
     from tests.mutants.mutants_lltm import LLTM
-    from tests.mutants.mutants_lltm_matrix import LLTM_MATRIX
+    from tests.mutants.mutants_lltm_matrix import LLTM_TENSOR_CORES
     from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 except ImportError:
     from tests.mutants.mutants_layer_norm import LAYER_NORM
@@ -17,7 +17,7 @@ except ImportError:
     from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
     from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
     from tests.mutants.mutants_lltm import LLTM
-    from tests.mutants.mutants_lltm_matrix import LLTM_MATRIX
+    from tests.mutants.mutants_lltm_matrix import LLTM_TENSOR_CORES
     from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 
 
@@ -323,7 +323,7 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE | LLTM_MATRIX).items()
+        for kernel, (tests, faults) in (LINEAR | LLTM | LLTM_SEQUENCE | LLTM_TENSOR_CORES).items()
         for mutant in _of(kernel, tests, *faults)
     ),
 ]

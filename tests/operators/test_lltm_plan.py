@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cupyops.ops.lltm.config import MatrixPlan, Plan, sequence_plan
+from cupyops.ops.lltm.config import Plan, TensorCorePlan, sequence_plan
 
 STATES = [*range(1, 300), *range(300, 1100, 7), 512, 768, 1024, 4096]
 EACH_WAY = pytest.mark.parametrize("forward", [True, False])
@@ -16,7 +16,7 @@ GENERATIONS = pytest.mark.parametrize("capability", [70, 80, 90, 100])
 def test_a_plan_holds_every_unit_and_weight_once(forward: bool, capability: int) -> None:
     for state in STATES:
         plan = sequence_plan(state, forward, capability)
-        assert not isinstance(plan, MatrixPlan), "float32 has no tensor cores of its own"
+        assert not isinstance(plan, TensorCorePlan), "float32 has no tensor cores of its own"
         if plan is None:
             assert state > (128 if capability >= 90 else 64)
             continue
@@ -83,14 +83,14 @@ def test_rows_of_16_bits_that_a_team_all_over_the_gpu_has_go_on_tensor_cores(for
         if wide is None or wide.team == 1 or state % 32 or capability < 80:
             assert half == wide
             continue
-        assert half == MatrixPlan(state, not forward, team=state // 16)
+        assert half == TensorCorePlan(state, not forward, team=state // 16)
         assert half.since == 80
         assert half.block == 16 * half.rows, "a thread a unit and row"
 
 
 @EACH_WAY
 def test_groups_of_rows_on_tensor_cores(forward: bool) -> None:
-    plan = MatrixPlan(1024, not forward, team=64)
+    plan = TensorCorePlan(1024, not forward, team=64)
     chosen = [plan.for_rows(batch, 132) for batch in (1, 16, 32, 33, 64, 65, 128, 129, 5000)]
     assert [c.groups for c in chosen] == [1, 1, 1, 2, 2, 4, 4, 4, 4]
     assert all(replace(c, groups=1) == plan for c in chosen)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cupyops.ops.lltm.config import MatrixPlan, Plan
+from cupyops.ops.lltm.config import Plan, TensorCorePlan
 from cupyops.tiling.teams import TeamLaunch
 from tests.cases import FLOATS
 from tests.operators.test_lltm import assert_as_accurate
@@ -27,22 +27,22 @@ WAYS = {
     "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4)),
     "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
     "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
-    "tensor cores": (4, 19, 5, 32, MatrixPlan(32, team=32 // 16)),
-    "tensor cores and groups of rows": (3, 37, 5, 32, replace(MatrixPlan(32, team=32 // 16), groups=2)),
+    "tensor cores": (4, 19, 5, 32, TensorCorePlan(32, team=32 // 16)),
+    "tensor cores and groups of rows": (3, 37, 5, 32, replace(TensorCorePlan(32, team=32 // 16), groups=2)),
 }
 EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
 def widest(way: str) -> torch.dtype:
     """Of the dtypes that go this way."""
-    return torch.bfloat16 if isinstance(WAYS[way][-1], MatrixPlan) else torch.float32
+    return torch.bfloat16 if isinstance(WAYS[way][-1], TensorCorePlan) else torch.float32
 
 
-def taking(plan: Plan | MatrixPlan | None) -> Callable[..., TeamLaunch | None]:
+def taking(plan: Plan | TensorCorePlan | None) -> Callable[..., TeamLaunch | None]:
     """What finds the way, made to find this one for either direction."""
 
     def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
-        if plan is None or (isinstance(plan, MatrixPlan) and dtype == "float32"):
+        if plan is None or (isinstance(plan, TensorCorePlan) and dtype == "float32"):
             return None  # it goes by steps
         one = replace(plan, backward=not forward)
         kernel = body.kernel_of(one, dtype)

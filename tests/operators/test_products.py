@@ -20,7 +20,7 @@ TEXT = """
 #include "columns.cuh"
 
 // dL/dz = 2z·dL/dy, and the sums of its columns
-extern "C" __global__ void STRIP_CLUSTER __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) square_backward(
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) square_backward(
     const scalar_t* __restrict__ grad_y,  // (M, N)
     const scalar_t* __restrict__ z,       // (M, N)
     scalar_t* __restrict__ grad_z,        // (M, N)

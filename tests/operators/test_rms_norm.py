@@ -16,7 +16,7 @@ from benchmarks import rms_norm as benchmark
 from benchmarks.cases import check
 from cupyops.compile.compiler import OPTIONS
 from cupyops.launch.kernel import all_kernels
-from cupyops.torch import check_op
+from cupyops.torch import CHECKS, check_op
 from cupyops.torch.ops.rms_norm import _rms_norm, _rms_norm_without_weight
 from tests.cases import FLOATS
 

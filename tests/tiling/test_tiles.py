@@ -8,11 +8,12 @@ from cupyops.arrays import host
 from cupyops.tiling.tiles import THREADS, TiledKernel, Tiles
 
 TEXT = """
-constexpr long long DOWN = 256 / ABREAST;
+#include "tiles.cuh"
 extern "C" __global__ void add_one(const scalar_t* x, scalar_t* y, long long M, long long N, long long columns, long long rows) {
-    const long long column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH;
+    const Place place;
+    const long long column = place.column;
     if (column >= N) return;
-    for (long long row = blockIdx.y * DOWN + threadIdx.y; row < M; row += gridDim.y * DOWN)
+    for (long long row = place.row; row < M; row += gridDim.y * DOWN)
         for (int k = 0; k < VECTOR_WIDTH; ++k) y[row * N + column + k] = x[row * N + column + k] + scalar_t(1);
 }
 """
@@ -35,10 +36,10 @@ def test_a_grid_has_only_so_many_blocks_down() -> None:
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (8, 1), (9, 2), (80, 10), (1000, 66)])
-def test_blocks_that_stay_are_no_more_than_run_at_once(rows: int, parts: int) -> None:
+def test_persistent_blocks_are_no_more_than_run_at_once(rows: int, parts: int) -> None:
     tiles = Tiles(4, 32)
-    assert tiles.staying(256, rows, 132) == (parts, 64, 8 * parts)
-    assert tiles.staying(10**6, rows, 132)[0] == 1
+    assert tiles.persistent(256, rows, 132) == (parts, 64, 8 * parts)
+    assert tiles.persistent(10**6, rows, 132)[0] == 1
 
 
 @pytest.mark.parametrize(("rows", "turns"), [(1, 1), (64, 1), (65, 2), (256, 4)])
@@ -50,8 +51,10 @@ def test_blocks_of_a_few_rows_have_all_of_them(rows: int, turns: int, n: int) ->
     assert down == THREADS // abreast  # one block down
     assert -(-rows // down) <= turns
     assert kernel is ADD_ONE.alone("float32", 1, n)[0]
-    assert ADD_ONE.staying("float32", rows, n, host(), few=rows) == ADD_ONE.alone("float32", rows, n)
-    assert ADD_ONE.staying("float32", rows, n, host(), few=rows - 1) == ADD_ONE.staying("float32", rows, n, host())
+    assert ADD_ONE.persistent("float32", rows, n, host(), few=rows) == ADD_ONE.alone("float32", rows, n)
+    assert ADD_ONE.persistent("float32", rows, n, host(), few=rows - 1) == ADD_ONE.persistent(
+        "float32", rows, n, host()
+    )
 
 
 def test_one_kernel_for_each_way_to_cut() -> None:
@@ -69,7 +72,7 @@ def test_each_element_once(m: int, n: int) -> None:
     with cupyops.simulate(sanitize=True):
         for kernel, threads in (
             ADD_ONE.launch("float32", m, n),
-            ADD_ONE.staying("float32", m, n, host()),
+            ADD_ONE.persistent("float32", m, n, host()),
             ADD_ONE.alone("float32", m, n),
         ):
             y = np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""Layer normalisation: checks and launches of ``kernels_cu/layer_norm.cu`` and ``layer_norm_backward.cu``."""
+"""Layer normalisation: checks and launches of the texts ``kernels_cu/layer_norm_*.cu`` and ``column_sums.cu``."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ SUMS = itemgetter(8, 6, 7)
 def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
     """The forward of one plan and one dtype of the result, of x alone or of x and a residual."""
     geometry = plan.stay("groups") if plan.kind == "wide" else plan.rows("M")
-    return _kernel("layer_norm", "layer_norm_forward", replace(plan, residual=residual), geometry, dtype)
+    return _kernel("layer_norm_forward", replace(plan, residual=residual), geometry, dtype)
 
 
 @cache
@@ -46,13 +46,14 @@ def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, gra
     """The backward of one plan and one dtype of x, for some of the gradients."""
     geometry = plan.stay({"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
     plan = replace(plan, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
-    return _kernel("layer_norm_backward", "layer_norm_backward", plan, geometry, dtype)
+    return _kernel("layer_norm_backward", plan, geometry, dtype)
 
 
-def _kernel(text: str, name: str, plan: Plan, geometry: Geometry, dtype: str) -> Kernel:
+def _kernel(name: str, plan: Plan, geometry: Geometry, dtype: str) -> Kernel:
+    """The kernel of the plan's strategy, which has a text of the kernel's name."""
     name += "" if plan.kind == "registers" else f"_{plan.kind}"
     choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
-    return plan.kernel(kernels_cu.source(text), name, choice, geometry=geometry, dtypes=FLOATS)
+    return plan.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
 
 
 for _dtype in FLOATS:

@@ -17,7 +17,7 @@ __all__ = ["Plan", "backward_columns", "backward_plan", "backward_rows", "forwar
 
 # What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
 # than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
-# 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights on their way with it:
+# 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights loaded along with the row:
 # 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)  # rows, elements
 _STRIP_THREADS = 256  # of a block, at least, that sums strips of columns
@@ -28,22 +28,21 @@ class Plan(RowsPlan):
     """One way.
 
     Attributes:
-        kind: ``"registers"``, ``"wide"`` (blocks that stay, with stages), ``"streaming"`` or, of a backward, ``"apart"``: the
-            kernel's name ends so, see the texts.
+        kind: the strategy: ``"registers"``, ``"wide"`` (persistent blocks, next rows prefetched), ``"streaming"`` (rows read twice)
+            or, of a backward, ``"apart"`` (no persistent blocks). The text and the kernel have names that end in the strategy,
+            except those of ``"registers"``.
         width: threads side by side on a strip of columns, for ``"apart"``.
-        weighted: there are weight or bias.
-        affine_shared: weight and bias stay in shared memory, for ``"wide"``.
-        affine_held: they come along with the row, of few rows.
-        residual: of a forward, which adds it to x.
-        want_x, want_affine, grad_sum: of a backward: the gradients that it makes, and whether another is added to x's.
+        weighted: weight or bias are given.
+        affine_held: weight and bias are loaded along with the row, for few rows.
+        residual: a forward adds a residual to x.
+        want_x, want_affine, grad_sum: of a backward: the gradients that it computes, and whether another is added to x's.
     """
 
     launch_only = RowsPlan.launch_only | {"kind"}
 
     kind: str = "registers"
-    width: int = 8
+    width: int = 1
     weighted: bool = True
-    affine_shared: bool = False
     affine_held: bool = False
     residual: bool = False
     want_x: bool = True
@@ -77,7 +76,7 @@ APART = {"aligned_apart": True}
 
 # Rows of at most so many accesses: accesses a thread, threads of a block (at least), blocks that are to fit a multiprocessor. By
 # lines: small blocks of several rows or one, of which many fit; larger ones; a cluster of blocks on a row, of which so many are
-# on their way (up to 64 KiB of it are in a block's registers and the next in shared memory, beside it the weights).
+# in flight (up to 64 KiB of it are in a block's registers and the next in shared memory, beside it the weights).
 _FORWARD_16 = (
     *(Cut(8, 2, 64, 16, rows_each=2, **APART), Cut(16, 1, 64, 12, rows_each=4), Cut(32, 1, 64, 16, rows_each=4)),
     *(Cut(48, 3, 64, 21), Cut(64, 2, 64, 16, rows_each=2, **APART), Cut(80, 5, 64, 16, **APART)),
@@ -137,7 +136,7 @@ def forward_plan(
         if cut.stages:
             if (staged := plan.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
-            return replace(staged, kind="wide", affine_shared=True, min_blocks=1 if wider else staged.min_blocks)
+            return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
         # Wider weights take registers, too, and so does a result of float64 beside 16 bits in a block with all of a row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks

@@ -22,20 +22,28 @@ SUMS = ColumnSums(TEXT, "linear_bias_gradient", "x_t", "scalar_t")
 
 @cache
 def narrow_kernel(plan: NarrowPlan, dtype: str, *form: str) -> Kernel:
-    """The product with a matrix of few rows, x's or W's, and the form of GELU behind it, if there is one."""
+    """The kernel for the product with a matrix of few rows, which is x or W.
+
+    Args:
+        plan: how the product is cut.
+        dtype: of all arrays.
+        form: the form of GELU behind the product, if there is one.
+    """
     gelu = {"GELU": 1, **FORMS[form[0]]} if form else {}
     return plan.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
 
 
 for _dtype in FLOATS:
-    # One of each kind, so that warmup() and the compile command find them.
+    # A kernel of each kind, so that warmup() and the compile command find them.
     for _few_is_x, _form in ((True, ()), (False, ()), (True, ("none",)), (False, ("tanh",))):
         narrow_kernel(NarrowPlan(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
 
 
 def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
-    """The product by a kernel of ours, or y and the product where a form of GELU is given; None where the library is as fast or
-    has to say what is wrong."""
+    """The product z by linear_narrow, or (y, z) with y = gelu(z) where a form of GELU is given.
+
+    None where the library is as fast, and where the operands do not fit each other, which the library refuses.
+    """
     shape = x.shape
     if not k or not shape or shape[-1] != k or form not in ((), *zip(FORMS)):
         return None
@@ -66,14 +74,14 @@ def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dty
     return y
 
 
-# The body of linear, and the same by the library alone, which may record a gradient of its own.
+# The body of linear; and the body that always calls the library, whose own gradient PyTorch may record.
 forward = product_body("linear", narrow, MOST_FEW, _otherwise)
 by_library = product_body("linear", otherwise=_otherwise)
 
 
 def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, Any, Any]:
-    """The body of the gradient: of x where weight is given, of weight where x is given, and of the bias; what is not wanted
-    has no elements."""
+    """The body of the gradient: dL/dx where weight is given, dL/dW where x is given, and dL/db where ``want_bias``. A gradient
+    that is not wanted is an array without elements."""
     check_gradients("linear_backward", grad_y, x, weight)
     library = LIBRARIES[type(grad_y)]
     grad = rows_of(grad_y)

@@ -24,14 +24,14 @@ GELU_SUMS = {
 
 @dataclass(frozen=True)
 class NarrowPlan(Plan):
-    """How a matrix is read that is multiplied by one of few rows: the macros of ``linear_narrow``.
+    """The macros of ``linear_narrow``, the product of a large matrix and a matrix of few rows.
 
     Attributes:
-        few_is_x: the few rows are x's, not W's.
-        few: rows of the other.
+        few_is_x: the small matrix is x, not W.
+        few: rows of the small matrix.
         vector_width: elements of an access.
-        rows_each: rows that a warp works on at once.
-        split: warps on a row.
+        rows_each: rows of the large matrix that a warp works on at once.
+        split: warps that share a row.
     """
 
     few_is_x: bool
@@ -47,22 +47,22 @@ class NarrowPlan(Plan):
 
 NARROW_BLOCK = 128
 MOST_FEW = 16
-# Bytes of the other matrix below which a product is about a launch, and ours costs the host less.
+# Bytes of the large matrix below which a product takes about as long as its launch; the launch of ours costs the host less.
 LEAST_NARROW = 2**22
 _MOST_SMALL_K = 1024  # as far as small products were measured
-# The few rows, columns of x and elements of the other matrix up to which a small product may have rows that are no multiple of 16
-# bytes: it is about a launch then. Measured on an H200: 1 x 1 x 2 takes 1.5 µs, by the library 4.7; 8 x 64 x 127 2.2 and 4.1;
-# but 16 x 64 x 127 in bfloat16 3.0 and 2.7.
+# The few rows, the columns of x and the elements of the large matrix up to which rows of a small product may be no multiple of
+# 16 bytes. Measured on an H200, in microseconds, ours and the library's: 1 x 1 x 2 1.5 and 4.7; 8 x 64 x 127 2.2 and 4.1; but
+# 16 x 64 x 127 in bfloat16 3.0 and 2.7.
 MOST_ODD_FEW, MOST_ODD_K, MOST_ODD = 8, 128, 2**14
-_NARROW_SINCE = 90  # where it was measured; elsewhere the library multiplies
-# By bytes of an element: up to so many few rows, and below so many rows of the other, the rows of a warp and the warps of a
-# row. What is in no line is the library's.
+_NARROW_SINCE = 90  # the compute capability on which it was measured; on others the library multiplies
+# By bytes of an element, lines of (most few rows, below so many rows of the large matrix, rows of a warp, warps of a row). A
+# product that is in no line is the library's.
 _ANY = 2**63
 _NARROW_WAYS = {
     2: ((2, 8192, 2, 4), (4, 8192, 4, 2), (4, _ANY, 2, 1)),
     4: ((8, 8192, 2, 2), (8, _ANY, 2, 1)),
 }
-# The same for small products, by the elements of the other matrix.
+# The same for small products, with elements of the large matrix in place of its rows.
 _SMALL_WAYS = {
     2: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, 2**18 + 1, 1, 1)),
     4: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, _ANY, 1, 1)),
@@ -73,7 +73,7 @@ _SMALL_WAYS = {
 def narrow_plan(
     few_is_x: bool, few: int, rows: int, k: int, itemsize: int, capability: int, *, small: bool = False
 ) -> NarrowPlan | None:
-    """The way to multiply a matrix (rows, k) by one of few rows, or None where the library is as fast.
+    """The macros with which a matrix (rows, k) is multiplied by a matrix of few rows, or None where the library is as fast.
 
     Measured on an H200, the time of PyTorch's linear over ours, for 4096 x 4096 and few rows of x, and for few rows of
     weight with 16384 x 768 and 16384 x 4096:
@@ -100,10 +100,10 @@ def narrow_plan(
     ========  ======================  ======================  ======================  ==========================
 
     Args:
-        few_is_x: whose the few rows are.
+        few_is_x: the matrix of few rows is x, not W.
         itemsize: of an element.
         capability: of the GPU.
-        small: both matrices are, and the few rows are x's.
+        small: both matrices are small, and the matrix of few rows is x.
     """
     vector_width = vector_width_for(k, itemsize)
     odd = small and few <= MOST_ODD_FEW and k <= MOST_ODD_K and rows * k <= MOST_ODD
@@ -118,11 +118,11 @@ def narrow_plan(
 
 @dataclass(frozen=True)
 class MatrixPlan(Plan):
-    """How ``linear_gelu_sm90`` shares out the memory of a block: the macros of its text.
+    """The macros of ``linear_gelu_sm90``, which share out the memory of a block.
 
     Attributes:
-        stages: slices of 64 columns of x and W.
-        pieces: of 64 x 64 elements of z and of y, for each of two groups of threads.
+        stages: slices of 64 columns of x and W that a block has room for.
+        pieces: pieces of 64 x 64 elements of z and of y, for each of two groups of threads.
         pairs_m: pairs of tiles along M that are made one after the other.
     """
 
@@ -133,23 +133,23 @@ class MatrixPlan(Plan):
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of a block; they begin at a multiple of 1024."""
+        """Bytes of dynamic shared memory of a block, with 1024 bytes to align the slices."""
         slices, pieces = self.stages * (TILE_M + TILE_N) * 64, 2 * self.pieces * 2 * 64 * 64
         return 1024 + 2 * (slices + pieces)
 
 
 TILE_M, TILE_N = 128, 256
-# Where many tiles have short products, there is more to gain in their ends.
+# With many tiles and a small K the epilogue dominates: SHORT has more room for the epilogue, LONG for slices.
 SHORT, LONG = MatrixPlan(3, 2, 4), MatrixPlan(4, 1, 8)
-SM90 = 90  # the one generation that has the instructions
-LEAST_LARGE = 2**18  # elements of x, below which nobody looks further
-# Of the products that clusters have time for, until the last is done, the part that is wanted.
+SM90 = 90  # the one compute capability that has the instructions
+LEAST_LARGE = 2**18  # elements of x below which the kernel is not considered
+# The least part of the tiles of all rounds of clusters that belongs to the matrix.
 LEAST_USE = 0.94
 
 
 @cache
 def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -> MatrixPlan | None:
-    """The way to multiply and apply GELU in one kernel, or None where the library and a pass of GELU are as fast.
+    """The macros with which one kernel multiplies and applies GELU, or None where the library and a pass of GELU are as fast.
 
     Measured on an H200 in bfloat16, replayed from CUDA graphs, microseconds:
 
@@ -185,10 +185,10 @@ def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -
     return SHORT if k < 2048 <= n else LONG
 
 
-# Products in float32 that are made without the bias, which a pass adds: where the library takes so much longer with it in its
-# epilogue that the pass is made good. For some large ones in TF32 it has quicker kernels without; of small ones it deals out K
-# among blocks, but for a product with an epilogue. By whether it may multiply in TF32. Microseconds of an H200, with GELU behind,
-# the bias apart and in the epilogue, M x N x K:
+# Products in float32 to which a pass adds the bias, by whether the library may multiply in TF32: with a bias in the epilogue the
+# library takes longer than its product without a bias and the pass. The library has faster kernels without an epilogue for some
+# large products in TF32, and shares K among blocks for small products without an epilogue. Microseconds on an H200 with GELU
+# behind the product, the bias in the pass and in the epilogue, M x N x K:
 #
 #   TF32      8192 x 4096 x 4096   896, 957     8192 x 8192 x 8192   3332, 3537    4096 x 4096 x 4096   392, 375
 #             128 x 256 x 4096    12.1, 28.2    32 x 1024 x 8192     18.0, 31.7    64 x 4096 x 8192    48.4, 42.6
@@ -201,8 +201,8 @@ APART = {
         Apart(least_k=4096, least=2**12, most=2**15),
     ),
 }
-HELD = {"ROWS_EACH": 2}  # of a thread of that pass, on their way at once
+HELD = {"ROWS_EACH": 2}  # rows that a thread of that pass has in flight
 
-# Elements of grad_y (M, N) from which the sums of its columns by our kernel save more than a node of ours costs the host: at
-# 16384 x 768 in bfloat16 18 µs of the GPU's time; a node in Python costs the host some 30 µs more than one of PyTorch's own.
+# Elements of grad_y (M, N) from which our sums of its columns save more time on the GPU than an autograd node in Python costs the
+# host. At 16384 x 768 in bfloat16 they save 18 µs on the GPU; a node in Python costs the host some 30 µs more than PyTorch's own.
 LEAST_GRADIENT = 2**23

@@ -20,7 +20,8 @@ from .sm90 import linear_gelu_by_tensor_cores, worth_a_look
 __all__ = ["linear_gelu", "linear_gelu_backward"]
 
 TEXT = kernels_cu.source("linear_gelu")
-# By form, what is compiled ahead of the gradient of the product with the sums of its columns: several groups, and a cluster.
+# By form of GELU, the matrices whose gradient kernel is compiled ahead, as (rows, compute capability): with 2^14 rows several
+# groups share a strip of columns; with 64 rows a cluster does.
 _AHEAD = {"none": ((2**14, 90), (64, 90)), "tanh": ((2**14, 90),)}
 GRADIENTS = {
     form: ColumnSums(
@@ -28,7 +29,7 @@ GRADIENTS = {
     )
     for form, ahead in _AHEAD.items()
 }
-# What adds the bias to a product, and applies GELU; launched in float32 alone.
+# The pass that adds the bias to a product and applies GELU. Only float32 takes it, so only float32 is compiled ahead.
 _WIDEST = {2: 8, 4: 4, 8: 2}
 FORWARD = {
     form: TiledKernel(TEXT, "linear_gelu_forward", _WIDEST, declared=("float32",), constants=FORMS[form] | HELD)
@@ -48,7 +49,7 @@ def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[
 def _by_library(
     library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
 ) -> tuple[Any, Any]:
-    """The same by the library's product and one pass."""
+    """y and z by the product of the library and one pass."""
     z = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
     if z is None:
         z = library.linear(x, weight, bias)
@@ -64,7 +65,7 @@ _product = product_body("linear_gelu", narrow, MOST_FEW, _by_library)
 
 
 def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:
-    """The body of the gradient: as that of linear, by way of dL/dz."""
+    """The body of the gradient: dL/dz = dL/dy·gelu'(z), and then as the gradient of linear with dL/dz for dL/dy."""
     check_backward(grad_y, z, x, weight, approximate)
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
@@ -79,12 +80,12 @@ def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bi
 
 
 def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -> None:
-    """Refuses operands of a gradient that do not belong together.
+    """Raises unless the operands of the gradient fit each other.
 
     Raises:
-        RuntimeError: another word for ``approximate``.
-        ValueError: shapes.
-        TypeError: dtypes.
+        RuntimeError: ``approximate`` is neither none nor tanh.
+        ValueError: a shape does not fit the others.
+        TypeError: a dtype is not that of grad_y.
     """
     check_like("linear_gelu_backward", grad_y, z=(z, grad_y.shape))
     check_gelu(grad_y, approximate)
@@ -103,7 +104,7 @@ def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none"
         (y, z), CuPy arrays (..., N) of x's dtype; z is what the gradient is made of.
 
     Raises:
-        RuntimeError: another word for ``approximate``; else as :func:`cupyops.linear`.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``; else as :func:`cupyops.linear`.
     """
     return forward(x, weight, bias, approximate)
 

@@ -1,8 +1,8 @@
-"""Products with a weight, x·Wᵀ + b, as operators leave them to their arrays' library, and their gradients.
+"""Bodies and gradients of operators with a product x·Wᵀ + b, which the library of the arrays multiplies.
 
-An operator that does something with such a product has its body from :func:`product_body`, sums up the gradient of the bias as it
-likes (:mod:`cupyops.tiling.columns`), and has :func:`gradients` make the other two. The checks say what is wrong in the words that
-PyTorch's users know, and name the operator.
+An operator that does something with the product has its body from :func:`product_body`. :func:`gradients` makes the gradients of x
+and W; the operator sums the gradient of the bias itself (:mod:`cupyops.tiling.columns`). The checks refuse operands in PyTorch's words, and
+name the operator.
 """
 
 import math
@@ -29,26 +29,27 @@ __all__ = [
 def product_body(
     where: str, ours: Callable[..., Any] | None = None, few: int = 0, otherwise: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """The body of an operator that is such a product, or begins with it: ``body(x, weight, bias, *more)``.
+    """The body of an operator that is a product, or begins with one: ``body(x, weight, bias, *more)``.
 
-    It is y (..., N) of x (..., K) floating, weight (N, K), and bias (N) or None; it raises what :func:`check_product` does.
+    The body computes y (..., N) from x (..., K) floating, weight (N, K), and bias (N) or None. It raises what
+    :func:`check_product` raises.
 
     Args:
-        where: the operator, in messages.
-        ours: a function that is asked for products in which x or weight has few rows, which a library is not made for:
-            ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)``, with x's dtype. It gives the result, or None
-            where the library is as fast or has to say what is wrong. Arrays without memory are the library's.
-        few: so many.
-        otherwise: what gives the result of all others, ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, by
-            ``library.linear`` unless it says what is wrong itself; by default that alone.
+        where: the operator's name, for messages.
+        ours: ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)``, called first for products in which x or weight
+            has few rows, for which libraries are slow; dtype is that of x. It returns the result, or None to leave the product
+            to ``otherwise``. Not called for arrays without memory.
+        few: rows, at most, of which x or weight has few.
+        otherwise: ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, called for all other products; by default
+            ``library.linear(x, weight, bias)``. It refuses operands that do not fit, or calls ``library.linear``, which does.
     """
 
     def body(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
         library = LIBRARIES[type(x)]
         try:
-            n, k = weight.shape  # an error of many words where there are other than two
+            n, k = weight.shape  # a ValueError where weight is no matrix, in place of which check_product raises
             dtype = library.dtype_name(x)
-            # What the library might take, and should not.
+            # The library might take these operands, and should not.
             if (bias is not None and (bias.shape != (n,) or bias.dtype != x.dtype)) or dtype not in FLOATS:
                 check_product(where, x, weight, bias)
             if ours is not None and not library.is_fake(x):
@@ -68,11 +69,11 @@ def product_body(
 
 
 class Apart(NamedTuple):
-    """Products that a library is slower to make with the bias than without.
+    """A range of products that are faster without a bias, and a pass that adds the bias, than with the bias.
 
     Attributes:
-        least_k: columns of x, at least.
-        least, most: elements of the product.
+        least_k: the fewest columns of x.
+        least, most: the fewest and the most elements of the product.
     """
 
     least_k: int
@@ -83,17 +84,21 @@ class Apart(NamedTuple):
         return k >= self.least_k and self.least <= elements <= self.most
 
 
-# Columns and rows of x below which no table is looked at; of fewer rows the library makes products of vectors, with a bias as
-# quickly as without.
+# Columns and rows of x below which no product is in a table. With fewer rows the library multiplies vectors, with a bias as fast
+# as without.
 LEAST_APART_K, LEAST_APART_ROWS = 1024, 16
 
 
 def product_apart(
     library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Mapping[bool, Sequence[Apart]]
 ) -> Any:
-    """x·Wᵀ (..., N), contiguous, for one who then adds the bias in a pass of his own; or None where the product is in no line of
-    the table, which are of float32 and by whether it is multiplied in TF32, or the library has to say what is wrong. Arguments as
-    ``otherwise`` of :func:`product_body` has them."""
+    """x·Wᵀ (..., N), contiguous, without the bias, which the caller adds in a pass; or None where a product with the bias is as
+    fast, and where the operands do not fit each other, which the library refuses.
+
+    Args:
+        library, x, weight, bias, n, k, dtype: as ``otherwise`` of :func:`product_body` takes them.
+        table: ranges of products in float32, by whether the library multiplies in TF32.
+    """
     if dtype != "float32" or bias is None or k < LEAST_APART_K or library.is_fake(x):
         return None
     rows = library.size(x) // k
@@ -106,12 +111,12 @@ def product_apart(
 
 
 def check_product(where: str, x: Any, weight: Any, bias: Any) -> None:
-    """Refuses operands of a product that do not belong together, whatever computes it.
+    """Raises unless the operands of a product fit each other.
 
     Raises:
-        RuntimeError: ranks, shapes or dtypes that do not belong together.
+        RuntimeError: ranks, shapes or dtypes do not fit each other.
         TypeError: x is not floating.
-        ValueError: arrays on different devices.
+        ValueError: the arrays are on different devices.
     """
     library = LIBRARIES[type(x)]
     dtype = library.dtype_name(x)
@@ -146,7 +151,7 @@ def check_product(where: str, x: Any, weight: Any, bias: Any) -> None:
 
 
 def rows_of(x: Any) -> Any:
-    """The array as a matrix of all its rows."""
+    """The array as a matrix: all leading dimensions become rows."""
     return x if len(x.shape) == 2 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -155,13 +160,13 @@ def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any
 
     Args:
         library: the arrays'.
-        grad: dL/dy as a matrix of all its rows.
-        batch: what x's shape begins with.
+        grad: dL/dy as a matrix (M, N), whose rows are all leading dimensions.
+        batch: the leading dimensions of x.
         x: (..., K) for the gradient of weight, else None.
         weight: (N, K) for the gradient of x, else None.
 
     Returns:
-        The two; what is not wanted has no elements.
+        (dL/dx, dL/dW); a gradient that is not wanted is an array without elements.
     """
     if weight is None:
         grad_x = nothing(library, grad)
@@ -173,18 +178,21 @@ def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any
 
 
 def nothing(library: Any, like: Any) -> Any:
-    """What stands for a gradient that is not wanted."""
+    """An array without elements, in place of a gradient that is not wanted."""
     return library.empty((0,), library.dtype_name(like), like)
 
 
 def check_gradients(where: str, grad_y: Any, x: Any, weight: Any) -> None:
-    """Refuses operands of a gradient that do not belong together; x and weight may be None.
+    """Raises unless the operands of a gradient fit each other; x and weight may be None.
 
     Raises:
-        ValueError: shapes.
-        TypeError: dtypes.
+        ValueError: a shape does not fit that of grad_y.
+        TypeError: a dtype is not that of grad_y.
     """
-    shape, dtype = grad_y.shape, grad_y.dtype  # once each: they cost a tensor a fraction of a microsecond
+    shape, dtype = (
+        grad_y.shape,
+        grad_y.dtype,
+    )  # read once: each read of a tensor's attribute costs a fraction of a microsecond
     if not shape:
         raise ValueError(expected(where, "grad_y", "have shape (..., N)", "()"))
     if weight is not None and (len(rows := weight.shape) != 2 or rows[0] != shape[-1]):

@@ -1,4 +1,4 @@
-"""A linear layer with GELU behind it by the tensor cores of sm_90: launches of ``kernels_cu/linear_gelu_sm90.cu``."""
+"""A linear layer with GELU behind it in one kernel, on the tensor cores of sm_90: launches of ``kernels_cu/linear_gelu_sm90.cu``."""
 
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ DTYPES = ("float16", "bfloat16")
 
 @cache
 def sm90_kernel(plan: MatrixPlan, approximate: str) -> Kernel:
-    """The product with a form of GELU behind it."""
+    """The kernel for a form of GELU."""
     return plan.kernel(TEXT, "linear_gelu_sm90", constants=FORMS[approximate], dtypes=DTYPES, since=SM90, exactly=True)
 
 
@@ -31,14 +31,15 @@ for _plan in (SHORT, LONG):
 
 
 def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
-    """Whether there may be another way than the library and a pass of GELU; small products are not kept waiting."""
+    """Whether :func:`linear_gelu_by_tensor_cores` is worth its checks: for small products the checks cost more than they save."""
     return not library.is_fake(x) and library.size(x) >= linear_plan.LEAST_LARGE and approximate in FORMS
 
 
 def linear_gelu_by_tensor_cores(
     library: Any, x: Any, weight: Any, bias: Any, approximate: str
 ) -> tuple[Any, Any] | None:
-    """y = gelu(z) and z = x·Wᵀ + b, or None where the library is as fast, or has to say what is wrong."""
+    """(y, z) with y = gelu(z) and z = x·Wᵀ + b. None where the library is as fast, and where the operands do not fit each other,
+    which the library refuses."""
     shape, of_weight = x.shape, weight.shape
     if not (shape and len(of_weight) == 2 and of_weight[1] == shape[-1] > 0):
         return None
@@ -77,7 +78,7 @@ def linear_gelu_by_tensor_cores(
 
 
 def _suits(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int) -> bool:
-    """Whether the arrays are such as the kernel takes: the copying hardware wants rows at multiples of 16 bytes."""
+    """Whether the kernel takes the arrays: TMA takes rows that begin at multiples of 16 bytes."""
     if library.dtype_name(x) not in DTYPES or k % 8 or n % 8 or not (bias is None or bias.shape == (n,)):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""The LLTM cell: checks and launches of ``kernels_cu/lltm.cu``, and the products around them."""
+"""The LLTM cell: checks, launches of the kernels ``kernels_cu/lltm_*.cu`` of one step, and the products around them."""
 
 from typing import Any
 
@@ -13,53 +13,56 @@ from .checks import check_cell, check_cell_backward
 
 __all__ = ["lltm_cell", "lltm_cell_backward"]
 
-TEXT = kernels_cu.source("lltm")
-# Products of up to so many multiplications are made by the kernel of the whole cell: there a product of PyTorch's takes
-# as long as a launch, whatever its size.
+# The most multiplications, and the most columns of [h, x], of a cell in one kernel. A library's product of this size takes as long
+# as an empty launch.
 WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
-# Columns of h and x together from which a product in float32 takes the library longer with the bias than without it and our
-# kernel to add it, on an H200: 64 x 512 x 1024 39.3 µs with, 23.4 without; 256 x 1024 x 4096 839 and 667.
+# Columns of [h, x] from which the step kernel adds the bias in float32. The library's product takes longer with a bias, on an
+# H200: 39.3 µs with and 23.4 µs without for 64 x 512 x 1024, 839 and 667 µs for 256 x 1024 x 4096.
 BIAS_APART = 1024
-WHOLE_ROWS = 256  # of a backward: each of its blocks for the weights goes through all of them
-# Rows of a step back between the products that each block goes through all of, in four turns at most: what several blocks leave
-# of the bias's gradient takes another launch to add up.
+WHOLE_ROWS = 256  # the most rows of a backward in one kernel: every block for the weights goes through all rows
+# The most rows of a step's backward of which a block sums all for the bias's gradient, in up to four turns. With more rows, blocks
+# leave parts, and another launch adds up the parts.
 FEW_ROWS = 256
 
-ABSENT = (0, 0, 0)  # what stands for the strides of a gradient that is not there
+ABSENT = (0, 0, 0)  # the view of an absent gradient: Gradient of lltm_gradient.cuh
 Gradients = tuple[Any, Any, Any, Any, Any]
 
-CELL = Kernel(TEXT, "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
-CELL_BACKWARD = Kernel(TEXT, "lltm_cell_backward", Rows("blocks", 256))
+CELL = Kernel(kernels_cu.source("lltm_cell"), "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
+CELL_BACKWARD = Kernel(kernels_cu.source("lltm_cell_backward"), "lltm_cell_backward", Rows("blocks", 256))
 PARTS = [{"scalar_t": dtype, "part_t": DTYPES[dtype].acc} for dtype in FLOATS]
-SUMS = Kernel(TEXT, "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
+SUMS = Kernel(kernels_cu.source("lltm_sums"), "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
 
-# What stands between products, by the widest access that divides a row, with bounds by the bytes of an element. Two units of
-# float64 at once take more registers than there are; forward, float32 goes by 8 bytes, for the more threads; backward, a
-# thread keeps the sums of its columns, so it has fewer of them.
-STEP = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1})
-STEP_WITH_BIAS = TiledKernel(TEXT, "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1})
-STEP_BACKWARD = TiledKernel(TEXT, "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True)
-# What puts h and x beside each other, and a gradient apart.
-INPUTS = TiledKernel(TEXT, "lltm_inputs", {2: 8, 4: 4, 8: 1})
-INPUTS_BACKWARD = TiledKernel(TEXT, "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
+# The kernels between products, with the most elements of an access by the bytes of an element. Two units of float64 need more
+# registers than a thread has. The forward of float32 accesses 8 bytes, so that more threads share the work. The backward keeps the
+# sums of a thread's columns in registers, so a thread has fewer columns.
+STEP = TiledKernel(kernels_cu.source("lltm_step"), "lltm_step", {2: 8, 4: 2, 8: 1})
+STEP_WITH_BIAS = TiledKernel(
+    kernels_cu.source("lltm_step"), "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1}
+)
+STEP_BACKWARD = TiledKernel(
+    kernels_cu.source("lltm_step_backward"), "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True
+)
+# The kernels that put h and x side by side, and take their gradient apart.
+INPUTS = TiledKernel(kernels_cu.source("lltm_inputs"), "lltm_inputs", {2: 8, 4: 4, 8: 1})
+INPUTS_BACKWARD = TiledKernel(kernels_cu.source("lltm_inputs"), "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
 
 
 def whole(batch: int, state: int, inputs: int) -> bool:
-    """Whether one kernel makes the whole cell, its products included."""
+    """Whether one kernel makes the whole cell, the product included."""
     return 3 * batch * state * inputs <= WHOLE_WORK and inputs <= WHOLE_INPUTS
 
 
 def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the gradient is made of."""
+    """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the backward needs."""
     return forward_and_inputs(x, weights, bias, old_h, old_cell)[0]
 
 
 def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[tuple[Any, Any, Any], Any]:
-    """The results, and [h, x] where it has been made: the gradient of the weights takes it again."""
+    """The results of :func:`forward`; and [h, x], which the weights' gradient needs, or None where it was not made."""
     library, dtype, batch, features, state = check_cell(x, weights, bias, old_h, old_cell)
     inputs, contiguous = features + state, library.contiguous
     old_cell = contiguous(old_cell)
-    # The cheapest way to an array is one like another.
+    # empty_like is the quickest way to make an array.
     new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
     if library.is_fake(new_h) or batch == 0 or state == 0:
         return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
@@ -85,14 +88,14 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
         return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
     apart = dtype == "float32" and inputs >= BIAS_APART
-    # matmul() has less on the way than linear(), which is this where there is no bias.
+    # Without a bias, matmul() makes the same product as linear(), in less of the host's time.
     gates = library.matmul(both, weights.T) if apart else library.linear(both, weights, bias)
     step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias) if apart else None)
     return (new_h, new_cell, gates), both
 
 
 def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
-    """From z and c to h' and c'; a bias is added to z first."""
+    """Writes h' and c' of z (``gates``) and c. If there is a bias, it is added to z first."""
     batch, state = new_h.shape
     kernel, (columns, rows) = (STEP if bias is None else STEP_WITH_BIAS).launch(dtype, batch, state)
     kernel.launch_vouched(
@@ -109,8 +112,16 @@ def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias:
 
 
 def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
-    """The rows [h, x] of one step, or of all steps of a sequence with h of the step before: (rows, S + F). The weights'
-    product with them is one, which a sum of two products would take longer than."""
+    """The rows [h, x] of one step, or of all steps of a sequence with h of the step before: (rows, S + F). One product with
+    [h, x] takes less time than two products with h and x and their sum.
+
+    Args:
+        library: the arrays'.
+        first_h: (B, S), h before the first step.
+        h: (T, B, S), or None for one step.
+        x: (B, F) or (T, B, F).
+        dtype: of all arrays.
+    """
     batch, state = first_h.shape
     features = x.shape[-1]
     if h is None and not features:
@@ -136,7 +147,8 @@ def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
 
 
 def view(library: Any, grad: Any, like: Any) -> tuple[Any, tuple[int, int, int]]:
-    """A gradient as the kernels take it: an array, and whether it is there and its strides."""
+    """A gradient as the kernels take it: an array, and its view, (1, stride by row, stride by column). An absent gradient has
+    the view ABSENT, and ``like`` stands for the array."""
     return (like, ABSENT) if grad is None else (grad, (1, *library.strides(grad)))
 
 
@@ -152,8 +164,17 @@ def backward(
     both: Any,
     *want: bool,
 ) -> Gradients:
-    """The body of the gradient: of x, weights, bias, h and c; what is not wanted has no elements. The gradients of the
-    results may have any strides, and each may be absent, as may [h, x], which is then made where it is needed."""
+    """The body of the gradient.
+
+    Args:
+        grad_h, grad_cell, grad_gates: of h', c' and z; each may be None. The first two may have any strides.
+        x, weights, old_h, new_cell, gates: operands and results of :func:`forward`.
+        both: [h, x], or None.
+        want: whether the gradients of x, weights, bias, h and c are wanted.
+
+    Returns:
+        The gradients of x, weights, bias, h and c; an unwanted gradient has no elements.
+    """
     given = grad_h, grad_cell, grad_gates
     library, dtype, batch, features, state = check_cell_backward(x, *given, old_h, new_cell, gates, both)
     contiguous, empty, empty_like, nothing = library.contiguous, library.empty, library.empty_like, (0,)
@@ -162,7 +183,7 @@ def backward(
     new_cell, gates = contiguous(new_cell), contiguous(gates)
     grad_gates = None if grad_gates is None else contiguous(grad_gates)
     grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
-    # The cheapest way to an array is one like another.
+    # empty_like is the quickest way to make an array.
     grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
     db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
     absent = library.is_fake(gates) or batch == 0 or state == 0
@@ -171,7 +192,7 @@ def backward(
         step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
         wanted = want_x and features > 0, want_weights, want_h
         products = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
-        shapes = x.shape if want_x else nothing, nothing, nothing  # of those without elements
+        shapes = x.shape if want_x else nothing, nothing, nothing  # of gradients that no product makes
         dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(products, shapes, strict=True))
         return dx, dw, grad_bias, dh0, grad_old
     grad_x = empty((batch, features) if want_x else nothing, dtype, x)
@@ -216,8 +237,7 @@ def backward(
 def _products_backward(
     library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
 ) -> tuple[Any, Any, Any]:
-    """The gradients of x, weights and h, or None: products that make room for their results themselves, at less cost than a
-    body."""
+    """The gradients of x, weights and h, or None for those that are not wanted. The library's products allocate the results."""
     (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
     grad_x = grad_weights = grad_h = None
     want_x, want_weights, want_h = want
@@ -249,13 +269,21 @@ def _products_backward(
 def step_backward(
     given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
 ) -> None:
-    """From the gradients of h', c' and z that are given, each of which may be None, those of z in all and of c; and the sums
-    of the former over the rows, where they are wanted."""
+    """Writes the gradients of z and c, and the bias's gradient.
+
+    Args:
+        given: the gradients of h', c' and z; each may be None.
+        gates, new_cell: z and c'.
+        grad_z: (B, 3·S), written.
+        grad_old: (B, S), written, or None.
+        dtype: of all arrays.
+        grad_bias: (3·S), written, or None.
+    """
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     few = 0 if grad_bias is None else FEW_ROWS
-    kernel, (parts, columns, rows) = STEP_BACKWARD.staying(dtype, batch, state, device_of(library, gates), few)
+    kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, gates), few)
     apart = grad_bias is not None and batch > few
     partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if apart else None
     kernel.launch_vouched(
@@ -293,12 +321,11 @@ def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tup
         old_h, old_cell: (B, S). All of x's dtype.
 
     Returns:
-        CuPy arrays (h', c', z), z (B, 3·S), which :func:`lltm_cell_backward` takes. Large products are CuPy's, by the
-        libraries that it needs for them.
+        CuPy arrays h' (B, S), c' (B, S) and z (B, 3·S), which :func:`lltm_cell_backward` takes. CuPy makes large products.
 
     Raises:
-        TypeError: no array, not floating, or dtypes that differ.
-        ValueError: in host memory, or shapes that do not belong together.
+        TypeError: an operand is no array or not floating, or the dtypes differ.
+        ValueError: an operand is in host memory, or has another shape than the other operands need.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 
     Source: PyTorch's tutorial "Custom C++ and CUDA Extensions" (Goldsborough, 2018).
@@ -313,14 +340,14 @@ def lltm_cell_backward(
     """Gradients of :func:`lltm_cell`.
 
     Args:
-        grad_h, grad_cell: of h' and c', of any strides; each may be None.
-        x, weights, old_h: what :func:`lltm_cell` was given.
-        new_cell, gates: what it gave.
+        grad_h, grad_cell: the gradients of h' and c', of any strides; each may be None.
+        x, weights, old_h: operands of :func:`lltm_cell`.
+        new_cell, gates: results of :func:`lltm_cell`, c' and z.
 
     Returns:
         CuPy arrays: the gradients of x, weights, bias, old_h and old_cell.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`lltm_cell`.
+        TypeError, ValueError, MissingDependencyError: as :func:`lltm_cell`.
     """
     return backward(grad_h, grad_cell, None, x, weights, old_h, new_cell, gates, None, *(True,) * 5)

@@ -1,4 +1,4 @@
-"""What the LLTM's bodies and references refuse, of a cell and of a sequence, in the same words."""
+"""Checks of shapes and dtypes, which the LLTM's bodies and references share."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ check_sequence_backward = shape_check("lltm_sequence_backward", input="(T, B, F)
 
 
 def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
-    """Refuses an input of a cell without features, and states that have not its dimensions before them.
+    """Checks the dimensions before the last of a cell's operands.
 
     Raises:
-        ValueError: so it is.
+        ValueError: `input` has no dimension, or a state differs from `input` in a dimension before the last.
     """
     if len(x.shape) == 0:
         raise ValueError(expected("lltm_cell", "input", "have shape (B, F) or (F)", ()))

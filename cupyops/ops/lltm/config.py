@@ -1,11 +1,9 @@
-"""Which way a sequence goes through an LLTM, by the number of units and the GPU: the tables behind
-:mod:`cupyops.lltm_sequence`.
+"""The kernel, and its macros, for an LLTM's sequence: by the number of units, the dtype and the GPU.
 
-How a row's units are shared out, and so its bits, do not depend on how many rows there are; how many of them a block
-takes does. The bounds are those at which the compiler keeps everything in registers, but for two that were measured on
-an H200: 128 units take 157 µs in one block and 123 in two for 128 steps back; and teams all over the GPU are quicker on
-tensor cores (bfloat16, 128 steps, microseconds forward and back, on tensor cores and without), while clusters are not,
-for a few rows:
+The number of rows changes how many rows a team takes, and nothing else: which thread makes which unit, and so a row's bits,
+do not depend on it. The bounds are those at which the compiler keeps all weights in registers, except for two that were measured
+on an H200. The backward of 128 steps of 128 units takes 157 µs in one block and 123 µs in two. Teams of blocks anywhere on the GPU
+are quicker on tensor cores, and clusters are quicker without (bfloat16, 128 steps, µs forward and back):
 
 =====  =====  ============  ============
 rows   units  tensor cores  without
@@ -27,22 +25,22 @@ from functools import cache
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.teams import TeamPlan
 
-__all__ = ["MatrixPlan", "Plan", "sequence_plan"]
+__all__ = ["Plan", "TensorCorePlan", "sequence_plan"]
 
-# Units of a block: beyond, two in a cluster are quicker, and earlier GPUs' compilers out of registers.
+# Units of a block. With more, a cluster of two blocks is quicker; on earlier GPUs, the weights need more registers than there are.
 MOST_IN_BLOCK = 64
-CLUSTERS = (2, 4, 8)  # blocks of one; 16 are not on every GPU
-MOST_STATE = 1024  # that a team all over the GPU has room for
-TENSOR_CORES_SINCE = 80  # that sum products of 16 bits as lltm_matrix.cu has them
+CLUSTERS = (2, 4, 8)  # blocks of a cluster; only some GPUs have clusters of 16
+MOST_STATE = 1024  # units for which blocks anywhere on the GPU have enough registers
+TENSOR_CORES_SINCE = 80  # compute capability that has the instructions of tensor_cores.cuh
 
 
 @dataclass(frozen=True)
 class Plan(TeamPlan):
-    """One way, in one direction.
+    """The macros of ``lltm_sequence.cu`` or ``lltm_sequence_backward.cu``.
 
     Attributes:
         state: units of a row.
-        units: of a block, of each row of its team; even.
+        units: units of a block, of each row of the block's team; even.
         parts: lanes that share a unit.
         backward: the direction.
     """
@@ -50,7 +48,7 @@ class Plan(TeamPlan):
     launch_only = TeamPlan.launch_only | {"backward"}
 
     text = "lltm_sequence"
-    most_turns = 4  # of a team all over the GPU at the rows, before launches of single steps are the quicker way
+    most_turns = 4  # with more tiles a team, launches of single steps are quicker
 
     state: int
     units: int
@@ -63,23 +61,24 @@ class Plan(TeamPlan):
 
     @property
     def steps(self) -> int:
-        """Of a thread through a row, four elements each."""
+        """Steps of a thread along a row, four elements each."""
         return -(-self.cluster * self.team * self.units // (4 * self.parts))
 
     @property
     def weights(self) -> int:
-        """Of a thread."""
+        """Weights that a thread keeps in registers."""
         return 3 * 4 * self.steps
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of shared memory for the rows of a step, of which each has a number a unit, or its gates' gradients."""
+        """Bytes of shared memory for the rows of a step: per unit one number forward, and three backward."""
         buffers, bands = 1 if self.team > 1 else 2, 3 if self.backward else 1
         return buffers * self.tile * bands * self.steps * 4 * self.parts * 4
 
     @property
     def most_rows(self) -> int:
-        """As many, up to 4, as the registers hold the sums of beside the weights; the lanes of a unit share them."""
+        """Up to 4 rows, as far as the registers hold the rows' sums beside the weights. A unit's lanes share the rows, so there
+        are no more rows than lanes."""
         registers = min(255, 65536 // self.block)
         if not self.backward and self.block <= 256:
             return min(4, self.parts)
@@ -88,8 +87,8 @@ class Plan(TeamPlan):
 
 
 @dataclass(frozen=True)
-class MatrixPlan(TeamPlan):
-    """One way on tensor cores, in one direction: blocks of 16 units all over the GPU.
+class TensorCorePlan(TeamPlan):
+    """The macros of ``lltm_tensor_cores.cu`` or ``lltm_tensor_cores_backward.cu``: blocks of 16 units anywhere on the GPU.
 
     Attributes:
         state: units of a row, a multiple of 32.
@@ -97,9 +96,9 @@ class MatrixPlan(TeamPlan):
     """
 
     launch_only = TeamPlan.launch_only | {"backward"}
-    text = "lltm_matrix"
-    most_groups = 4  # whose cells, gates and gradients a thread keeps in registers
-    most_turns = 1  # beyond, a step's product is large enough for the library
+    text = "lltm_tensor_cores"
+    most_groups = 4  # a thread keeps the groups' cells, gates and gradients in registers
+    most_turns = 1  # with more rows, a step's product is large enough for the library
     block = 256
     since = TENSOR_CORES_SINCE
 
@@ -110,24 +109,27 @@ class MatrixPlan(TeamPlan):
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of shared memory for the sums of a group's rows, by warp and gate; two groups take turns."""
+        """Bytes of shared memory for the sums of a group's rows by warp and gate: one table, or two that groups take turns at."""
         return min(self.groups, 2) * self.block // 32 * (1 if self.backward else 3) * self.rows * 20 * 4
 
 
 def _lanes(units: int, threads: int) -> int:
-    """As many lanes a unit as a block has threads for, a power of 2."""
+    """Lanes of a unit: a power of 2, as many as a block has threads for, up to 32."""
     return min(32, 1 << max(1, threads // units).bit_length() - 1)
 
 
 @cache
-def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4) -> Plan | MatrixPlan | None:
-    """The way of float32 and 16-bit rows, as few of them a team as it can have; None if every step is a launch of its own.
+def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4) -> Plan | TensorCorePlan | None:
+    """The plan for rows of float32 or 16 bits, with the fewest rows a team.
 
     Args:
-        state: units.
+        state: units of a row.
         forward: the direction.
-        capability: of the GPU, 90 for sm_90.
+        capability: compute capability of the GPU, 90 for sm_90.
         itemsize: bytes of an element.
+
+    Returns:
+        None where each step is a launch of its own.
     """
     units = -(-state // 2) * 2
     if units <= MOST_IN_BLOCK:  # the weights in the registers of one block
@@ -140,6 +142,6 @@ def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4)
     if state % 4 or state > MOST_STATE:
         return None
     if itemsize == 2 and state % 32 == 0 and capability >= TENSOR_CORES_SINCE:
-        return MatrixPlan(state, not forward, team=state // 16)
+        return TensorCorePlan(state, not forward, team=state // 16)
     units = 16 if forward or state <= 768 else 8
     return Plan(state, units, 256 // units, team=-(-state // units), backward=not forward)

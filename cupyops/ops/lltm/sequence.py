@@ -1,4 +1,5 @@
-"""The LLTM over a sequence: checks and launches of ``kernels_cu/lltm_sequence.cu``, and the products before and after."""
+"""The LLTM over a sequence: checks, launches of ``kernels_cu/lltm_sequence*.cu`` and ``lltm_tensor_cores*.cu``, and the products
+before and after."""
 
 from functools import cache, lru_cache
 from itertools import product
@@ -15,23 +16,23 @@ from cupyops.tiling.teams import TeamLaunch
 from . import steps as lltm_steps
 from .cell import SUMS, Gradients, side_by_side
 from .checks import check_sequence, check_sequence_backward
-from .config import MatrixPlan, Plan, sequence_plan
+from .config import Plan, TensorCorePlan, sequence_plan
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
 TYPES = ("float16", "bfloat16", "float32")
-MOST_STEPS = 2**31 // 128  # that a counter of 32 bits counts, of the largest team
+MOST_STEPS = 2**31 // 128  # for the counter of the largest team, which has 32 bits
 
 
 @cache
-def kernel_of(plan: Plan | MatrixPlan, dtype: str) -> Kernel:
-    """The kernel of one plan and one dtype."""
+def kernel_of(plan: Plan | TensorCorePlan, dtype: str) -> Kernel:
+    """The kernel of a plan, declared for one dtype."""
     name = f"{plan.text}_backward" if plan.backward else plan.text
     types = TYPES if isinstance(plan, Plan) else TYPES[:2]
-    return plan.kernel(kernels_cu.source(plan.text), name, {"scalar_t": dtype}, dtypes=types)
+    return plan.kernel(kernels_cu.source(name), name, {"scalar_t": dtype}, dtypes=types)
 
 
-# One of each kind, so that warmup() and the compile command find them.
+# One plan of each kind is declared here, so that warmup() and the compile command find it.
 for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
     _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
     assert _plan is not None
@@ -40,8 +41,18 @@ for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
 
 @lru_cache(4096)
 def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> TeamLaunch | None:
-    """How a GPU makes all steps in one launch; None if it does not: it has no room for a team at once, teams all over it
-    would have to take too many turns, or rows have more elements than the texts count."""
+    """The launch that makes all steps on a GPU.
+
+    Args:
+        state, batch: units and rows.
+        dtype: of the arrays.
+        forward: the direction.
+        device: the GPU, or what stands in for one.
+
+    Returns:
+        None where each step is a launch of its own: the dtype is float64, the GPU has no room for a team, a team would take too
+        many tiles, or a step has 2^31 elements or more.
+    """
     if dtype not in TYPES or 3 * state * batch >= 2**31:
         return None
     plan = sequence_plan(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
@@ -49,7 +60,7 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> Te
 
 
 def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
-    """The body of a sequence: h and c of every step, the last of each, and z of every step."""
+    """The body of a sequence: h of every step, the last h and c, c of every step, and z of every step."""
     library, dtype, steps, batch, features, state = check_sequence(x, weights, bias, h0, c0)
     h, cells, last = (library.empty((count, batch, state), dtype, x) for count in (steps, steps, 2))
     if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
@@ -98,8 +109,16 @@ def backward(
     gates: Any,
     *want: bool,
 ) -> Gradients:
-    """The body of the gradient: of x, weights, bias, h0 and c0; what is not wanted has no elements. The gradients of the
-    results may each be absent."""
+    """The body of the gradient.
+
+    Args:
+        grad_h, grad_last, grad_cells, grad_gates: of the results of :func:`forward`; each may be None.
+        x, weights, h0, h, cells, gates: operands and results of :func:`forward`.
+        want: whether the gradients of x, weights, bias, h0 and c0 are wanted.
+
+    Returns:
+        The gradients of x, weights, bias, h0 and c0; an unwanted gradient has no elements.
+    """
     given = (grad_h, grad_last, grad_cells, grad_gates)
     library, dtype, steps, batch, features, state = check_sequence_backward(x, *given, h0, h, cells, gates)
     empty, contiguous, of_state = library.empty, library.contiguous, (batch, state)
@@ -122,7 +141,7 @@ def backward(
     launch = way(state, batch, dtype, False, device_of(library, x)) if steps <= MOST_STEPS else None
     if launch is None:
         if dh is not None and dh is grad_h:
-            dh = library.copy(dh)  # the steps add to it
+            dh = library.copy(dh)  # lltm_steps.backward overwrites it
         first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
         lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
         sums, parts = grad_z, steps * batch
@@ -175,11 +194,11 @@ def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[An
 
     Returns:
         CuPy arrays: h (T, B, S), the last h and c (2, B, S), c (T, B, S), and z (T, B, 3·S), which
-        :func:`lltm_sequence_backward` takes. The products over all steps are CuPy's, by the libraries that it needs.
+        :func:`lltm_sequence_backward` takes. CuPy makes the products over all steps.
 
     Raises:
-        TypeError: no array, not floating, or dtypes that differ.
-        ValueError: in host memory, or shapes that do not belong together.
+        TypeError: an operand is no array or not floating, or the dtypes differ.
+        ValueError: an operand is in host memory, or has another shape than the other operands need.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
     """
     return forward(x, weights, bias, h0, c0)
@@ -192,14 +211,14 @@ def lltm_sequence_backward(
     """Gradients of :func:`lltm_sequence`.
 
     Args:
-        grad_h, grad_last: of h, and of the last h and c; each may be None.
-        x, weights, h0: what :func:`lltm_sequence` was given.
-        h, cells, gates: what it gave.
+        grad_h, grad_last: the gradients of h, and of the last h and c; each may be None.
+        x, weights, h0: operands of :func:`lltm_sequence`.
+        h, cells, gates: results of :func:`lltm_sequence`, h, c and z of every step.
 
     Returns:
         CuPy arrays: the gradients of x, weights, bias, h0 and c0.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`lltm_sequence`.
+        TypeError, ValueError, MissingDependencyError: as :func:`lltm_sequence`.
     """
     return backward(grad_h, grad_last, None, None, x, weights, h0, h, cells, gates, *(True,) * 5)

@@ -1,8 +1,7 @@
-"""The LLTM over a sequence by launches of single steps: a product and the pointwise kernel for each, in either direction.
+"""The LLTM over a sequence by launches of single steps: each step is a product and the kernel after, or before, the product.
 
-This is the way of float64, of more units than one launch for all steps has room for, and of GPUs that cannot run its
-blocks at once. What does not change from step to step is made before them, and every buffer once: the loops are the
-host's time, of which a step has little.
+float64 goes this way, and more units than one launch for all steps has registers for, and GPUs that cannot run all blocks of
+that launch at once. The host's time bounds a step, so the loops do little: views and buffers are made before.
 """
 
 from typing import Any
@@ -15,12 +14,14 @@ __all__ = ["backward", "forward"]
 
 
 def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, h: Any, cells: Any, dtype: str) -> None:
-    """h and c of all steps, and their z, to the part of x in which that of h is added.
+    """Writes h and c of all steps, and completes z.
 
     Args:
-        weights: (S, 3·S), those of h.
-        first_h, first_c: (B, S); the latter contiguous.
-        gates: (T, B, 3·S); h, cells: (T, B, S).
+        weights: (S, 3·S), the transposed weights of h.
+        first_h: (B, S).
+        first_c: (B, S), contiguous.
+        gates: (T, B, 3·S), x's part of z; h's part is added.
+        h, cells: (T, B, S), written.
     """
     _, batch, state = h.shape
     kernel, (columns, rows) = STEP.launch(dtype, batch, state)
@@ -44,19 +45,20 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
 def backward(
     library: Any, given: Any, weights: Any, cells: Any, gates: Any, grad_z: Any, grad_h0: Any, grad_c0: Any, dtype: str
 ) -> None:
-    """The gradients of the gates of all steps, and of h0 and c0.
+    """Writes the gradients of z of all steps, and of h0 and c0.
 
     Args:
-        given: those of h, the last h and c, c and the gates: contiguous, each may be None. What comes from later steps is
-            added to the first.
-        weights: (3·S, S), those of h.
-        cells, gates: what the forward gave; grad_z: (T, B, 3·S), to be written.
-        grad_h0, grad_c0: (B, S), to be written, or None.
+        given: the gradients of h, of the last h and c, of c and of z: contiguous, each may be None. The gradient of h is
+            overwritten: the gradients that come from later steps are added.
+        weights: (3·S, S), the weights of h.
+        cells, gates: c and z, as the forward gave them.
+        grad_z: (T, B, 3·S), written.
+        grad_h0, grad_c0: (B, S), written, or None.
     """
     steps, batch, state = cells.shape
-    kernel, (parts, columns, rows) = STEP_BACKWARD.staying(dtype, batch, state, device_of(library, cells))
+    kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, cells))
     dense = (1, state, 1)
-    # Two in turn, since a launch reads what the last one wrote.
+    # Two buffers take turns, since a launch reads the gradient that the last launch wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
     made_h = library.empty((batch, state), dtype, cells) if given[0] is None else None
     of_h, of_last, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in given)
@@ -98,5 +100,5 @@ def backward(
 
 
 def _sum(a: Any, b: Any) -> Any:
-    """Of two gradients, each of which may be absent."""
+    """The sum of two gradients, each of which may be None."""
     return b if a is None else a if b is None else a + b

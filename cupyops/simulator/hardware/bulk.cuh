@@ -17,13 +17,16 @@ __device__ inline void arrival_change(Arrivals* a, int arrived, int bytes) {
         const int missing = static_cast<int>(found & 0xff) - arrived, of = static_cast<int>(found >> 8 & 0xff);
         const int left = static_cast<int>(static_cast<unsigned>(found >> 32)) + bytes;
         const bool over = missing == 0 && left == 0;
-        found = atomicCAS(&a->word, expected,
-                          static_cast<unsigned>(over ? of : missing) | static_cast<unsigned long long>(of) << 8 |
-                              ((expected >> 16 & 1) ^ (over ? 1 : 0)) << 16 |
-                              static_cast<unsigned long long>(static_cast<unsigned>(left)) << 32);
+        found = atomicCAS(
+            &a->word, expected,
+            static_cast<unsigned>(over ? of : missing) | static_cast<unsigned long long>(of) << 8 |
+                ((expected >> 16 & 1) ^ (over ? 1 : 0)) << 16 |
+                static_cast<unsigned long long>(static_cast<unsigned>(left)) << 32);
     } while (found != expected);
 }
-__device__ inline void arrival_init(Arrivals* a, unsigned count) { a->word = count | static_cast<unsigned long long>(count) << 8; }
+__device__ inline void arrival_init(Arrivals* a, unsigned count) {
+    a->word = count | static_cast<unsigned long long>(count) << 8;
+}
 __device__ inline void arrive(Arrivals* a) { arrival_change(a, 1, 0); }
 __device__ inline void arrive_expecting(Arrivals* a, unsigned bytes) { arrival_change(a, 1, static_cast<int>(bytes)); }
 __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {

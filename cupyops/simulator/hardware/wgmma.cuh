@@ -32,8 +32,16 @@ CUPYOPS_UNCHECKED Box box(const TensorMap* map, int column, int row, unsigned at
     const unsigned long long* w = map->word;
     assert(at % 128 == 0);
     assert(w[4] * w[5] == 128);  // one row of the swizzle
-    return {reinterpret_cast<char*>(w[0]), (long long)w[1], (long long)w[2], (long long)w[3], (long long)w[4], (long long)w[5],
-            column, row, at};
+    return {
+        reinterpret_cast<char*>(w[0]),
+        (long long)w[1],
+        (long long)w[2],
+        (long long)w[3],
+        (long long)w[4],
+        (long long)w[5],
+        column,
+        row,
+        at};
 }
 
 // Copies a box between a matrix and the shared memory of a block of the cluster, or only checks the accesses of a store (LOOK).

@@ -1,0 +1,122 @@
+"""The text that a character model learns: the standard library's sources, or a file of the user's, as numbers."""
+
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from examples.command import UserError
+
+# Packages that pip puts below the standard library's folder, and tests: neither is there on every machine.
+LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
+
+
+class Corpus:
+    """A text as numbers: `tokens` (n) int32 holds each character's place in `characters`, which are sorted.
+
+    The last tenth is held out: whole files that the model has not seen, where the text is of many. Raises `UserError`
+    if the training or the held-out part is shorter than a window of `context` characters and the one that follows.
+    """
+
+    def __init__(self, text: str, context: int, source: str) -> None:
+        window = context + 1
+        if len(text) < 2 * window:
+            raise UserError(
+                f"{source} holds {len(text):,} characters; training and validation with --context {context} "
+                f"need {2 * window:,}: choose a smaller --context, or name another text with --text FILE"
+            )
+        codes, numbers = np.unique(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32), return_inverse=True)
+        self.source, self.characters = source, "".join(map(chr, codes))
+        self.tokens = torch.from_numpy(numbers.astype(np.int32))
+        self.held_out = max(len(text) // 10, window)
+        self.train, self.validation = self.tokens[: -self.held_out], self.tokens[-self.held_out :]
+        self.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def about(self) -> dict[str, object]:
+        """What `metrics.json` says of the text."""
+        return {
+            "source": self.source,
+            "characters": len(self.tokens),
+            "held_out": self.held_out,
+            "different": len(self.characters),
+            "fingerprint": self.fingerprint,
+        }
+
+    def encode(self, text: str) -> Tensor:
+        """The numbers (n), int64, of a text's characters; `UserError` for one that the corpus does not hold."""
+        for character in text:
+            if character not in self.characters:
+                raise UserError(f"--prompt: {character!r} does not occur in {self.source}")
+        return torch.tensor([self.characters.index(c) for c in text], dtype=torch.int64)
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of some numbers (n)."""
+        return "".join(self.characters[i] for i in tokens.tolist())
+
+
+class Windows:
+    """Batches of windows of a corpus, on `device`: pairs of inputs and targets (B, context), int64.
+
+    The target of a character is the one that follows it. `generator` draws the batches of training on the device: the
+    host does not learn where a batch lies, and need not wait.
+    """
+
+    def __init__(self, corpus: Corpus, context: int, size: int, device: torch.device, seed: int) -> None:
+        self.train, self.validation = corpus.train.to(device), corpus.validation.to(device)
+        self.size, self.window = size, torch.arange(context + 1, device=device)
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def at(self, tokens: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """The windows that begin at each of `starts` (B)."""
+        batch = tokens[starts.unsqueeze(1) + self.window].long()
+        return batch[:, :-1], batch[:, 1:]
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """The next batch of training."""
+        ends, device = len(self.train) - len(self.window) + 1, self.train.device
+        return self.at(self.train, torch.randint(ends, (self.size,), generator=self.generator, device=device))
+
+    def held_out(self, batches: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """So many batches of windows evenly spread over the held-out text: always the same ones."""
+        last = len(self.validation) - len(self.window)
+        starts = torch.linspace(0, last, batches * self.size, dtype=torch.float64).long().to(self.validation.device)
+        return (self.at(self.validation, part) for part in starts.split(self.size))
+
+
+def load_corpus(path: Path | None, context: int) -> Corpus:
+    """The corpus of the file at `path`; of the standard library's sources if `path` is None."""
+    if path is not None:
+        return Corpus(read_text(path), context, str(path))
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    files = python_sources(folder)
+    if not files:
+        raise UserError(f"there are no Python sources in {folder}; name another text with --text FILE")
+    # read_text makes line ends alike. The newline between files is there for files that end without one.
+    text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+    return Corpus(text, context, f"{len(files)} files of Python's standard library in {folder}")
+
+
+def python_sources(folder: Path) -> list[Path]:
+    """The `*.py` files below `folder`, in the order of their names, without tests and what pip has installed."""
+    found = [path.relative_to(folder) for path in folder.rglob("*.py") if path.is_file()]
+    return [folder / path for path in sorted(found, key=Path.as_posix) if LEFT_OUT.isdisjoint(path.parts)]
+
+
+def read_text(path: Path) -> str:
+    r"""A file's text, in UTF-8, with line ends made `\n`; `UserError`, with the file's name, where there is none."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"--text: there is no file {path}") from None
+    except OSError as error:
+        raise UserError(f"--text: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(f"--text: {path} is not UTF-8: byte 0x{byte:02x} at position {error.start:,}") from None
+    if not text:
+        raise UserError(f"--text: {path} is empty")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,52 @@
+// dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu and layer_norm_backward_wide.cu: a thread keeps its
+// columns, and adds up in registers over all rows of its group. Each block leaves one row of sums in `partial`: acc_t (2,
+// parts, N); then column_sums.cu adds up the rows of `partial` in a fixed order. Nothing is atomic.
+#pragma once
+
+#include "layer_norm_backward.cuh"
+
+// A thread's columns of γ, dL/dγ and dL/dβ.
+struct ColumnGradients {
+    acc_t grad_weight[VECTORS][VECTOR_WIDTH], grad_bias[VECTORS][VECTOR_WIDTH];
+    Packed<weight_t> weight[VECTORS];
+
+    __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+#pragma unroll
+            for (int k = 0; k < VECTOR_WIDTH; ++k) grad_weight[v][k] = grad_bias[v][k] = 0;
+            if (WANT_X && columns.has(v)) weight[v] = load_or(weights, 1, columns.of(v), vectors);
+        }
+    }
+
+    // Adds this thread's v-th access to a row: to the columns' sums, and to the row's `sums` of w and of w·x̂.
+    __device__ __forceinline__ void add(
+        int v, const BackwardRow& row, const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&sums)[2]) {
+        if (WANT_AFFINE) row.sum_affine(g, s, grad_weight[v], grad_bias[v]);
+        if (WANT_X) row.sum(g, s, weight[v], sums);
+    }
+
+    // Adds up the groups of a block, in their order, and stores the sums as row `part` of `partial`.
+    __device__ __forceinline__ void store(acc_t* partial, const Columns& columns, long long part, long long parts) {
+        __shared__ acc_t total[GROUPS > 1 ? 2 : 1][GROUPS > 1 ? SLICE : 1];
+        for (int group = 0; group < GROUPS; ++group) {
+            if (group_of_block() == group)
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                    for (int k = 0; k < VECTOR_WIDTH; ++k) {
+                        if constexpr (GROUPS > 1) {
+                            acc_t& w = total[0][place_of(v) + k];
+                            acc_t& b = total[1][place_of(v) + k];
+                            w = grad_weight[v][k] += group ? w : acc_t(0);
+                            b = grad_bias[v][k] += group ? b : acc_t(0);
+                        }
+                        if (group == GROUPS - 1 && columns.has(v)) {
+                            partial[part * columns.n + columns.of(v) + k] = grad_weight[v][k];
+                            partial[(parts + part) * columns.n + columns.of(v) + k] = grad_bias[v][k];
+                        }
+                    }
+            if (GROUPS > 1) __syncthreads();
+        }
+    }
+};

@@ -1,0 +1,113 @@
+// Layer normalisation as in layer_norm_forward.cu, for wide rows: persistent blocks, the next rows prefetched (sm_90 and
+// later).
+//
+//   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
+//
+//   s: scalar_t (M, N)      arithmetic in acc_t      y: y_t (M, N)      γ, β: weight_t (N)      stats: acc_t (2, M)
+//   The naive kernel stands in layer_norm_forward.cu.
+//
+// A block, or a cluster of blocks, takes every `groups`-th row. Bulk copies bring the next STAGES rows into shared memory while
+// the warps exchange a row's moments and while the row is written.
+//
+// Macro    values      meaning                                        set by
+// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_plan.forward_plan
+// RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+#include "scalar.cuh"
+#include "exchange.cuh"
+#include "layer_norm_forward.cuh"
+#include "stages.cuh"
+
+// Rows of x, and of the residual where there is one, prefetched by bulk copies. `at` is an element of s.
+#if RESIDUAL
+using Inputs = Stages<x_t, residual_t>;
+
+__device__ __forceinline__ bool can_prefetch(const Operands& of) {
+    return of.aligned() && Inputs::can_copy(of.N, of.x, of.residual);
+}
+__device__ __forceinline__ void prefetch(Inputs& stages, unsigned turn, const Operands& of, long long at) {
+    stages.request(turn, of.x + at, of.residual + at);
+}
+__device__ __forceinline__ Packed<scalar_t> take(const Inputs& stages, unsigned turn, int v, const Operands& of, long long at) {
+    return add_residual(stages.take<x_t, 0>(turn, v), stages.take<residual_t, sizeof(x_t)>(turn, v), of.sum + at, true);
+}
+#else
+using Inputs = Stages<x_t>;
+
+__device__ __forceinline__ bool can_prefetch(const Operands& of) { return of.aligned(); }
+__device__ __forceinline__ void prefetch(Inputs& stages, unsigned turn, const Operands& of, long long at) {
+    stages.request(turn, of.x + at);
+}
+__device__ __forceinline__ Packed<scalar_t> take(const Inputs& stages, unsigned turn, int v, const Operands&, long long) {
+    return stages.take<x_t, 0>(turn, v);
+}
+#endif
+
+// The block's slice of weight and bias in shared memory, behind the stages. L1 has too little room left for the slice, and
+// reading the slice from L2 for every row takes twice the bandwidth of the row.
+struct SharedAffine {
+    weight_t* kept;  // (2, SLICE)
+    bool vectors;
+
+    __device__ __forceinline__ SharedAffine(const Operands& of, const Columns& columns, bool vectors)
+        : kept(reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES)), vectors(vectors) {
+        for (int v = 0; v < VECTORS; ++v)
+            if (columns.has(v)) {
+                store_packed(kept + place_of(v), load_or(of.weight, 1, columns.of(v), vectors), true);
+                store_packed(kept + SLICE + place_of(v), load_or(of.bias, 0, columns.of(v), vectors), true);
+            }
+    }
+
+    __device__ __forceinline__ Packed<weight_t> weight_of(const Columns&, int v) const {
+        return load_packed(kept + place_of(v), true);
+    }
+    __device__ __forceinline__ Packed<weight_t> bias_of(const Columns&, int v) const {
+        return load_packed(kept + SLICE + place_of(v), true);
+    }
+};
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_forward_wide(
+    const x_t* __restrict__ x,                // (M, N)
+    const residual_t* __restrict__ residual,  // (M, N) or null
+    const weight_t* __restrict__ weight,      // (N) or null
+    const weight_t* __restrict__ bias,        // (N) or null
+    scalar_t* __restrict__ sum,               // (M, N): s; without a residual x itself, only read
+    y_t* __restrict__ y,                      // (M, N)
+    acc_t* __restrict__ stats,                // (2, M) or null
+    long long M, long long N, long long groups, acc_t eps) {
+    __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
+    __shared__ AsyncExchange<Moments> exchange;
+    const Operands of{x, residual, weight, bias, sum, y, stats, M, N, eps};
+    const bool vectors = can_prefetch(of);
+    const Columns columns = columns_of_block(N);
+    const acc_t one_by_n = columns.one_by_n();
+    const long long first = group_of_grid();
+    Inputs stages(arrivals, columns);
+    stages.open();
+    exchange.init();
+    auto request = [&](unsigned turn) {
+        const long long row = first + turn * groups;
+        if (vectors && row < M) prefetch(stages, turn, of, row * N + columns.start);
+    };
+    for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
+    const SharedAffine affine(of, columns, vectors);
+    sync_cluster();
+    Packed<scalar_t> held[1][VECTORS];
+    unsigned turn = 0;
+    for (long long row = first; row < M; row += groups, ++turn) {
+        if (vectors) stages.wait(turn);
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+            if (!columns.has(v)) break;
+            const long long at = row * N + columns.of(v);
+            if (!vectors) held[0][v] = of.load(at, false);
+            else held[0][v] = take(stages, turn, v, of, at);
+        }
+        request(turn + STAGES);
+        exchange.publish(moments_of<y_t>(held[0], true, columns), turn);
+        exchange.wait(turn);
+        const Moments moments = combine(exchange.collect(turn), acc_t(columns.n), one_by_n);
+        const Normalizer normalizer[1] = {Normalizer(moments, one_by_n, eps)};
+        if (stats && columns.of(0) == 0) of.store_stats(row, moments, normalizer[0].rstd);
+        write_normalized<1>(held, normalizer, 1, columns, affine, y + row * N, N);
+    }
+}

@@ -1,0 +1,16 @@
+// The operand [h, x] of a small cell's products, (B, S + F): a kernel reads an element from h or from x, so that no kernel
+// before it puts h and x side by side.
+#pragma once
+
+#include "scalar.cuh"
+
+constexpr int TILE = 16;  // rows of [h, x] that a block holds at once
+
+struct Operand {
+    const scalar_t *x, *h;  // (B, F), (B, S)
+    long long F, S;
+
+    __device__ __forceinline__ acc_t at(long long b, long long k) const {
+        return convert<acc_t>(k < S ? h[b * S + k] : x[b * F + (k - S)]);
+    }
+};

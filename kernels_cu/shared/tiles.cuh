@@ -1,0 +1,24 @@
+// Where a thread works in a matrix that two-dimensional blocks cover: the partner of cupyops/tiling/tiles.py.
+//
+// A block has 256 threads: ABREAST side by side, with one access of VECTOR_WIDTH columns each, and 256 / ABREAST = DOWN rows.
+// Blocks take turns down the rows, with a step of gridDim.y · DOWN. VECTOR_WIDTH divides the length of a row.
+#pragma once
+
+#include "scalar.cuh"
+#include "packed.cuh"
+
+#ifndef ABREAST
+#define ABREAST 32
+#endif
+
+constexpr long long DOWN = 256 / ABREAST;
+
+// The first element of a thread.
+struct Place {
+    long long row, column;
+
+    __device__ __forceinline__ Place() {
+        row = blockIdx.y * DOWN + threadIdx.y;
+        column = (blockIdx.x * static_cast<long long>(ABREAST) + threadIdx.x) * VECTOR_WIDTH;
+    }
+};
