@@ -18,22 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 
-from . import results_file, warm_up
-from .cases import DTYPES, EXTRA, OPERATORS, SIZES, Choice
-from .lenet5 import RECIPES
-from .peers import IMPLEMENTATIONS
-from .table import FORMS
+from .choices import DTYPE_NAMES, EXTRA, FORMS, IMPLEMENTATIONS, OPERATORS, RECIPES, SIZES
 
 __all__ = ["main"]
 
 KINDS = ("device", "host", "build")
 DIRECTIONS = ("forward", "backward")
-DTYPE_NAMES = tuple(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, torch.float64))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     problem = _misuse(options)
     if problem:
         parser.error(problem)
+    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    from . import results_file
+
     try:
         if options.source is not None:
             document, failed = results_file.load(options.source), False
@@ -152,8 +148,11 @@ def _misuse(options: argparse.Namespace) -> str:
 
 def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
+    import torch
+
     from cupyops.torch.bench.timing import copy_bandwidth
 
+    from . import results_file
     from .merging import merged
 
     if not torch.cuda.is_available():
@@ -191,8 +190,9 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 
 def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) -> Any:
     """(section, list of the document, findings), one after the other."""
+    from . import warm_up
     from .build_time import measure_build
-    from .cases import host_cases
+    from .cases import Choice, host_cases
     from .lenet5 import Plan, measure_lenet5
     from .measure import measure_device, measure_host
 

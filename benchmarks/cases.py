@@ -12,6 +12,8 @@ from torch import Tensor
 
 from cupyops.ops.registry import families
 
+from .choices import DTYPE_NAMES, EXTRA, OPERATORS, SIZES
+
 __all__ = [
     "DTYPES",
     "EXTRA",
@@ -37,18 +39,13 @@ __all__ = [
     "tolerance",
 ]
 
-# ``benchmarks.lltm`` measures steps by a command of its own.
-OPERATORS = families("elements", "rows", "products")
-# What is measured only when asked for, into a file of its own: operators of examples and documentation.
-EXTRA = ("own_ops", "tutorial")
 HOST_ELEMENTS = 1024  # of elementwise operators, for the host's time
 # Whose time depends on the length of a row as well as on the number of elements.
 ROWWISE = families("rows")
 # Matrix products of a library, on shapes of their own, beside PyTorch alone.
 PRODUCTS = families("products")
 
-SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES[:3])
 
 Function = Callable[..., Any]
 Call = Callable[[], Any]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .choices import RECIPES
 from .measure import Findings
 from .results_file import ROOT
 
@@ -20,7 +21,6 @@ __all__ = ["BACKENDS", "RECIPES", "Plan", "measure_lenet5", "row_of"]
 
 SECTION = "lenet5"
 BACKENDS = ("kernels", "torch")
-RECIPES = ("default", "fast")
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .cases import PRODUCTS, ROWWISE
+from .choices import FORMS, Form
 from .linear import PRODUCTS_OF, product_of
 from .peers import LABELS
 from .plots import elements, host_label, kind, largest, of_many_rows, present
@@ -13,9 +14,6 @@ from .plots import elements, host_label, kind, largest, of_many_rows, present
 __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
 Row = dict[str, Any]
-
-Form = Literal["short", "largest", "all"]
-FORMS: tuple[Form, ...] = ("short", "largest", "all")
 
 # What the short table shows of an operator, beside its first variant and its largest size.
 SHORT_DTYPE = "bfloat16"

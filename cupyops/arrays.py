@@ -6,7 +6,6 @@ other array comes in by DLPack, :func:`as_cupy`.
 """
 
 import functools
-import inspect
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -209,7 +208,7 @@ class CupyLibrary:
 
 
 class _Libraries(dict[type, ArrayLibrary]):
-    """Library by exact type; a subclass is looked up once and remembered."""
+    """Library by exact type; a subclass is looked up once."""
 
     def __missing__(self, kind: type) -> ArrayLibrary:
         for base in kind.__mro__[1:]:
@@ -343,31 +342,30 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
 def on_any_arrays(*names: str) -> Callable[[Function], Function]:
     """Decorator of a function of CuPy arrays, which may then be any that :func:`as_cupy` takes.
 
-    It writes the conversions out for the function's parameters, as :mod:`cupyops.launch.generated` writes launches: to bind them by
-    name at each call would take longer than a launch.
-
     Args:
         names: parameters that are arrays; ``"bias?"`` may be None.
     """
 
     def decorate(function: Function) -> Function:
-        parameters = inspect.signature(function).parameters.values()
-        arrays = {name.rstrip("?"): name.endswith("?") for name in names}
-        head, passed, defaults = [], [], {}
-        for p in parameters:
-            if p.kind is p.KEYWORD_ONLY and "*" not in head:
-                head.append("*")
-            defaults[f"default_{p.name}"] = p.default
-            head.append(p.name if p.default is p.empty else f"{p.name}=default_{p.name}")
-            value = p.name
-            if p.name in arrays:
-                value = f"as_cupy({p.name}, {function.__name__!r}, {p.name!r})"
-                value = f"None if {p.name} is None else {value}" if arrays[p.name] else value
-            passed.append(f"{p.name}={value}" if p.kind is p.KEYWORD_ONLY else value)
-        text = f"def {function.__name__}({', '.join(head)}): return function({', '.join(passed)})"
-        scope: dict[str, Any] = {"as_cupy": as_cupy, "function": function, **defaults}
-        exec(compile(text, f"<{function.__name__} of any arrays>", "exec"), scope)
-        return cast(Function, functools.update_wrapper(scope[function.__name__], function))
+        where = function.__name__
+        code = function.__code__
+        positions = {name: i for i, name in enumerate(code.co_varnames[: code.co_argcount])}
+        # What can be given by name alone lies behind every position.
+        arrays = [
+            (positions.get(name.rstrip("?"), sys.maxsize), name.rstrip("?"), name.endswith("?")) for name in names
+        ]
+
+        @functools.wraps(function)
+        def converted(*args: Any, **kwargs: Any) -> Any:
+            given = list(args)
+            for i, name, optional in arrays:
+                found: Any = given if i < len(given) else kwargs
+                key: Any = i if i < len(given) else name
+                if (found is given or name in found) and not (optional and found[key] is None):
+                    found[key] = as_cupy(found[key], where, name)
+            return function(*given, **kwargs)
+
+        return cast(Function, converted)
 
     return decorate
 

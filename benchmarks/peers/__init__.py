@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..choices import IMPLEMENTATIONS, LABELS
+
 __all__ = [
     "IMPLEMENTATIONS",
     "LABELS",
@@ -21,18 +23,6 @@ __all__ = [
     "raw_function",
     "triton_kernels",
 ]
-
-LABELS = {
-    "ours": "cupyops",
-    "eager": "PyTorch eager",
-    "compile": "torch.compile",
-    "triton": "Triton",
-    "liger": "Liger",
-    "extension": "C++ extension",
-    "dlpack": "cupyops through DLPack",
-    "function": "autograd.Function, RawKernel",
-}
-IMPLEMENTATIONS = tuple(LABELS)
 
 
 class Unavailable(RuntimeError):

@@ -2,7 +2,6 @@
 nothing on import."""
 
 import ast
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -144,12 +143,14 @@ def header_version(folder: Path) -> tuple[int, int] | None:
 
 def cupy_distributions() -> dict[str, str]:
     """Installed distributions that provide the module cupy, with versions. More than one collide."""
+    from importlib import metadata  # takes as long as half of this package
+
     names = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x")
     found = {}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
             continue
     return found
 

@@ -6,7 +6,7 @@ pattern around them, and looks at the bands after the launch. It is slow, and me
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from cupyops.errors import LaunchError
 from cupyops.sharing import Setting
 
 from . import driver
+from .arguments import Arguments
 from .hooks import Guard, close_generated_launches, register_guard
 from .signature import Parameter, Signature
 
@@ -57,8 +58,7 @@ def debug_mode(on: bool = True) -> Iterator[None]:
 def launch(
     variant: "Variant",
     signature: Signature,
-    values: Sequence[Any],
-    infos: Mapping[str, Info],
+    given: Arguments,
     grid: Sequence[int],
     stream: int,
 ) -> None:
@@ -67,6 +67,7 @@ def launch(
     Raises:
         LaunchError: the launch failed (kernel, geometry and arguments are named), or wrote outside an output.
     """
+    values, infos = given.addresses, given.infos
     runtime = toolchain.cupy().cuda.runtime
     if runtime.streamIsCapturing(stream):
         # A capture can neither be waited for nor looked at: it is only a recording.
@@ -81,7 +82,6 @@ def launch(
         raise LaunchError(
             f"{what}: an earlier launch or copy on this stream failed before it ran: {error}. {told}"
         ) from error
-    values = list(values)
     guarded = []
     for position, p in enumerate(signature.parameters):
         if p.name in infos and not p.const and p.shape is not None:

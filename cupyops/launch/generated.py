@@ -1,9 +1,9 @@
-"""The fast lane: one Python function written for each kernel's signature, as :mod:`dataclasses` writes ``__init__``.
+"""The generated launch: one Python function written for each kernel's signature, as :mod:`dataclasses` writes ``__init__``.
 
-A launch costs the driver about 2 microseconds, so a loop over parameters in Python would be most of the call. The
-written function holds the conditions under which a call is right in one unrolled expression, and takes addresses from
-the tensors it has just checked; if any condition fails, or the kernel is not loaded for these dtypes, it hands the call
-to the checked lane, which explains or makes it right.
+A launch costs the driver about 2 microseconds, so a loop over parameters in Python would be most of the call. The generated
+launch holds the conditions under which a call is right in one unrolled expression, and takes addresses from the tensors that it
+has just checked. If a condition fails, or the kernel is not loaded for these dtypes, the generated launch calls the checked
+launch, which raises or loads the kernel. ``print(source_of(kernel.launch))`` shows it (:mod:`cupyops.codegen`).
 """
 
 import keyword
@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cupyops.codegen import write
+
 from . import driver
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
-__all__ = ["TensorAccess", "deciding", "write_launch"]
+__all__ = ["TensorAccess", "deciding", "free_names", "write_launch"]
 
-# Names that the written function uses itself.
+# Names that the generated launch uses itself.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
     + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
@@ -29,11 +31,11 @@ _OWN_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class TensorAccess:
-    """What an array library offers for the fast lane. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
+    """What an array library offers a generated launch. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
     ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
 
     Attributes:
-        plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked lane.
+        plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked launch.
         current_device: index of this thread's GPU.
         stream: handle of a GPU's current stream.
         devices: how many GPUs there are: with one, none needs to be made current.
@@ -99,7 +101,7 @@ def launch_source(
         return checked(x, n)
     """
     taken = set(_OWN_WORDS)
-    names = {name: _free(name, taken) for name in signature.names}
+    names = free_names(signature.names, taken)
     arguments = ", ".join(names.values())
     arrays = [p for p in signature.parameters if p.pointer]
     first = next(p for p in arrays if not p.nullable)
@@ -175,7 +177,7 @@ def launch_source(
             *(["            written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
             *(f"            if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
             "            return None",
-            "    except Exception:",  # of a wrong argument, or of the driver: the checked lane says it better
+            "    except Exception:",  # of a wrong argument, or of the driver: the checked launch says it better
             "        pass",
             f"    return checked({arguments})",
         ]
@@ -188,6 +190,12 @@ def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
     arrays = [p for p in signature.parameters if p.pointer]
     decided = {p.type for p in arrays if p.const and not p.nullable}
     return [p for p in arrays if not vouched or p.const or (p.type in signature.bindings and p.type not in decided)]
+
+
+def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
+    """The name of each parameter in a written function: its own, or with underscores behind it where Python or the function has
+    the name already. From now on the names are taken."""
+    return {name: _free(name, taken) for name in names}
 
 
 def _free(word: str, taken: set[str]) -> str:
@@ -211,7 +219,7 @@ def write_launch(
     signature: Signature,
     geometry: Geometry,
     constants: Mapping[str, int],
-    lane: TensorAccess,
+    tensors: TensorAccess,
     checked: Callable[..., None],
     checked_vouched: Callable[..., None] | None = None,
     *,
@@ -224,17 +232,18 @@ def write_launch(
     for vouched in (False, True):
         scope: dict[str, Any] = {
             "variants": variants,
-            "plain": lane.plain,
-            "current_device": lane.current_device,
-            "stream": lane.stream,
-            "grad_enabled": lane.grad_enabled,
-            "written": lane.written,
+            "plain": tensors.plain,
+            "current_device": tensors.current_device,
+            "stream": tensors.stream,
+            "grad_enabled": tensors.grad_enabled,
+            "written": tensors.written,
             "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
         }
-        text = launch_source(signature, geometry, constants, one_device=lane.devices() == 1, vouched=vouched)
-        exec(compile(text, f"<fast lane of {signature.kernel}>", "exec"), scope)
-        scope["launch"].__qualname__ = signature.kernel  # what Python says of too few or too many arguments
-        functions.append(scope["launch"])
+        text = launch_source(signature, geometry, constants, one_device=tensors.devices() == 1, vouched=vouched)
+        what = f"{'vouched ' if vouched else ''}launch of {signature.kernel}"
+        launch = write(what, "launch", text, scope)
+        launch.__qualname__ = signature.kernel  # what Python says of too few or too many arguments
+        functions.append(launch)
     return functions[0], functions[1], variants

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cupyops.codegen import write
 from cupyops.errors import expected
 
 __all__ = ["Elementwise", "Geometry", "GridStride", "Rows", "Threads"]
@@ -50,7 +51,7 @@ class Target:
 class Geometry:
     """What a policy offers the launcher: a block, and the grid as an expression in its size parameters.
 
-    The expression is evaluated by :meth:`planner` and written into the fast lane as it stands, so that the two cannot
+    The function of :meth:`planner` and the generated launch hold the expression as it stands, so that the two cannot
     differ. It may use ``unit``, a number that :meth:`unit` gives per compiled kernel.
     """
 
@@ -95,9 +96,9 @@ class Geometry:
     def planner(self, target: Target) -> Callable[..., Grid]:
         """The function from the sizes to the grid."""
         sizes = ("x", "y", "z") if self.per_call else self.sizes
-        text = f"lambda {', '.join(sizes)}: ({', '.join(self.blocks)})"
-        plan: Callable[..., Grid] = eval(text, {"unit": self.unit(target), "min": min})
-        return plan
+        lines = [f"def grid({', '.join(sizes)}):", f"    return {', '.join(self.blocks)}"]
+        scope = {"unit": self.unit(target), "min": min}
+        return write(f"grid of {self}", "grid", lines, scope)
 
 
 class InX(Geometry):

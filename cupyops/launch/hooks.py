@@ -17,8 +17,7 @@ class Guard:
 
     Attributes:
         enabled: whether it does now.
-        submit: launches; it takes the kernel's variant, its signature, the arguments as the driver takes them, what is known of
-            the arrays, the grid and the stream.
+        submit: launches; it takes the kernel's variant, its signature, the checked arguments, the grid and the stream.
     """
 
     enabled: Callable[[], bool]

@@ -5,9 +5,9 @@ arrays decide the dtype, a policy decides the geometry (:mod:`cupyops.launch.geo
 (:mod:`cupyops.launch.arguments`) raises ``TypeError`` or ``ValueError`` naming kernel, parameter, expected and got; it never
 reaches the GPU.
 
-Two lanes lead to one launch. The checked lane, here, takes any known array and explains what is wrong with it. The fast
-lane (:mod:`cupyops.launch.generated`) repeats, in one expression, the conditions under which a call like an earlier one is
-right, and hands everything else back to the checked lane.
+Two functions lead to one launch. The checked launch, here, takes any known array and explains what is wrong with it. The
+generated launch (:mod:`cupyops.launch.generated`) repeats, in one expression, the conditions under which a call like an earlier one is
+right, and hands everything else back to the checked launch.
 """
 
 import operator
@@ -15,9 +15,10 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
@@ -33,11 +34,11 @@ from .generated import deciding, write_launch
 from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
 from .locate import declaring_file, located
 from .signature import Signature, only, the_kernel
-from .variant import Variant
+from .variant import Hardware, Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
-_OPENING = held_across_fork(threading.RLock())  # a fast lane
+_OPENING = held_across_fork(threading.RLock())  # a generated launch
 _OLDEST = 30  # the compute capability before which none had CUDA as it is now
 
 
@@ -79,6 +80,8 @@ class Kernel:
         TypeError: a parameter is of a kind that no Python value stands for; an argument here is of another kind.
         OSError: the file cannot be read.
 
+        Of a text of :mod:`kernels_cu` the declaration is read at the first use, and what is wrong with it raised there.
+
     Example:
         >>> text = '''extern "C" __global__ void scale(
         ...     const scalar_t* x,  // (n)
@@ -117,22 +120,17 @@ class Kernel:
         _check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = _policy(name, geometry)
-        self.since = since = _capability(name, since, exactly)
-        self.exactly = exactly
-        self.cooperative = cooperative
+        self.hardware = Hardware(
+            _capability(name, since, exactly), exactly, cooperative, at_least(name, "shared", shared, 0)
+        )
         self.choices = choices
         self.text = text
         self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
         self._declared_in = declaring_file()
         self.dtypes = dtype_names(name, dtypes)
         self.constants = {**geometry.constants, **_integers(name, constants or {}, geometry.constants)}
-        self.shared = at_least(name, "shared", shared, 0)
         self.headers = {**beside, **(headers or {})}
-        self.options = (*options, *([f"-arch=sm_{since}a"] if exactly else []))
-        self.signature = Signature.parse(text, name)
-        spliced = included(text, self.headers)
-        check_declaration(self.signature, text, geometry.sizes, self.dtypes, self.constants, spliced)
-        self.declared = Declared(name, self.signature, geometry, self.dtypes, self.constants)
+        self.options = (*options, *self.hardware.options)
         x, y, z = geometry.threads
         if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
             raise ValueError(
@@ -141,13 +139,29 @@ class Kernel:
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # Choices of types that calls have made, also on arrays without memory: what a bundle needs beside the declared.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
-        # Bodies call this attribute; the fast lane takes its place once there is something to be fast about.
+        # Bodies call this attribute; the generated launch takes its place once a kernel is loaded.
         self.launch: Callable[..., None] = self.checked_launch
-        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the fast lane need not
+        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the generated launch need not
         # look again.
         self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._generated_variants: dict[tuple[Any, ...], Variant] = {}
         hooks.KERNELS.add(self)
+        # The texts of this package are read at the first use, so that importing the package reads none.
+        if not isinstance(text, kernels_cu.Text):
+            self.declared  # noqa: B018 - raises
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The parameters, read from the text."""
+        signature = Signature.parse(self.text, self.name)
+        spliced = included(self.text, self.headers)
+        check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, spliced)
+        return signature
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What the text and the author say of a launch."""
+        return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launches on the arrays' GPU and its current stream. Arguments in the order of the text, or by name.
@@ -224,7 +238,7 @@ class Kernel:
         with cupy.cuda.Device(device) as gpu:
             capability = int(gpu.compute_capability)
             if not self.runs_on(capability):
-                raise LaunchError(f"{what} needs a GPU of {self._wanted}, and GPU {device} is sm_{capability}")
+                raise LaunchError(f"{what} needs a GPU of {self.hardware}, and GPU {device} is sm_{capability}")
             text = self.final_text(types)
             binary = bundle.find(text, capability, self.options)
             if binary is None:
@@ -240,12 +254,13 @@ class Kernel:
             if self.geometry.cluster > PORTABLE_CLUSTER:
                 driver.allow_large_clusters(raw)
             # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
-            if self.shared:
+            shared = self.hardware.shared
+            if shared:
                 try:
-                    driver.allow_shared_memory(raw, self.shared)
+                    driver.allow_shared_memory(raw, shared)
                 except Exception as error:  # CuPy's driver errors
                     raise LaunchError(
-                        f"{what} wants {self.shared} bytes of dynamic shared memory a block, which GPU {device} "
+                        f"{what} wants {shared} bytes of dynamic shared memory a block, which GPU {device} "
                         f"(sm_{capability}) does not have: {error}"
                     ) from error
             itemsize = max(
@@ -253,18 +268,14 @@ class Kernel:
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
-            return Variant(what, raw, packing, self.geometry, target, self.shared, self.cooperative)
+            return Variant(what, raw, packing, self.geometry, target, self.hardware)
 
     def _located(self, error: CompileError) -> CompileError:
         return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def runs_on(self, capability: int) -> bool:
         """Whether GPUs of this compute capability can run the kernel."""
-        return capability == self.since if self.exactly else capability >= self.since
-
-    @property
-    def _wanted(self) -> str:
-        return f"sm_{self.since}" + (" and no other" if self.exactly else " or later")
+        return self.hardware.met_by(capability)
 
     def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
         """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
@@ -275,7 +286,7 @@ class Kernel:
     # Checking and launching
 
     def checked_launch(self, *args: Any, **kwargs: Any) -> None:
-        """The checked lane: what :meth:`__call__` promises, for arrays of every known library."""
+        """The checked launch: what :meth:`__call__` promises, for arrays of every known library."""
         if self.geometry.per_call:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
@@ -283,10 +294,10 @@ class Kernel:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         self.run(arguments, written=True)
 
-    def checked_vouched(self, *args: Any) -> None:
-        """The checked lane of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
+    def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
+        """The checked launch of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
         them, or arrays that the text leaves alone."""
-        self.run(check(self.declared, bind(self.declared, args, {}), vouched=True))
+        self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
@@ -328,7 +339,7 @@ class Kernel:
             stream = arguments.library.stream(lead.device)
             guard = hooks.guard()
             if guard is not None:
-                guard.submit(variant, self.signature, arguments.addresses, arguments.infos, grid, stream)
+                guard.submit(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
         if not (guard is not None or recording.recording() or self.geometry.per_call):
@@ -378,12 +389,12 @@ class Kernel:
                     tensors,
                     self.checked_launch,
                     self.checked_vouched,
-                    cooperative=self.cooperative,
+                    cooperative=self.hardware.cooperative,
                 )
             self._generated_variants.update(dict.fromkeys(keys, variant))
 
     def close_generated_launch(self) -> None:
-        """Sends every call through the checked lane again, until the next one reopens the fast one."""
+        """Sends every call through the checked launch again, until the next one reopens the generated one."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 

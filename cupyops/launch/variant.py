@@ -1,6 +1,7 @@
 """A kernel that is compiled and loaded: what a launch needs of it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cupyops.compile import toolchain
@@ -8,7 +9,36 @@ from cupyops.compile import toolchain
 from . import driver
 from .geometry import Geometry, Target
 
-__all__ = ["Variant"]
+__all__ = ["Hardware", "Variant"]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a kernel's text needs of a GPU.
+
+    Attributes:
+        since: compute capability, 90 for clusters of blocks and bulk copies; 0 for any.
+        exactly: that compute capability and no later one.
+        cooperative: all blocks of a launch run at once.
+        shared: bytes of dynamic shared memory of a block.
+    """
+
+    since: int = 0
+    exactly: bool = False
+    cooperative: bool = False
+    shared: int = 0
+
+    def __str__(self) -> str:
+        return f"sm_{self.since}{' and no other' if self.exactly else ' or later'}"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options for NVRTC."""
+        return (f"-arch=sm_{self.since}a",) if self.exactly else ()
+
+    def met_by(self, capability: int) -> bool:
+        """Whether GPUs of this compute capability have what is needed."""
+        return capability == self.since if self.exactly else capability >= self.since
 
 
 class Variant:
@@ -19,7 +49,7 @@ class Variant:
         raw: the :class:`cupy.RawKernel` (or its inner function, where the cache folder cannot be written).
         function: the driver's handle of it.
         grid: sizes to blocks.
-        unit: what the geometry's expressions call so.
+        unit: elements a thread takes; the name `unit` in geometry expressions.
         threads: of a block.
         shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster.
@@ -40,8 +70,7 @@ class Variant:
         packing: tuple[Any, list[tuple[int, int]]],
         geometry: Geometry,
         target: Target,
-        shared: int,
-        cooperative: bool = False,
+        hardware: Hardware = Hardware(),
     ) -> None:
         self.what = what
         self.raw = raw
@@ -49,9 +78,9 @@ class Variant:
         self.grid = geometry.planner(target)
         self.unit = geometry.unit(target)
         self.threads = geometry.threads
-        self.shared = shared
+        self.shared = hardware.shared
         self.cluster = geometry.cluster
-        self.cooperative = cooperative
+        self.cooperative = hardware.cooperative
         self._resident: int | None = None
         self._packing = packing
         self.pack_into = packing[0].pack_into

@@ -40,7 +40,7 @@ def warmup(
         device = int(toolchain.cupy().cuda.Device().id)
     ready = 0
     for kernel in all_kernels() if kernels is None else kernels:
-        if kernel.since and not kernel.runs_on(driver.capability(device)):
+        if kernel.hardware.since and not kernel.runs_on(driver.capability(device)):
             continue
         for types in kernel.type_choices():
             if set(types.values()) <= set(dtypes):

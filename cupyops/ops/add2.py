@@ -51,7 +51,7 @@ def forward(a: Any, b: Any, alpha: Any = 1) -> Any:
         if type(alpha) is not int:
             check_alpha(alpha, library.dtype_name(a))
         out = library.empty_like(a)
-        ALIKE.launch_vouched(a, b, out, alpha, library.size(a))
+        ALIKE.launch_vouched(a=a, b=b, out=out, alpha=alpha, n=library.size(a))
         return out
     return _general(library, a, b, alpha, alike)
 
@@ -67,7 +67,7 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
     strides_a, strides_b = library.strides(a), library.strides(b)
     if alike and strides_a == strides_b and is_dense(shape, strides_a) and dtype == library.dtype_name(a):
         out = library.empty_like(a)
-        ALIKE.launch_vouched(a, b, out, alpha, library.size(out))
+        ALIKE.launch_vouched(a=a, b=b, out=out, alpha=alpha, n=library.size(out))
         return out
     out = library.empty(shape, dtype, a)
     if library.is_fake(out):
@@ -75,13 +75,24 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         check_devices("add2", a=a, b=b)
         return out
     if alike and library.is_contiguous(a) and library.is_contiguous(b):
-        ALIKE.launch_vouched(a, b, out, alpha, library.size(out))
+        ALIKE.launch_vouched(a=a, b=b, out=out, alpha=alpha, n=library.size(out))
         return out
     widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))
     vector_width, wide, *loop = plan(
         shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest
     )
-    strided(len(loop[0]), vector_width, wide).launch_vouched(a, b, out, alpha, library.size(out) // vector_width, *loop)
+    size, divider, a_stride, b_stride = loop
+    strided(len(size), vector_width, wide).launch_vouched(
+        a=a,
+        b=b,
+        out=out,
+        alpha=alpha,
+        groups=library.size(out) // vector_width,
+        size=size,
+        divider=divider,
+        a_stride=a_stride,
+        b_stride=b_stride,
+    )
     return out
 
 
@@ -89,7 +100,7 @@ def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, v
     x = library.contiguous(x)
     out = library.empty(x.shape, dtype, x)
     number = library.host_number(number, DTYPES[dtype].acc)
-    SCALAR[value_first].launch_vouched(x, out, number, alpha, library.size(x))
+    SCALAR[value_first].launch_vouched(a=x, out=out, value=number, alpha=alpha, n=library.size(x))
     return out
 
 

@@ -31,7 +31,7 @@ def forward(x: Any, approximate: str = "none") -> Any:
         x = dense(x)
     y = library.empty_like(x)
     try:
-        kernel.launch_vouched(x, y, library.size(x))
+        kernel.launch_vouched(x=x, y=y, n=library.size(x))
     except TypeError:
         check(x, approximate)  # the message names the operator; that of the launch names the kernel
         raise
@@ -49,7 +49,7 @@ def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
         if library.strides(x) != library.strides(grad_y):
             x, grad_y = library.contiguous(x), library.contiguous(grad_y)
     grad_x = library.empty_like(x)
-    kernel.launch_vouched(grad_y, x, grad_x, library.size(x))
+    kernel.launch_vouched(grad_y=grad_y, x=x, grad_x=grad_x, n=library.size(x))
     return grad_x
 
 

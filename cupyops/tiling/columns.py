@@ -221,6 +221,7 @@ class ColumnSums:
         device = device_of(library, first)
         gpu = driver.capability(device), driver.multiprocessors(device)
         kernel, groups, tiles, rest, rest_tiles = _launches(self, m, n, dtype, *gpu)
+        # Every such kernel takes, behind its arrays, sums, M, N, groups and tiles.
         if rest is None:
             kernel.launch_vouched(*arrays, sums, m, n, 1, tiles)
             return sums

@@ -86,7 +86,9 @@ class Plan:
 
 def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
     """The macros, and VECTOR_WIDTH as LANES too where the text says LANES."""
-    if "VECTOR_WIDTH" not in constants or "LANES" in constants or not re.search(r"\bLANES\b", text):
+    if "LANES" not in text or "VECTOR_WIDTH" not in constants or "LANES" in constants:
+        return constants
+    if not re.search(r"\bLANES\b", text):
         return constants
     warnings.warn("LANES is VECTOR_WIDTH now; the next release drops the former name", DeprecationWarning, stacklevel=3)
     return {**constants, "LANES": constants["VECTOR_WIDTH"]}

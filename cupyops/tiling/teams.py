@@ -151,7 +151,7 @@ class TeamLaunch:
             library: the arrays'.
             like: an array on the same GPU.
         """
-        if not self.kernel.cooperative:
+        if not self.kernel.hardware.cooperative:
             return None
         counters = library.empty((self.counts[0],), "int32", like)
         counters[...] = 0

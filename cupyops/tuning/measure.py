@@ -7,7 +7,6 @@ host the time to queue the launch.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cupyops.arrays import numpy_dtype
@@ -77,6 +76,8 @@ def microseconds(
             times = clock.times(
                 [*launches.values()], max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0))))
             )
+    from statistics import median  # with decimal and fractions, which nothing else here needs
+
     found = {name: round(median(t), 3) for name, t in zip(launches, times, strict=True)}
     return {name: found.get(name) for name in names}
 

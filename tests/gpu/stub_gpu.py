@@ -67,7 +67,7 @@ class Stub:
 
 
 class StubLibrary:
-    """Has a fast lane where a test gives it one."""
+    """Has a generated launch where a test gives it one."""
 
     name = "stub"
     tensor_access: TensorAccess | None = None
@@ -114,7 +114,7 @@ class Driver:
 
         def variant(kernel: Kernel, types: dict[str, str], device: int) -> Variant:
             packing, raw = kernel.signature.packing(types, kernel.constants), SimpleNamespace(ptr=42 + device)
-            shape = (kernel.geometry, TARGET, kernel.shared, kernel.cooperative)
+            shape = (kernel.geometry, TARGET, kernel.hardware)
             made = Variant(kernel.describe(types), raw, packing, *shape)
             return variants.setdefault((kernel, device, *types.values()), made)
 
@@ -146,7 +146,7 @@ class Driver:
         self.launches[-1] = self.launches[-1]._replace(cooperative=True)
 
     def launch_kernel(self, function: int, *rest: int) -> None:
-        """What the fast lane calls; its buffers live on in the variant."""
+        """What the generated launch calls; its buffers live on in the variant."""
         *geometry, shared, stream, addresses, extra = rest
         assert extra == 0
         self.launches.append(Launch(function, tuple(geometry[:3]), tuple(geometry[3:]), shared, stream, addresses))

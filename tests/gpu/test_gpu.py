@@ -251,7 +251,7 @@ def test_wrong_calls_never_reach_the_gpu() -> None:
     kernel = Kernel(SCALE, "scale_strided", GridStride("n"), dtypes=REALS)
     x = torch.ones(100, device="cuda")
     y = torch.zeros(100, device="cuda")
-    kernel(x, y, 2.0, 100)  # opens the fast lane, which must refuse as the checked one does
+    kernel(x, y, 2.0, 100)  # opens the generated launch, which must refuse as the checked one does
     for _ in range(2):
         for args, error, words in [
             ((x, y, 2.0), TypeError, "missing `n`"),

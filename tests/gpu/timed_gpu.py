@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cupyops
 from cupyops import Kernel, LaunchError, Threads, Tuned, arrays
 from cupyops.arrays import Info
-from cupyops.launch import driver
+from cupyops.launch import debug, driver
 from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
@@ -87,14 +86,14 @@ class Gpu:
         monkeypatch.setattr(driver, "name", lambda device: "NVIDIA H200")
 
     def variant(self, kernel: Kernel, types: dict[str, str], device: int) -> Variant:
-        if kernel.since > 90:
-            raise LaunchError(f"needs a GPU of sm_{kernel.since}")
+        if kernel.hardware.since > 90:
+            raise LaunchError(f"needs a GPU of sm_{kernel.hardware.since}")
         key = (device, *types.values())
         if key not in kernel._variants:
             handle = len(self.types) + 1
             self.types[handle] = types
             packing, raw = kernel.signature.packing(types, kernel.constants), SimpleNamespace(ptr=handle)
-            kernel._variants[key] = Variant(kernel.describe(types), raw, packing, kernel.geometry, Target(4, 132), 0)
+            kernel._variants[key] = Variant(kernel.describe(types), raw, packing, kernel.geometry, Target(4, 132))
         return kernel._variants[key]
 
     def submit(
@@ -169,7 +168,7 @@ class Gpu:
 def timed_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
-    monkeypatch.setattr(cupyops.debug, "_setting", Setting(False))
+    monkeypatch.setattr(debug, "_setting", Setting(False))
     monkeypatch.setattr(tuning, "_own", {})
     monkeypatch.setattr(tuning, "_loaded", {})
     found = Gpu(monkeypatch)

@@ -14,7 +14,7 @@ from torch import Tensor
 import cupyops
 from autograd_bridge import add_layer_norm, layer_norm
 from cupyops.errors import LaunchError
-from cupyops.launch.memo import remembered
+from cupyops.launch.memo import memo
 from cupyops.ops.layer_norm.config import backward_plan, forward_plan
 from tests.operators.test_layer_norm import operands
 
@@ -113,9 +113,9 @@ def test_few_rows_declare_the_kernels_of_many() -> None:
             assert kernel_of.cache_info().misses == misses, (n, kernel_of)
 
 
-def test_a_remembered_call_is_remembered_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memo_of_a_call_has_a_key_of_all_the_call_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["cupyops.ops.layer_norm.body"]
-    few = remembered("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)
+    few = memo("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)
     monkeypatch.setattr(module, "_forward", few)
     x, weight = torch.randn(4, 96), torch.randn(96)
     for _ in range(2):

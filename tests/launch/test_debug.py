@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cupyops import Kernel, LaunchError, Threads, debug_mode, set_debug
-from cupyops.arrays import Info
+from cupyops.arrays import CupyLibrary, Info
 from cupyops.launch import debug, driver
+from cupyops.launch.arguments import Arguments
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
 
@@ -70,8 +71,9 @@ class Launch:
         pointers = {name: ctypes.addressof(a) + offset for name, a in self.arrays.items()}
         self.infos = {n: Info("float32", (N,), (1,), N, "cuda", 0, p) for n, p in pointers.items()}
         packing = KERNEL.signature.packing({}, {})
-        self.variant = Variant("fill<float32>", SimpleNamespace(ptr=1), packing, KERNEL.geometry, Target(4, 1), 0)
-        self.arguments = [(3, 4), *(pointers[n] for n in ("x", "y", "view", "z")), N]
+        self.variant = Variant("fill<float32>", SimpleNamespace(ptr=1), packing, KERNEL.geometry, Target(4, 1))
+        values = dict(zip(KERNEL.signature.names, [(3, 4), *self.infos, N], strict=True))
+        self.arguments = Arguments(values, CupyLibrary(), self.infos, {}, self.infos["x"])
         self.given: list[Any] = []
 
         def submit(
@@ -93,7 +95,7 @@ class Launch:
         monkeypatch.setattr(driver, "submit", submit)
 
     def run(self) -> None:
-        debug.launch(self.variant, KERNEL.signature, self.arguments, self.infos, (1, 1, 1), 0)
+        debug.launch(self.variant, KERNEL.signature, self.arguments, (1, 1, 1), 0)
 
 
 def write(pointer: int, first: int, last: int, value: float = 1.0) -> None:
@@ -201,7 +203,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_as_before")
-def test_debug_mode_closes_every_fast_lane() -> None:
+def test_debug_mode_closes_every_generated_launch() -> None:
     set_debug(False)
     KERNEL.launch = lambda *args: None
     with debug_mode():

@@ -153,6 +153,6 @@ def test_z_without_y_is_refused() -> None:
     ],
 )
 def test_the_expressions_are_what_the_planner_plans(policy: Geometry, sizes: tuple[int, ...]) -> None:
-    """The fast lane evaluates them itself."""
+    """The generated launch evaluates them itself."""
     scope = dict(zip(policy.sizes, sizes, strict=True), unit=policy.unit(FLOAT32))
     assert tuple(eval(b, scope) for b in policy.blocks) == blocks(policy, *sizes)

@@ -122,7 +122,7 @@ def test_a_number_is_the_threads_of_a_block() -> None:
         x, y = (torch.empty(3, 4, device="meta") for _ in range(2))
         kernel[12](x, y, 2.0, 3, 4)
     assert Kernel(TEXT, "scale", GridStride("N"), constants={"A": np.int8(-3)}, shared=np.int32(4)).constants["A"] == -3
-    assert Kernel(TEXT, "scale", GridStride("N"), constants={"BLOCK_THREADS": 256}).shared == 0
+    assert Kernel(TEXT, "scale", GridStride("N"), constants={"BLOCK_THREADS": 256}).hardware.shared == 0
 
 
 def test_final_text_has_types_constants_and_one_kernel() -> None:

@@ -1,4 +1,4 @@
-"""The checked lane up to the driver, without a GPU: what a right call gives it, and what a wrong one is refused for."""
+"""The checked launch up to the driver, without a GPU: what a right call gives it, and what a wrong one is refused for."""
 
 import ctypes
 from collections.abc import Iterator
@@ -221,8 +221,8 @@ def test_no_threads_launch_nothing_and_are_no_excuse(gpu: Driver) -> None:
     assert not gpu.launches
 
 
-def test_calls_that_say_their_threads_stay_in_the_checked_lane(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast lane takes the grid from the arguments alone."""
+def test_calls_that_say_their_threads_stay_in_the_checked_launch(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated launch takes the grid from the arguments alone."""
     kernel = Kernel(TEXT, "scale")
     monkeypatch.setattr(gpu.library, "tensor_access", object())
     kernel[7](Stub(3, 4), Stub(12), 2.0, 3, 4)

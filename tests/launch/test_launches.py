@@ -1,4 +1,4 @@
-"""The list of launches: every one that is made while it is written, from either lane and any thread, and none after."""
+"""The list of launches: every one that is made while it is written, by either launch and any thread, and none after."""
 
 import threading
 
@@ -20,7 +20,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return found
 
 
-def test_launches_through_an_open_fast_lane_are_listed(gpu: Driver) -> None:
+def test_launches_through_an_open_generated_launch_are_listed(gpu: Driver) -> None:
     kernel = scale()
     args = (Stub(2, 2), Stub(2, 2), 1.0, 2, 2)
     kernel(*args)
@@ -36,7 +36,7 @@ def test_launches_through_an_open_fast_lane_are_listed(gpu: Driver) -> None:
     kernel(*args)
     kernel(*args)
     assert len(outer) == 3
-    assert kernel.launch != kernel.checked_launch, "the fast lane stays closed"
+    assert kernel.launch != kernel.checked_launch, "the generated launch stays closed"
     assert len(gpu.launches) == 6
 
 

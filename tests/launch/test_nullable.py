@@ -66,7 +66,7 @@ def test_a_type_that_only_an_absent_array_would_decide_is_scalar_t() -> None:
         alone(meta(4), None, None, None, 4)
 
 
-def test_the_fast_lane_passes_a_null_pointer_and_looks_at_what_is_there() -> None:
+def test_the_generated_launch_passes_a_null_pointer_and_looks_at_what_is_there() -> None:
     source = launch_source(Signature.parse(TEXT, "scale"), Threads("n"), {})
     assert "None if weight is None else weight.dtype" in source
     assert "(weight is not None and weight.numel() != n)" in source
@@ -75,10 +75,10 @@ def test_the_fast_lane_passes_a_null_pointer_and_looks_at_what_is_there() -> Non
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_in_both_lanes() -> None:
+def test_on_a_gpu_by_both_launches() -> None:
     scale = kernel()
     x, weight = torch.randn(100, device="cuda"), torch.randn(100, device="cuda", dtype=torch.float64)
-    for _ in range(2):  # the second time through the fast lane
+    for _ in range(2):  # the second time through the generated launch
         y, count = torch.zeros(100, device="cuda"), torch.zeros(1, device="cuda")
         scale(x, None, y, None, 100)
         assert torch.equal(y, x)

@@ -110,7 +110,7 @@ def test_a_map_is_declared_for_an_array_of_its_name(declared: str, words: str) -
 
 
 def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of the checked lane, which the fast one falls back to."""
+    """In the words of the checked launch, which the generated one falls back to."""
     import cupyops
 
     encoder = Encoder(monkeypatch)
@@ -138,17 +138,17 @@ def test_a_launch_takes_the_maps_of_its_arrays_alone(monkeypatch: pytest.MonkeyP
             kernel(x, y, by_driver, of_y, 4, 64)
 
 
-def test_the_fast_lane_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cupyops.launch import generated as fast_lane
+def test_the_generated_launch_asks_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cupyops.launch import generated
 
     Encoder(monkeypatch)
     kernel = Kernel(TEXT, "k", Rows("M"), dtypes=("float16",))
     launched: list[Any] = []
     back: list[Any] = []
     monkeypatch.setattr(driver, "launch_kernel", lambda: lambda *a: launched.append(a))
-    lane = fast_lane.TensorAccess(frozenset({torch.Tensor}), lambda: -1, lambda d: 0, lambda: 1)
-    written = (kernel.signature, kernel.geometry, kernel.constants, lane, lambda *a: back.append(a))
-    for vouched, launch in enumerate(fast_lane.write_launch(*written)[:2]):
+    tensors = generated.TensorAccess(frozenset({torch.Tensor}), lambda: -1, lambda d: 0, lambda: 1)
+    written = (kernel.signature, kernel.geometry, kernel.constants, tensors, lambda *a: back.append(a))
+    for vouched, launch in enumerate(generated.write_launch(*written)[:2]):
         buffer = ctypes.create_string_buffer(336), 0
         packing = kernel.signature.packing({"scalar_t": "float16"}, {})[0]
         variant = SimpleNamespace(unit=1, buffers=[buffer], pack_into=packing.pack_into, function=1, shared=0)

@@ -126,7 +126,7 @@ def test_a_launch_is_given_a_number_of_the_host_as_pytorch_converts_it(monkeypat
     from cupyops.ops.add2 import SCALAR, forward
 
     given = []
-    monkeypatch.setattr(SCALAR[False], "launch_vouched", lambda x, out, number, alpha, n: given.append(number.dtype))
+    monkeypatch.setattr(SCALAR[False], "launch_vouched", lambda value, **others: given.append(value.dtype))
     with FakeTensorMode():
         for dtype, wanted in (
             (torch.uint8, torch.uint8),

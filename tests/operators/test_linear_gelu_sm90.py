@@ -84,7 +84,7 @@ class Taken:
         monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
         for kernel in (sm90_kernel(LONG, "none"), sm90_kernel(LONG, "tanh")):
             monkeypatch.setattr(kernel, "resident_blocks", lambda types, device: 132)
-            monkeypatch.setattr(kernel, "launch_vouched", lambda *a: self.calls.append(a))
+            monkeypatch.setattr(kernel, "launch_vouched", lambda **a: self.calls.append(tuple(a.values())))
 
     def takes(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> bool:
         library = OnAGpu()
@@ -103,6 +103,9 @@ class OnAGpu:
 
     def device_index(self, x: Tensor) -> int:
         return 0
+
+    def in_host_memory(self, x: Tensor) -> bool:
+        return False
 
 
 def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_fields_are_macros_where_they_differ_from_their_defaults() -> None:
 def test_a_plan_makes_the_kernel() -> None:
     kernel = Cut(64, 3, cluster=2, shared=128).kernel(TEXT, "copy", {"scalar_t": "float32"}, constants={"MORE": 1})
     assert kernel.constants == {"BLOCK_THREADS": 64, "CLUSTER": 2, "WIDTH": 3, "MORE": 1}
-    assert (kernel.shared, kernel.since) == (128, CLUSTERS_SINCE)
+    assert (kernel.hardware.shared, kernel.hardware.since) == (128, CLUSTERS_SINCE)
     assert list(kernel.type_choices()) == [{"scalar_t": "float32"}]
     plain = Cut(64, 3).kernel(TEXT, "copy", dtypes=("float32", "float64"), since=70)
-    assert (plain.since, plain.shared, len(list(plain.type_choices()))) == (70, 0, 2)
+    assert (plain.hardware.since, plain.hardware.shared, len(list(plain.type_choices()))) == (70, 0, 2)

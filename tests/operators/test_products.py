@@ -164,7 +164,7 @@ def test_products_that_are_made_apart_from_their_bias(monkeypatch: pytest.Monkey
 
 def test_the_ways_that_are_compiled_ahead_are_declared(sums: ColumnSums) -> None:
     kernels = [k for k in all_kernels() if k.text is sums.text]
-    assert {k.since for k in kernels} == {0, 90}
+    assert {k.hardware.since for k in kernels} == {0, 90}
     assert {tuple(types.values()) for k in kernels for types in k.type_choices()} == {
         *(("float16", "float16"), ("float16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32")),
         *(("float32", "float32"), ("float64", "float64")),

@@ -21,7 +21,14 @@ ROOMS = (
     ("kernels_cu",),
     # the ground
     ("cupyops.errors",),
-    ("cupyops.dtypes", "cupyops.sharing", "cupyops.installing", "cupyops.interrupts", "cupyops.deprecated"),
+    (
+        "cupyops.codegen",
+        "cupyops.dtypes",
+        "cupyops.sharing",
+        "cupyops.installing",
+        "cupyops.interrupts",
+        "cupyops.deprecated",
+    ),
     ("cupyops.compile",),
     ("cupyops.arrays",),
     # from a text to a call

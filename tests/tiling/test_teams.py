@@ -39,8 +39,8 @@ def test_the_kernel_of_each_kind_of_team() -> None:
     assert cluster.constants == {"BLOCK_THREADS": 64, "CLUSTER": 4, "WIDTH": 3, "ROWS": 1, "GROUPS": 1}
     assert grid.constants == {"BLOCK_THREADS": 64, "TEAM": 16, "WIDTH": 3, "ROWS": 1, "GROUPS": 2}
     assert [k.geometry.sizes for k in (block, cluster, grid)] == [("teams",), ("teams",), ("blocks",)]
-    assert [k.cooperative for k in (block, cluster, grid)] == [False, False, True]
-    assert [k.since for k in (block, cluster, grid)] == [0, 90, 0]
+    assert [k.hardware.cooperative for k in (block, cluster, grid)] == [False, False, True]
+    assert [k.hardware.since for k in (block, cluster, grid)] == [0, 90, 0]
 
 
 def test_as_many_rows_as_let_all_teams_run_at_once() -> None:

@@ -31,8 +31,8 @@ extern "C" __global__ void twice(
 TWICE = Kernel(TEXT, "twice", Threads("n"), dtypes=("float32", "float64"))
 
 
-class Lanes:
-    """The kernel by both lanes: simulated, and by the function written for a GPU, of which only what it launches and counts is
+class Launches:
+    """The kernel by both launches: simulated, and by the function written for a GPU, of which only what it launches and counts is
     looked at."""
 
     def __init__(self, fast: bool) -> None:
@@ -42,7 +42,7 @@ class Lanes:
             return
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(driver, "launch_kernel", lambda: lambda *a: self.launched.append(a))
-            lane = TensorAccess(
+            tensors = TensorAccess(
                 frozenset({Tensor, torch.nn.Parameter}),
                 lambda: -1,
                 lambda d: 0,
@@ -51,7 +51,14 @@ class Lanes:
                 TorchLibrary().written,
             )
             self.launch, self.vouched, variants = write_launch(
-                *(TWICE.signature, TWICE.geometry, TWICE.constants, lane, TWICE.checked_launch, TWICE.checked_vouched)
+                *(
+                    TWICE.signature,
+                    TWICE.geometry,
+                    TWICE.constants,
+                    tensors,
+                    TWICE.checked_launch,
+                    TWICE.checked_vouched,
+                )
             )
         packing = TWICE.signature.packing({"scalar_t": "float32"}, {})[0]
         new = lambda: (ctypes.create_string_buffer(64), 0)  # noqa: E731
@@ -68,8 +75,8 @@ class Lanes:
 
 
 @pytest.fixture(params=[pytest.param(False, marks=pytest.mark.simulator, id="checked"), pytest.param(True, id="fast")])
-def lanes(request: pytest.FixtureRequest) -> Lanes:
-    return Lanes(request.param)
+def launches(request: pytest.FixtureRequest) -> Launches:
+    return Launches(request.param)
 
 
 def negated(x: Tensor) -> Tensor:
@@ -81,27 +88,27 @@ def negated(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("view", ["_neg_view", "imaginary part of a conjugate"])
-def test_an_input_whose_memory_holds_the_negated_values_is_refused(lanes: Lanes, view: str) -> None:
+def test_an_input_whose_memory_holds_the_negated_values_is_refused(launches: Launches, view: str) -> None:
     x = torch.ones(3)._neg_view()
     if view != "_neg_view":
         x = torch.complex(torch.ones(1), torch.ones(1)).conj().imag
     assert x.is_neg()
     words = r"^twice: `x` must not have the negative bit, .* got one that .*. Pass x.resolve_neg\(\)$"
     with pytest.raises(ValueError, match=words):
-        lanes(x, torch.zeros(x.numel()), None, x.numel())
-    assert not lanes.launched
-    lanes(x.resolve_neg(), torch.zeros(x.numel()), None, x.numel())
+        launches(x, torch.zeros(x.numel()), None, x.numel())
+    assert not launches.launched
+    launches(x.resolve_neg(), torch.zeros(x.numel()), None, x.numel())
 
 
 @pytest.mark.parametrize("name", ["y", "more"])
-def test_an_output_with_the_negative_bit_is_refused(lanes: Lanes, name: str) -> None:
+def test_an_output_with_the_negative_bit_is_refused(launches: Launches, name: str) -> None:
     outputs = {"y": torch.zeros(3), "more": torch.zeros(3), name: torch.zeros(3)._neg_view()}
     words = (
         rf"^twice: `{name}` must not have the negative bit, .* Pass a tensor of its own, as torch.empty_like\({name}\)"
     )
     with pytest.raises(ValueError, match=words):
-        lanes(torch.ones(3), *outputs.values(), 3)
-    assert not lanes.launched
+        launches(torch.ones(3), *outputs.values(), 3)
+    assert not launches.launched
 
 
 # What may not be written to
@@ -125,7 +132,7 @@ def test_a_read_only_array_of_numpy_is_no_output(source: str) -> None:
 
 @pytest.mark.parametrize("kind", ["a leaf", "a view of a leaf", "no leaf", "a parameter"])
 @pytest.mark.parametrize("name", ["y", "more"])
-def test_what_requires_grad_is_no_output_while_gradients_are_recorded(lanes: Lanes, kind: str, name: str) -> None:
+def test_what_requires_grad_is_no_output_while_gradients_are_recorded(launches: Launches, kind: str, name: str) -> None:
     leaf = torch.zeros(3, requires_grad=True)
     chosen = {
         "a leaf": leaf,
@@ -136,34 +143,34 @@ def test_what_requires_grad_is_no_output_while_gradients_are_recorded(lanes: Lan
     outputs = {"y": torch.zeros(3), "more": torch.zeros(3), name: chosen}
     words = rf"^twice: `{name}` must not require grad while gradients are recorded, .* torch.no_grad\(\), or pass {name}.detach\(\)$"
     with pytest.raises(RuntimeError, match=words):
-        lanes(torch.ones(3, requires_grad=True), *outputs.values(), 3)
+        launches(torch.ones(3, requires_grad=True), *outputs.values(), 3)
     assert not chosen.any()
-    assert not lanes.launched
+    assert not launches.launched
     with torch.no_grad():
-        lanes(torch.ones(3, requires_grad=True), *outputs.values(), 3)
-    lanes(torch.ones(3, requires_grad=True), *[x.detach() for x in outputs.values()], 3)
-    assert len(lanes.launched) == (2 if lanes.fast else 0)
+        launches(torch.ones(3, requires_grad=True), *outputs.values(), 3)
+    launches(torch.ones(3, requires_grad=True), *[x.detach() for x in outputs.values()], 3)
+    assert len(launches.launched) == (2 if launches.fast else 0)
 
 
 # Versions
 
 
-def test_each_launch_counts_the_versions_of_its_outputs_up(lanes: Lanes) -> None:
+def test_each_launch_counts_the_versions_of_its_outputs_up(launches: Launches) -> None:
     x, y, more = torch.ones(3), torch.zeros(3), torch.zeros(4)[1:]
-    lanes(x, y, more, 3)
+    launches(x, y, more, 3)
     assert (x._version, y._version, more._version, more._base._version) == (0, 1, 1, 1)  # type: ignore[union-attr]
-    lanes(x, y, None, 3)
+    launches(x, y, None, 3)
     assert (x._version, y._version, more._version) == (0, 2, 1)
     with torch.inference_mode():
         inference = torch.zeros(3)
-    lanes(x, inference, None, 3)  # which has no version
+    launches(x, inference, None, 3)  # which has no version
 
 
-def test_autograd_notices_that_what_it_has_saved_was_overwritten(lanes: Lanes) -> None:
+def test_autograd_notices_that_what_it_has_saved_was_overwritten(launches: Launches) -> None:
     x = torch.ones(3, requires_grad=True)
     saved = x * 1
     y = saved.square()
-    lanes(torch.ones(3), saved.detach(), None, 3)
+    launches(torch.ones(3), saved.detach(), None, 3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
@@ -178,10 +185,10 @@ def test_a_launch_that_fails_halfway_has_written_too() -> None:
 
 
 def test_a_vouched_launch_neither_looks_nor_counts() -> None:
-    lanes = Lanes(True)
+    launches = Launches(True)
     y = torch.zeros(3)
-    lanes.vouched(torch.ones(3), y, None, 3)
-    assert (len(lanes.launched), y._version) == (1, 0)
+    launches.vouched(torch.ones(3), y, None, 3)
+    assert (len(launches.launched), y._version) == (1, 0)
 
 
 @pytest.mark.simulator

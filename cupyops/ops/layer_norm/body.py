@@ -14,7 +14,7 @@ from cupyops.errors import LaunchError
 from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry, Threads
 from cupyops.launch.kernel import Kernel
-from cupyops.launch.memo import remembered
+from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_floating, check_like, check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.rows import at_once, is_few
@@ -126,14 +126,14 @@ def add_forward(
     like = x if s is None else s
     y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
     stats = library.empty(call.aside, call.acc, x) if want_stats else None
-    for kernel, _, sizes in call.launches:
+    for kernel, _, sizes in call.launches:  # sizes: M, N and, of wide rows, groups
         kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
     if stats is not None and not call.launches and not library.is_fake(y):
         stats[0], stats[1] = 0, math.nan  # of rows without elements, as PyTorch has them
     return y, s, stats
 
 
-@remembered("x", "residual?", "weight?", "bias?")
+@memo("x", "residual?", "weight?", "bias?")
 def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
     library = LIBRARIES[type(x)]
     check_shapes("add_layer_norm", residual=(residual, x.shape))
@@ -190,6 +190,7 @@ def backward(
     partial = empty(call.aside, call.acc, x) if call.aside else None
     of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
     given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
+    # Each kernel takes some of these arrays, in this order, and its sizes behind them.
     for kernel, takes, sizes in launches:
         kernel.launch_vouched(*takes(given), *sizes)
     if not launches and not library.is_fake(grad_x):
@@ -197,7 +198,7 @@ def backward(
     return grad_x, grad_weight, grad_bias
 
 
-@remembered("grad_y", "x", "stats", "weight?", "grad_sum?")
+@memo("grad_y", "x", "stats", "weight?", "grad_sum?")
 def _backward(
     grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, want_x: bool, want_affine: bool
 ) -> Call:
@@ -242,7 +243,7 @@ def _backward(
 
 
 def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
-    """Refuses what no lane takes: the same words for a body and for a reference.
+    """Refuses what no launch takes: the same words for a body and for a reference.
 
     Args:
         dtype: of the sum that is normalised.

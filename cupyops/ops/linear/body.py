@@ -60,7 +60,9 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     y = library.empty_like(z) if form else None
     bias = None if bias is None else library.contiguous(bias)
     first, second = (weight, x) if few_is_x else (x, weight)
-    narrow_kernel(plan, dtype, *form).launch_vouched(first, second, bias, z, y, many, k, 0 if bias is None else n)
+    narrow_kernel(plan, dtype, *form).launch_vouched(
+        many=first, few=second, bias=bias, z=z, y=y, R=many, K=k, B=0 if bias is None else n
+    )
     return z if y is None else (y, z)
 
 

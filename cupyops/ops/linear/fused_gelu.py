@@ -56,8 +56,8 @@ def _by_library(
         return gelu_forward(z, approximate), z
     check_gelu(z, approximate)
     y, m = library.empty_like(z), library.size(x) // k
-    kernel, sizes = FORWARD[approximate].launch(dtype, -(-m // HELD["ROWS_EACH"]), n)
-    kernel.launch_vouched(library.contiguous(bias), z, y, m, n, *sizes)
+    kernel, (columns, rows) = FORWARD[approximate].launch(dtype, -(-m // HELD["ROWS_EACH"]), n)
+    kernel.launch_vouched(bias=library.contiguous(bias), z=z, y=y, M=m, N=n, columns=columns, rows=rows)
     return y, z
 
 

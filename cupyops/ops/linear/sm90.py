@@ -51,14 +51,29 @@ def linear_gelu_by_tensor_cores(
     dtype = library.dtype_name(x)
     z = library.empty((*shape[:-1], n), dtype, x)
     y = library.empty_like(z)
-    maps = [
+    x_map, weight_map, z_map, y_map = [
         tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=not isinstance(device, int))
         for a, rows, columns, box_rows in ((x, m, k, TILE_M), (weight, n, k, TILE_N // 2), (z, m, n, 64), (y, m, n, 64))
     ]
     kernel = sm90_kernel(plan, approximate)
     pairs = -(-m // (2 * TILE_M)) * -(-n // TILE_N)
     clusters = min(pairs, kernel.resident_blocks({"scalar_t": dtype}, device) // 2)
-    kernel.launch_vouched(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
+    kernel.launch_vouched(
+        x=x,
+        weight=weight,
+        bias=bias,
+        z=z,
+        y=y,
+        x_map=x_map,
+        weight_map=weight_map,
+        z_map=z_map,
+        y_map=y_map,
+        M=m,
+        N=n,
+        K=k,
+        B=0 if bias is None else n,
+        clusters=clusters,
+    )
     return y, z
 
 

@@ -69,8 +69,22 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
     if whole(batch, state, inputs):
         x, weights, bias, old_h = contiguous(x), contiguous(weights), contiguous(bias), contiguous(old_h)
         gates = library.empty((batch, 3 * state), dtype, x)
-        sizes = (batch, features, state, inputs, -(-state // 4) * 128, -(-batch // 16))
-        CELL.launch_vouched(x, weights, bias, old_h, old_cell, new_h, new_cell, gates, *sizes)
+        CELL.launch_vouched(
+            x=x,
+            weights=weights,
+            bias=bias,
+            old_h=old_h,
+            old_cell=old_cell,
+            new_h=new_h,
+            new_cell=new_cell,
+            gates=gates,
+            B=batch,
+            F=features,
+            S=state,
+            K=inputs,
+            threads=-(-state // 4) * 128,
+            tiles=-(-batch // 16),
+        )
         return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
     apart = dtype == "float32" and inputs >= BIAS_APART
@@ -83,8 +97,18 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
 def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
     """Writes h' and c' of z (``gates``) and c. If there is a bias, it is added to z first."""
     batch, state = new_h.shape
-    kernel, sizes = (STEP if bias is None else STEP_WITH_BIAS).launch(dtype, batch, state)
-    kernel.launch_vouched(bias, old_cell, gates, new_h, new_cell, batch, state, *sizes)
+    kernel, (columns, rows) = (STEP if bias is None else STEP_WITH_BIAS).launch(dtype, batch, state)
+    kernel.launch_vouched(
+        bias=bias,
+        old_cell=old_cell,
+        gates=gates,
+        new_h=new_h,
+        new_cell=new_cell,
+        B=batch,
+        S=state,
+        columns=columns,
+        rows=rows,
+    )
 
 
 def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
@@ -104,9 +128,21 @@ def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
         return first_h
     steps = 1 if h is None else x.shape[0]
     inputs = library.empty((steps * batch, state + features), dtype, x)
-    kernel, sizes = INPUTS.launch(dtype, steps * batch, state, features)
+    kernel, (columns, rows) = INPUTS.launch(dtype, steps * batch, state, features)
     first_h, x = library.contiguous(first_h), library.contiguous(x)
-    kernel.launch_vouched(first_h, h, x, inputs, steps, batch, features, state, state + features, *sizes)
+    kernel.launch_vouched(
+        first_h=first_h,
+        h=h,
+        x=x,
+        inputs=inputs,
+        T=steps,
+        B=batch,
+        F=features,
+        S=state,
+        K=state + features,
+        columns=columns,
+        rows=rows,
+    )
     return inputs
 
 
@@ -170,11 +206,31 @@ def backward(
         return found
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     x, weights, old_h = contiguous(x), contiguous(weights), contiguous(old_h)
-    made = [gradient if wanted else None for gradient, wanted in zip(found, want, strict=True)]
     of_inputs = -(-inputs // 32) * -(-batch // 4) if want_x or want_h or want_cell else 0
     of_weights = -(-inputs // 256) * -(-state // 4) if want_weights or want_bias else 0
-    sizes = (batch, features, state, inputs, of_inputs, of_inputs + of_weights)
-    CELL_BACKWARD.launch_vouched(dh, dc, grad_gates, x, weights, old_h, new_cell, gates, *made, h_view, c_view, *sizes)
+    CELL_BACKWARD.launch_vouched(
+        grad_h=dh,
+        grad_cell=dc,
+        grad_gates=grad_gates,
+        x=x,
+        weights=weights,
+        old_h=old_h,
+        new_cell=new_cell,
+        gates=gates,
+        grad_x=grad_x if want_x else None,
+        grad_weights=grad_weights if want_weights else None,
+        grad_bias=db,
+        grad_old_h=grad_old_h if want_h else None,
+        grad_old_cell=dc0,
+        h_view=h_view,
+        cell_view=c_view,
+        B=batch,
+        F=features,
+        S=state,
+        K=inputs,
+        input_blocks=of_inputs,
+        blocks=of_inputs + of_weights,
+    )
     return found
 
 
@@ -188,8 +244,18 @@ def _products_backward(
     if want_h and want_x:
         grad_both = matmul(grad_z, weights)
         grad_h, grad_x = library.empty((batch, state), dtype, x), library.empty((batch, features), dtype, x)
-        kernel, threads = INPUTS_BACKWARD.launch(dtype, batch, state, features)
-        kernel.launch_vouched(grad_both, grad_h, grad_x, batch, features, state, features + state, *threads)
+        kernel, (columns, rows) = INPUTS_BACKWARD.launch(dtype, batch, state, features)
+        kernel.launch_vouched(
+            grad_inputs=grad_both,
+            grad_h=grad_h,
+            grad_x=grad_x,
+            B=batch,
+            F=features,
+            S=state,
+            K=features + state,
+            columns=columns,
+            rows=rows,
+        )
     elif want_h:
         grad_h = matmul(grad_z, weights[:, :state])
     elif want_x:
@@ -217,13 +283,29 @@ def step_backward(
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
     (dh, h_view), (dc, c_view) = view(library, grad_h, gates), view(library, grad_cell, gates)
     few = 0 if grad_bias is None else FEW_ROWS
-    kernel, (parts, *threads) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, gates), few)
+    kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, gates), few)
     apart = grad_bias is not None and batch > few
     partial = library.empty((parts, 3 * state), DTYPES[dtype].acc, gates) if apart else None
-    sums, sizes = None if apart else grad_bias, (batch, state, parts, *threads)
-    kernel.launch_vouched(dh, dc, grad_gates, gates, new_cell, grad_z, grad_old, partial, sums, h_view, c_view, *sizes)
+    kernel.launch_vouched(
+        grad_h=dh,
+        grad_cell=dc,
+        grad_gates=grad_gates,
+        gates=gates,
+        new_cell=new_cell,
+        grad_z=grad_z,
+        grad_old=grad_old,
+        partial=partial,
+        grad_bias=None if apart else grad_bias,
+        h_view=h_view,
+        cell_view=c_view,
+        B=batch,
+        S=state,
+        parts=parts,
+        columns=columns,
+        rows=rows,
+    )
     if partial is not None:
-        SUMS.launch_vouched(partial, grad_bias, parts, 3 * state)
+        SUMS.launch_vouched(partial=partial, sums=grad_bias, parts=parts, N=3 * state)
 
 
 @on_any_arrays("x", "weights", "bias", "old_h", "old_cell")

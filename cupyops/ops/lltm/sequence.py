@@ -75,8 +75,24 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
         last[0], last[1] = h[steps - 1], cells[steps - 1]
         return h, last, cells, gates
     weights, h0, counters = library.contiguous(weights), library.contiguous(h0), launch.counters(library, x)
-    sizes = (steps, batch, state, features + state, *launch.counts)
-    launch.kernel.launch_vouched(weights, h0, c0, gates, h, cells, last, counters, *sizes)
+    tiles, teams, blocks = launch.counts
+    launch.kernel.launch_vouched(
+        weights=weights,
+        first_h=h0,
+        first_c=c0,
+        gates=gates,
+        h=h,
+        cells=cells,
+        last=last,
+        counters=counters,
+        T=steps,
+        B=batch,
+        S=state,
+        K=features + state,
+        tiles=tiles,
+        teams=teams,
+        blocks=blocks,
+    )
     return h, last, cells, gates
 
 
@@ -132,12 +148,32 @@ def backward(
     else:
         parts = launch.parts
         sums = empty((parts, 3 * state), DTYPES[dtype].acc, x)
-        first = (grad_h0 if want_h else empty(of_state, dtype, x), grad_c0 if want_cell else empty(of_state, dtype, x))
-        all_weights, counters = contiguous(weights), launch.counters(library, x)
-        sizes = (steps, batch, state, features + state, parts, *launch.counts)
-        launch.kernel.launch_vouched(dh, *others, all_weights, gates, cells, grad_z, *first, sums, counters, *sizes)
+        d_last, d_cells, d_gates = others
+        tiles, teams, blocks = launch.counts
+        launch.kernel.launch_vouched(
+            grad_h=dh,
+            grad_last=d_last,
+            grad_cells=d_cells,
+            grad_gates=d_gates,
+            weights=contiguous(weights),
+            gates=gates,
+            cells=cells,
+            grad_z=grad_z,
+            grad_first_h=grad_h0 if want_h else empty(of_state, dtype, x),
+            grad_first_c=grad_c0 if want_cell else empty(of_state, dtype, x),
+            bias_sums=sums,
+            counters=launch.counters(library, x),
+            T=steps,
+            B=batch,
+            S=state,
+            K=features + state,
+            parts=parts,
+            tiles=tiles,
+            teams=teams,
+            blocks=blocks,
+        )
     if want_bias:
-        SUMS.launch_vouched(sums, grad_bias, parts, 3 * state)
+        SUMS.launch_vouched(partial=sums, sums=grad_bias, parts=parts, N=3 * state)
     flat = grad_z.reshape((steps * batch, 3 * state))
     if want_x and features:
         library.matmul_into(flat, weights[:, state:], grad_x.reshape((steps * batch, features)))

@@ -24,11 +24,21 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
         h, cells: (T, B, S), written.
     """
     _, batch, state = h.shape
-    kernel, threads = STEP.launch(dtype, batch, state)
+    kernel, (columns, rows) = STEP.launch(dtype, batch, state)
     old_h, old_cell = first_h, first_c
     for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
         library.add_product(z, old_h, weights)
-        kernel.launch_vouched(None, old_cell, z, new_h, new_cell, batch, state, *threads)
+        kernel.launch_vouched(
+            bias=None,
+            old_cell=old_cell,
+            gates=z,
+            new_h=new_h,
+            new_cell=new_cell,
+            B=batch,
+            S=state,
+            columns=columns,
+            rows=rows,
+        )
         old_h, old_cell = new_h, new_cell
 
 
@@ -46,8 +56,8 @@ def backward(
         grad_h0, grad_c0: (B, S), written, or None.
     """
     steps, batch, state = cells.shape
-    kernel, (parts, *threads) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, cells))
-    sizes, dense = (batch, state, parts, *threads), (1, state, 1)
+    kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, cells))
+    dense = (1, state, 1)
     # Two buffers take turns, since a launch reads the gradient that the last launch wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
     made_h = library.empty((batch, state), dtype, cells) if given[0] is None else None
@@ -60,7 +70,22 @@ def backward(
         h_given, h_view = (z[t], ABSENT) if dh is None else (dh, dense)
         c_given, c_view = (z[t], ABSENT) if dc is None else (dc, dense)
         kernel.launch_vouched(
-            h_given, c_given, of_gates[t], z[t], c[t], dz[t], before, None, None, h_view, c_view, *sizes
+            grad_h=h_given,
+            grad_cell=c_given,
+            grad_gates=of_gates[t],
+            gates=z[t],
+            new_cell=c[t],
+            grad_z=dz[t],
+            grad_old=before,
+            partial=None,
+            grad_bias=None,
+            h_view=h_view,
+            cell_view=c_view,
+            B=batch,
+            S=state,
+            parts=parts,
+            columns=columns,
+            rows=rows,
         )
         if t == 0:
             break

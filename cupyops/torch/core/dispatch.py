@@ -1,5 +1,5 @@
-"""The way into an operator that most calls take, written for each schema: plain tensors on a GPU go straight to the body, or
-to a Function around it. It stands on the hot path, so it asks PyTorch's own functions, not wrappers."""
+"""The generated dispatch of an operator, written for each schema: plain tensors on a GPU go straight to the body, or to a Function
+around the body. Every call runs it, so it calls PyTorch's own functions, not wrappers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+
+from cupyops.codegen import write
 
 from .tensors import NoStorageError
 
@@ -50,10 +52,10 @@ def call_source(
     *,
     casts: bool = False,
 ) -> str:
-    """The text of the way into an operator: plain tensors on a GPU straight on, anything else to ``dispatch``.
+    """The text of an operator's generated dispatch: plain tensors on a GPU straight on, anything else to ``dispatch``.
 
-    It is written for each schema, as :mod:`cupyops.launch.generated` writes launches: a loop over the tensors takes half a
-    microsecond, a tenth of what a launch costs altogether.
+    It is written for each schema (:mod:`cupyops.codegen`): a loop over the tensors takes half a microsecond, a tenth of what a
+    launch costs altogether. ``print(source_of(operator.call))`` shows it.
 
     Args:
         tensors: names, and whether each may be None.
@@ -131,8 +133,7 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
 
         scope["body"] = body
     name = source.partition("(")[0].removeprefix("def ")
-    exec(compile(source, f"<way into {name}>", "exec"), scope)
-    return scope[name]
+    return write(f"dispatch of {name}", name, source, scope)
 
 
 def fast_function(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops.codegen import write
 from cupyops.errors import expected, nearest
 
 from .tensors import alive
@@ -299,7 +300,8 @@ class Context:
 
 
 def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
-    """``setup_context`` and ``backward`` of an operator whose gradient is another operator, written for the two.
+    """``setup_context`` and ``backward`` of an operator whose gradient is another operator, written for the two
+    (:mod:`cupyops.codegen`): closures over tuples of positions take 1.4 µs longer, of both together.
 
     Args:
         schema: of the forward.
@@ -343,8 +345,8 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
         f"    return {', '.join(gradients)},",
     ]
     scope: dict[str, Any] = {"call_": call}
-    exec(compile("\n".join(lines), f"<gradient of {schema.name}>", "exec"), scope)
-    return scope["setup_context"], scope["backward"]
+    backward = write(f"gradient of {schema.name}", "backward", lines, scope)
+    return scope["setup_context"], backward
 
 
 def refused(name: str, mend: str = "declare it with backward=, or with a reference that is differentiated") -> Gradient:

@@ -15,7 +15,7 @@ from cupyops.launch import driver
 from cupyops.launch.generated import TensorAccess, deciding, launch_source, write_launch
 from cupyops.launch.geometry import Geometry, Target
 from cupyops.launch.signature import Signature
-from cupyops.launch.variant import Variant
+from cupyops.launch.variant import Hardware, Variant
 
 TEXT = """
 extern "C" __global__ void many(
@@ -34,7 +34,7 @@ SIGNATURE = Signature.parse(TEXT, "many")
 
 
 class Array:
-    """A tensor as far as the fast lane looks at one."""
+    """A tensor as far as a generated launch looks at one."""
 
     def __init__(
         self, *shape: int, dtype: str = "float32", device: int = 0, contiguous: bool = True, pointer: int = 4096
@@ -77,7 +77,7 @@ class Gpu:
         self.inside: Callable[[], object] = lambda: None
         monkeypatch.setattr(driver, "launch_kernel", lambda: self.launch)
 
-    def lane(self) -> TensorAccess:
+    def tensors(self) -> TensorAccess:
         return TensorAccess(
             frozenset({Array}), lambda: self.current, lambda device: 1000 + device, lambda: self.devices
         )
@@ -98,19 +98,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     return Gpu(monkeypatch)
 
 
-class Lane:
-    """One kernel's fast lane, loaded on both GPUs, and the calls that it handed back."""
+class Written:
+    """One kernel's generated launch, loaded on both GPUs, and the calls that it handed back."""
 
     def __init__(
         self, gpu: Gpu, signature: Signature, geometry: Geometry, types: dict[str, str], constants: dict[str, int]
     ) -> None:
         self.returned: list[tuple[Any, ...]] = []
         checked = lambda *args: self.returned.append(args)  # noqa: E731
-        self.launch, self.vouched, variants = write_launch(signature, geometry, constants, gpu.lane(), checked)
+        self.launch, self.vouched, variants = write_launch(signature, geometry, constants, gpu.tensors(), checked)
         self.packing, _ = packing = signature.packing(types, constants)
         gpu.size = self.packing.size
         self.variants = [
-            Variant("k", SimpleNamespace(ptr=7 + device), packing, geometry, Target(4, 132), 48) for device in (0, 1)
+            Variant("k", SimpleNamespace(ptr=7 + device), packing, geometry, Target(4, 132), Hardware(shared=48))
+            for device in (0, 1)
         ]
         for vouched in (False, True):
             dtypes = [p.c_type(types) for p in deciding(signature, vouched=vouched)]
@@ -118,8 +119,8 @@ class Lane:
 
 
 @pytest.fixture
-def many(gpu: Gpu) -> Lane:
-    return Lane(gpu, SIGNATURE, Threads("N", "M", block=(32, 8, 1)), {}, CONSTANTS)
+def many(gpu: Gpu) -> Written:
+    return Written(gpu, SIGNATURE, Threads("N", "M", block=(32, 8, 1)), {}, CONSTANTS)
 
 
 def right(**changed: Any) -> list[Any]:
@@ -131,7 +132,7 @@ def right(**changed: Any) -> list[Any]:
 PACKED = (4096, 64, True, 1, 2, 3, -4, 5, 2**47, 9, 33, 0.5, 5)
 
 
-def test_a_right_call_is_one_launch_of_the_right_values(gpu: Gpu, many: Lane) -> None:
+def test_a_right_call_is_one_launch_of_the_right_values(gpu: Gpu, many: Written) -> None:
     assert many.launch(*right()) is None
     (launch,) = gpu.launches
     assert (*launch[:9], launch[10]) == (7, 2, 2, 1, 32, 8, 1, 48, 1000, 0)
@@ -139,7 +140,7 @@ def test_a_right_call_is_one_launch_of_the_right_values(gpu: Gpu, many: Lane) ->
     assert not many.returned
 
 
-def test_the_gpu_of_the_arrays_if_it_is_current(gpu: Gpu, many: Lane) -> None:
+def test_the_gpu_of_the_arrays_if_it_is_current(gpu: Gpu, many: Written) -> None:
     gpu.current = 1
     on_1 = {
         n: Array(*s, device=1, dtype=d)
@@ -188,7 +189,7 @@ VOUCHED |= {"too many elements", "a size", "negative sizes whose product fits"}
 @pytest.mark.parametrize(
     ("wrong", "vouched"), [(w, vouched) for w in WRONG for vouched in (False, True) if not (vouched and w in VOUCHED)]
 )
-def test_each_wrong_argument_goes_to_the_checked_lane(gpu: Gpu, many: Lane, wrong: str, vouched: bool) -> None:
+def test_each_wrong_argument_goes_to_the_checked_launch(gpu: Gpu, many: Written, wrong: str, vouched: bool) -> None:
     args = right(**WRONG[wrong])
     (many.vouched if vouched else many.launch)(*args)
     assert not gpu.launches
@@ -198,48 +199,48 @@ def test_each_wrong_argument_goes_to_the_checked_lane(gpu: Gpu, many: Lane, wron
     assert many.packing.unpack(gpu.values[0]) == PACKED
 
 
-def test_another_current_device_goes_to_the_checked_lane(gpu: Gpu, many: Lane) -> None:
+def test_another_current_device_goes_to_the_checked_launch(gpu: Gpu, many: Written) -> None:
     gpu.current = 1
     many.launch(*right())
     assert not gpu.launches
     assert len(many.returned) == 1
 
 
-def test_a_kernel_that_is_not_loaded_goes_to_the_checked_lane(gpu: Gpu) -> None:
-    lane = Lane(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
+def test_a_kernel_that_is_not_loaded_goes_to_the_checked_launch(gpu: Gpu) -> None:
+    scale = Written(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
     for dtype, handed_back in (("float32", 0), ("float64", 1)):
-        lane.launch(Array(5, dtype=dtype), Array(5, dtype=dtype), 1.0, 5)
-        assert len(lane.returned) == handed_back
+        scale.launch(Array(5, dtype=dtype), Array(5, dtype=dtype), 1.0, 5)
+        assert len(scale.returned) == handed_back
     assert len(gpu.launches) == 1
 
 
 @pytest.mark.parametrize(
     "failure", [RuntimeError("CUDA_ERROR_INVALID_CONTEXT"), OverflowError("grid"), LaunchError("no")]
 )
-def test_a_refusal_of_the_driver_goes_to_the_checked_lane(gpu: Gpu, many: Lane, failure: Exception) -> None:
+def test_a_refusal_of_the_driver_goes_to_the_checked_launch(gpu: Gpu, many: Written, failure: Exception) -> None:
     gpu.failure = failure
     args = right()
     many.launch(*args)
     assert many.returned == [tuple(args)]
 
 
-def test_a_failing_stream_goes_to_the_checked_lane(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = TensorAccess(frozenset({Array}), lambda: 0, lambda device: 1 // 0, lambda: 1)
-    monkeypatch.setattr(gpu, "lane", lambda: lane)
-    found = Lane(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
+def test_a_failing_stream_goes_to_the_checked_launch(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = TensorAccess(frozenset({Array}), lambda: 0, lambda device: 1 // 0, lambda: 1)
+    monkeypatch.setattr(gpu, "tensors", lambda: tensors)
+    found = Written(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
     found.launch(Array(5), Array(5), 1.0, 5)
     assert len(found.returned) == 1
 
 
 @pytest.mark.parametrize(("M", "N"), [(0, 33), (9, 0), (0, 0)])
-def test_nothing_is_launched_for_no_elements(gpu: Gpu, many: Lane, M: int, N: int) -> None:
+def test_nothing_is_launched_for_no_elements(gpu: Gpu, many: Written, M: int, N: int) -> None:
     many.launch(*right(x=Array(M, N), M=M, N=N))
     assert not gpu.launches
     assert not many.returned
 
 
 def test_of_a_vouched_call_outputs_and_shapes_are_not_looked_at_but_inputs_are(
-    gpu: Gpu, many: Lane, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, many: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def looked_at(_: Any) -> Any:
         raise AssertionError("looked at")
@@ -255,11 +256,11 @@ def test_of_a_vouched_call_outputs_and_shapes_are_not_looked_at_but_inputs_are(
 
 def test_the_first_array_is_looked_at_even_if_it_is_an_output(gpu: Gpu) -> None:
     signature = Signature.parse('extern "C" __global__ void fill(scalar_t* y,  // (n)\n long long n) {}', "fill")
-    lane = Lane(gpu, signature, GridStride("n"), {"scalar_t": "float32"}, {})
+    scale = Written(gpu, signature, GridStride("n"), {"scalar_t": "float32"}, {})
     for array in (Array(5, dtype="float64"), Wrapper(5), Array(5, device=1)):
-        lane.vouched(array, 5)
-    assert len(lane.returned) == 3
-    lane.vouched(Array(5), 5)
+        scale.vouched(array, 5)
+    assert len(scale.returned) == 3
+    scale.vouched(Array(5), 5)
     assert len(gpu.launches) == 1
 
 
@@ -276,7 +277,7 @@ def test_blocks_that_wait_for_one_another_are_launched_as_a_whole(gpu: Gpu, monk
     asked = []
     monkeypatch.setattr(driver, "launch_cooperative_kernel", lambda: asked.append(True) or gpu.launch)
     for cooperative in (False, True):
-        write_launch(SIGNATURE, Rows("M"), CONSTANTS, gpu.lane(), print, cooperative=cooperative)
+        write_launch(SIGNATURE, Rows("M"), CONSTANTS, gpu.tensors(), print, cooperative=cooperative)
         assert bool(asked) == cooperative
 
 
@@ -311,11 +312,11 @@ def test_any_name_that_c_allows_will_do(gpu: Gpu, name: str) -> None:
     text = f"""extern "C" __global__ void k(
         const float* {name},  // (n)
         Int64s<2> shape, float* in__, int n) {{}}"""
-    lane = Lane(gpu, Signature.parse(text, "k"), GridStride("n"), {}, {})
-    lane.launch(Array(5), (1, 2), Array(pointer=64), 5)
-    assert lane.packing.unpack(gpu.values[0]) == (4096, 1, 2, 64, 5)
-    lane.launch(Array(4), (1, 2), Array(), 5)
-    assert len(lane.returned) == 1
+    scale = Written(gpu, Signature.parse(text, "k"), GridStride("n"), {}, {})
+    scale.launch(Array(5), (1, 2), Array(pointer=64), 5)
+    assert scale.packing.unpack(gpu.values[0]) == (4096, 1, 2, 64, 5)
+    scale.launch(Array(4), (1, 2), Array(), 5)
+    assert len(scale.returned) == 1
 
 
 @pytest.mark.parametrize("name", OWN_NAMES)
@@ -323,21 +324,21 @@ def test_any_size_may_have_such_a_name(gpu: Gpu, name: str) -> None:
     text = f"""extern "C" __global__ void k(
         const float* x,  // ({name}, WIDTH)
         int {name}, int unit, float min) {{}}"""
-    lane = Lane(gpu, Signature.parse(text, "k"), GridStride(name), {}, {"WIDTH": 2})
-    lane.launch(Array(1000, 2), 1000, 3, 0.25)
-    assert lane.packing.unpack(gpu.values[0]) == (4096, 1000, 3, 0.25)
+    scale = Written(gpu, Signature.parse(text, "k"), GridStride(name), {}, {"WIDTH": 2})
+    scale.launch(Array(1000, 2), 1000, 3, 0.25)
+    assert scale.packing.unpack(gpu.values[0]) == (4096, 1000, 3, 0.25)
     assert gpu.launches[0][1:4] == (4, 1, 1)
-    assert not lane.returned
+    assert not scale.returned
 
 
 def test_constants_may_have_any_name(gpu: Gpu) -> None:
     text = 'extern "C" __global__ void k(const float* x,  // (n, plain, variants)\n int n) {}'
-    lane = Lane(gpu, Signature.parse(text, "k"), GridStride("n"), {}, {"plain": 2, "variants": 3, "errors": 9})
-    lane.launch(Array(5, 6), 5)
+    scale = Written(gpu, Signature.parse(text, "k"), GridStride("n"), {}, {"plain": 2, "variants": 3, "errors": 9})
+    scale.launch(Array(5, 6), 5)
     assert len(gpu.launches) == 1
 
 
-def test_python_names_the_kernel_of_too_few_arguments(many: Lane) -> None:
+def test_python_names_the_kernel_of_too_few_arguments(many: Written) -> None:
     for function in (many.launch, many.vouched):
         with pytest.raises(TypeError, match=r"^many\(\) missing 10 required"):
             function()
@@ -359,7 +360,7 @@ def test_every_shipped_signature_can_be_written(name: str, vouched: bool) -> Non
 
 
 def test_threads_share_no_buffer(gpu: Gpu) -> None:
-    lane = Lane(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
+    scale = Written(gpu, Signature.parse(TEXT, "scale"), GridStride("n"), {"scalar_t": "float32"}, {})
     gpu.inside = lambda: time.sleep(0.0002)  # lets other threads in while the values lie there
     failures: list[BaseException] = []
     start = threading.Barrier(8)
@@ -368,7 +369,7 @@ def test_threads_share_no_buffer(gpu: Gpu) -> None:
         try:
             start.wait()
             for i in range(40):
-                lane.launch(Array(5, pointer=number), Array(5, pointer=i), float(number), 5)
+                scale.launch(Array(5, pointer=number), Array(5, pointer=i), float(number), 5)
         except BaseException as error:
             failures.append(error)
 
@@ -378,15 +379,15 @@ def test_threads_share_no_buffer(gpu: Gpu) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert not lane.returned
-    calls = sorted(lane.packing.unpack(v) for v in gpu.values)
+    assert not scale.returned
+    calls = sorted(scale.packing.unpack(v) for v in gpu.values)
     assert calls == sorted((n, i, float(n), 5) for n in range(8) for i in range(40))
-    buffers = lane.variants[0].buffers
+    buffers = scale.variants[0].buffers
     assert 1 <= len(buffers) == len({b.addresses for b in buffers}) <= 8
 
 
 def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
-    """What the checked lane raises used to be caught by the fast one, which then asked the checked lane again."""
+    """What the checked launch raises used to be caught by the generated one, which then called the checked launch again."""
     asked: list[int] = []
 
     def checked(*args: object) -> None:
@@ -394,7 +395,7 @@ def test_a_refusal_is_raised_once(gpu: Gpu) -> None:
         raise ValueError("refused")
 
     signature = Signature.parse(TEXT, "scale")
-    launch, _, _ = write_launch(signature, GridStride("n"), {}, gpu.lane(), checked)
+    launch, _, _ = write_launch(signature, GridStride("n"), {}, gpu.tensors(), checked)
     with pytest.raises(ValueError, match="refused") as caught:
         launch(Array(5), Array(5), 1.0, 5)
     assert asked == [1]

@@ -1,4 +1,4 @@
-"""The checked and the fast lane together: the same launches, the same refusals, and one opening."""
+"""The checked and the generated launch together: the same launches, the same refusals, and one opening."""
 
 import ctypes
 import random
@@ -21,8 +21,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.fixture
-def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the checked lane is called with, beside a fast one."""
+def checked(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the checked launch is called with, beside a generated one."""
     gpu.library.tensor_access = TensorAccess(frozenset({Stub}), lambda: 0, lambda device: 1000 + device, lambda: 1)
     checked: list[tuple[Any, ...]] = []
     launch = Kernel.checked_launch
@@ -40,26 +40,26 @@ def lanes(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]
     [GridStride("N"), Rows("M"), Threads("N", "M", block=(32, 8, 1)), Threads("M", "M"), Elementwise("N", vectors=2)],
 )
 @pytest.mark.parametrize("vouched", [False, True])
-def test_both_lanes_launch_the_same(
-    gpu: Driver, lanes: list[tuple[Any, ...]], geometry: Geometry, vouched: bool
+def test_both_launches_launch_the_same(
+    gpu: Driver, checked: list[tuple[Any, ...]], geometry: Geometry, vouched: bool
 ) -> None:
     found = scale(geometry, shared=256)
     types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int32, ctypes.c_int64)
     found(Stub(2, 2), Stub(2, 2), 1.0, 2, 2)
-    assert len(lanes) == 1
+    assert len(checked) == 1
     generator = random.Random(0)
     for _ in range(20):
         rows, columns = generator.randint(1, 1000), generator.choice([1, 5, 10**5, 2**33])
         args = (Stub(rows, columns), Stub(rows, columns), generator.random(), rows, columns)
         (found.launch_vouched if vouched else found.launch)(*args)
         fast = gpu.launches[-1][:5], gpu.read(*types)
-        assert len(lanes) == 1
+        assert len(checked) == 1
         found.checked_launch(*args)
         assert (gpu.launches[-1][:5], gpu.read(*types)) == fast
-        lanes.pop()
+        checked.pop()
 
 
-def test_an_open_fast_lane_refuses_in_the_same_words(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+def test_an_open_generated_launch_refuses_in_the_same_words(gpu: Driver, checked: list[tuple[Any, ...]]) -> None:
     found = scale()
     x, y = Stub(3, 4), Stub(12)
     for _ in range(2):
@@ -73,24 +73,24 @@ def test_an_open_fast_lane_refuses_in_the_same_words(gpu: Driver, lanes: list[tu
         ]:
             with pytest.raises(error, match=words):
                 found(*args)
-        found(x, y, 2.0, 3, 4)  # the first opens the fast lane
+        found(x, y, 2.0, 3, 4)  # the first opens the generated launch
     assert len(gpu.launches) == 2
-    assert sum(args == (x, y, 2.0, 3, 4) for args in lanes) == 1
+    assert sum(args == (x, y, 2.0, 3, 4) for args in checked) == 1
 
 
-def test_each_choice_of_types_opens_the_fast_lane_once(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+def test_each_choice_of_types_opens_the_generated_launch_once(gpu: Driver, checked: list[tuple[Any, ...]]) -> None:
     found = scale()
     for _ in range(3):
         for dtype in FLOATS:
             found(Stub(3, 4, dtype=dtype), Stub(12, dtype=dtype), 2.0, 3, 4)
-    assert len(lanes) == len(FLOATS)
+    assert len(checked) == len(FLOATS)
     found.close_generated_launch()
     found(Stub(3, 4), Stub(12), 2.0, 3, 4)
-    assert len(lanes) == len(FLOATS) + 1
+    assert len(checked) == len(FLOATS) + 1
     assert len(gpu.launches) == 3 * len(FLOATS) + 1
 
 
-def test_calls_by_name(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
+def test_calls_by_name(gpu: Driver, checked: list[tuple[Any, ...]]) -> None:
     found = scale()
     for _ in range(2):
         found(N=4, M=3, factor=2.0, y=Stub(12), x=Stub(3, 4))
@@ -99,8 +99,8 @@ def test_calls_by_name(gpu: Driver, lanes: list[tuple[Any, ...]]) -> None:
     assert len(gpu.launches) == 2
 
 
-def test_threads_that_call_first_open_one_fast_lane(
-    gpu: Driver, lanes: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+def test_threads_that_call_first_open_one_generated_launch(
+    gpu: Driver, checked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
     write = kernel.write_launch
@@ -126,7 +126,7 @@ def test_threads_that_call_first_open_one_fast_lane(
         thread.join()
     assert not failures
     assert len(written) == 1
-    lanes.clear()
+    checked.clear()
     for dtype in FLOATS:
         work(dtype)
-    assert not lanes  # all three are in the dictionary that the function looks in
+    assert not checked  # all three are in the dictionary that the function looks in

@@ -1,4 +1,4 @@
-"""What calls come to is remembered by all that it may depend on, and no longer than it may be."""
+"""A memo finds a result by all that the result may depend on, and keeps it no longer than it may."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cupyops.launch.memo import remembered
+from cupyops.launch.memo import memo
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def asked() -> list[tuple[Any, ...]]:
 
 
 def counting(asked: list[tuple[Any, ...]], most: int = 100) -> Any:
-    @remembered("x", "weight?", most=most)
+    @memo("x", "weight?", most=most)
     def found(x: Any, weight: Any, eps: float, shape: tuple[int, ...]) -> str:
         """What is found."""
         asked.append((x.shape, eps))

@@ -1,0 +1,73 @@
+"""Help and wrong arguments are answered before anything that takes long is imported, and importing reads no kernel's text."""
+
+import subprocess
+import sys
+
+import pytest
+
+import cupyops  # noqa: F401 - declares them
+import kernels_cu
+from cupyops.launch.kernel import all_kernels
+
+# Runs a module as the command line does, and says what is imported by then.
+RUN = """
+import runpy, sys
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    status = end.code
+heavy = ("torch", "cupy", "numpy", "triton", "matplotlib", "onnx")
+print("status", status, "loaded", sorted(set(heavy) & set(sys.modules)))
+"""
+HELP = [
+    ("cupyops", "--help"),
+    *(("cupyops", command, "--help") for command in ("new", "compile", "bundle", "doctor")),
+    ("benchmarks", "--help"),
+]
+WRONG = [
+    ("cupyops",),
+    ("cupyops", "no_such_command"),
+    *(("cupyops", command, "--no-such-option") for command in ("new", "compile", "bundle", "doctor")),
+    ("cupyops", "compile", "--arch", "sm_1"),
+    ("cupyops", "new", "no name"),
+    ("benchmarks", "--ops", "no_such_operator"),
+    ("benchmarks", "--sizes", "2^99"),
+    ("benchmarks", "--from", "file.json"),
+    ("benchmarks", "--ops", "lenet5"),
+]
+
+
+def run(*argv: str) -> str:
+    found = subprocess.run([sys.executable, "-c", RUN, *argv], capture_output=True, text=True, check=True)
+    return found.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("argv", HELP, ids=" ".join)
+def test_help_imports_nothing_that_takes_long(argv: tuple[str, ...]) -> None:
+    assert run(*argv) == "status 0 loaded []"
+
+
+@pytest.mark.parametrize("argv", WRONG, ids=" ".join)
+def test_wrong_arguments_are_answered_before_anything_that_takes_long_is_imported(argv: tuple[str, ...]) -> None:
+    assert run(*argv) == "status 2 loaded []"
+
+
+def test_importing_reads_no_text_of_a_kernel() -> None:
+    """More than a hundred kernels are declared: to read their texts took most of the import."""
+    lines = (
+        "import cupyops",
+        "from cupyops.compile.cuda_text import scan",
+        "from cupyops.launch.kernel import all_kernels",
+        "print(scan.cache_info().misses, len(all_kernels()) > 100, scan.cache_info().misses)",
+    )
+    found = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["0", "True", "0"]
+
+
+def test_every_declaration_of_this_package_can_be_read() -> None:
+    """What importing no longer shows."""
+    shipped = [kernel for kernel in all_kernels() if isinstance(kernel.text, kernels_cu.Text)]
+    assert len(shipped) > 100
+    for kernel in shipped:
+        assert kernel.declared.signature.kernel == kernel.name
