@@ -64,13 +64,24 @@ def test_a_text_says_its_formula_shapes_and_arithmetic(name: str) -> None:
         assert words in opening
 
 
-def macros_of(text: str) -> set[str]:
-    """The macros in the table of a text's opening: name, values, who sets it."""
-    _, head, table = text[: text.index("\n#include")].partition("\n//   macro ")
-    assert head, "the opening has no table of macros"
-    lines = table.split("\n//\n")[0].split("\n")[1:]
-    assert all(re.fullmatch(r"//   [A-Z_]+  +\S.*?  +\S.*", line) for line in lines), lines
-    return set(re.findall(r"\b[A-Z][A-Z_]+\b", "\n".join(line.split("  ")[1] for line in lines)))
+def opening_of(text: str) -> str:
+    """The comment that a text opens with."""
+    lines = text.split("\n")
+    return "\n".join(lines[: next(i for i, line in enumerate(lines) if not line.startswith("//"))])
+
+
+def macros_of(opening: str) -> set[str]:
+    """The macros in the table of an opening: a line each, name, values, who sets it. What has no room goes on below."""
+    heading = re.search(r"^// +[Mm]acro +values .*set by$", opening, re.MULTILINE)
+    assert heading, "the opening has no table of macros"
+    found = set()
+    for line in opening[heading.end() :].split("\n")[1:]:
+        if row := re.match(r"// +([A-Z][A-Z0-9_]+)  +\S", line):
+            found.add(row[1])
+        elif not line.startswith("//     "):
+            break
+    assert found, "the table of macros is empty"
+    return found
 
 
 @EVERY_SOURCE
@@ -78,11 +89,14 @@ def test_the_table_of_macros_is_whole_and_names_no_other(name: str) -> None:
     import cupyops  # noqa: F401  (declares the shipped kernels)
 
     text = kernels_cu.source(name)
-    listed = macros_of(text)
+    headers = included(text, {})
+    listed = macros_of(opening_of(text))
+    # A header's own macros stand in the header's opening.
+    of_headers = {m for header in headers.values() for m in re.findall(r"\b[A-Z][A-Z0-9_]+\b", opening_of(header))}
     given = {macro for kernel in all_kernels() if kernel.text is text for macro in kernel.constants}
-    assert given <= listed | {"BLOCK_THREADS", "CLUSTER"}, "set by Python, and not in the table"
-    code = code_only(text) + "".join(code_only(header) for header in included(text, {}).values())
-    directives = "".join(re.findall(r"^#if.*", "\n".join([text, *included(text, {}).values()]), re.MULTILINE))
+    assert given <= listed | of_headers | {"BLOCK_THREADS", "CLUSTER"}, "set by Python, and in no table"
+    code = code_only(text) + "".join(code_only(header) for header in headers.values())
+    directives = "".join(re.findall(r"^#if.*", "\n".join([text, *headers.values()]), re.MULTILINE))
     assert {m for m in listed if not re.search(rf"\b{m}\b", code + directives)} == set(), "listed, and not used"
 
 
