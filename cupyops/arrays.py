@@ -285,7 +285,7 @@ def host() -> Host:
 
 def device_of(library: ArrayLibrary, x: Array) -> Device:
     """What runs kernels on an array."""
-    return host() if library.in_host_memory(x) else cast(int, library.device_index(x))
+    return host() if library.in_host_memory(x) else library.device_index(x)  # type: ignore[return-value]
 
 
 def library_of(x: Array) -> ArrayLibrary:

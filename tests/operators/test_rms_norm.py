@@ -162,6 +162,7 @@ def test_a_compiled_module_trains_as_the_eager_one(device: str, dynamic: bool) -
             torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")  # PyTorch's of its own
 def test_autocast_is_pytorchs(device: str) -> None:
     x, weight = operands((4, 16), 1, torch.bfloat16, torch.float32, device)
     with torch.autocast(device, torch.bfloat16):

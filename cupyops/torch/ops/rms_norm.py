@@ -53,6 +53,9 @@ def _onnx_without_weight(op: Any, x: Any, eps: float) -> Any:
 # With r = 1/√(mean x² + eps) and g = grad_y·weight: grad_x = r·(g - x·r²·mean(g·x)), and grad_weight sums grad_y·x·r over the rows.
 # Lengths whose kernels hold a row in registers with two accesses a thread and four, and read a long row again.
 _AHEAD = (1024, 8192, 131072)
+# PyTorch's own takes the tensors as they come on a CPU, and before 2.12 on a GPU, too.
+_IN_FLOAT32 = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
+_AUTOCAST = {"cuda": "float32"} if _IN_FLOAT32 else None
 _rms_norm = row_reduce(
     "r = rsqrt(sum(x * x) / N + eps); y = x * r * weight",
     backward="""
@@ -65,7 +68,7 @@ _rms_norm = row_reduce(
     columns=["weight"],
     scalars=["eps"],
     reference=_reference,
-    autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
+    autocast=_AUTOCAST,
     onnx=_onnx,
     ahead=_AHEAD,
 )
@@ -78,7 +81,7 @@ _rms_norm_without_weight = row_reduce(
     name="cupyops::rms_norm_without_weight",
     scalars=["eps"],
     reference=_reference_without_weight,
-    autocast={"cuda": "float32"},
+    autocast=_AUTOCAST,
     onnx=_onnx_without_weight,
     ahead=_AHEAD,
 )
@@ -94,7 +97,7 @@ def rms_norm(
     y = x/√(mean(x²) + eps)·weight, with the mean over the last dimensions of x.
 
     On a GPU, the gradient of the weight sums over the rows in a fixed order; a row's result does not depend on the other
-    rows. Under autocast on a GPU the operation is in float32, as PyTorch's.
+    rows. Under autocast on a GPU the operation is in float32 where PyTorch's is (from 2.12 on).
 
     Args:
         x: float16, bfloat16, float32 or float64, any layout.
