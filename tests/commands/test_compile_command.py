@@ -32,6 +32,7 @@ from cupyops.installing import pip_install
 from cupyops.launch.geometry import Threads
 from cupyops.launch.kernel import Kernel
 from tests.naive import without_naive
+from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +94,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
     if NO_NVRTC:
         pytest.skip(f"needs CuPy and NVRTC: {NO_NVRTC}")
     path = tmp_path_factory.mktemp("matrix") / "rows.json"
-    result = subprocess.run(command("--json", path), cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    result = subprocess.run(
+        command("--json", path), cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False
+    )
     assert path.exists(), result.stderr
     return result, json.loads(path.read_text())
 
@@ -348,7 +351,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
         assert process.stdout.readline().startswith("kernel")
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=HANG) == 141
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compile", "--help"], ["doctor", "--help"], ["--version"]])

@@ -25,6 +25,7 @@ from pathlib import Path
 from queue import Queue
 
 from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
+from tests.support import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
@@ -38,7 +39,6 @@ TESTS = (
     "tests/operators/test_operators.py",
 )
 WANTED = 0.95
-LIMIT = 900  # seconds for the tests of a kernel without a fault
 NO_TESTS = 5  # pytest's exit status where -k leaves none
 # Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
 PATIENCE = 60
@@ -91,7 +91,7 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
     files, started = [], time.perf_counter()
     for name in TESTS:
         if (checkout / (file := name.format(stem=stem))).exists():
-            status, told = pytest_of(mutant, file, checkout, LIMIT)
+            status, told = pytest_of(mutant, file, checkout, HANG)
             if status not in (0, NO_TESTS):
                 raise RuntimeError(f"{mutant.kernel}: its tests fail without a fault: {told}")
             files += [file] if status == 0 else []
