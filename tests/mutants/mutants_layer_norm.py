@@ -24,7 +24,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("off by one in a row's bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
             ("a row counted as full too early", ROWS, "FULL || of(v) < n", "FULL || of(v) < n + VECTOR_WIDTH"),
-            ("dropped barrier", FORWARD, "\n        __syncthreads();\n", "\n"),
+            ("dropped barrier", FORWARD, "= moments[r]; __syncthreads();", "= moments[r];"),
             ("cluster's barrier not waited for", FORWARD, "    __cluster_barrier_wait();\n    parts", "    parts"),
             ("other rows taken for aligned", FORWARD, "else if (vectors) forward_rows", "else if (true) forward_rows"),
             ("wrong stride between rows", FORWARD, "y + r * N + columns.of(v)", "y + r * SLICE + columns.of(v)"),
@@ -172,7 +172,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
         "forward and streaming",
         [
             ("off by one in the bound", ROWS, "FULL || of(v) < n", "FULL || of(v) <= n"),
-            ("dropped barrier", FORWARD, "\n    __syncthreads();\n", "\n"),
+            ("dropped barrier", FORWARD, "= moments; __syncthreads();", "= moments;"),
             (
                 "first pass without its tail",
                 FORWARD,

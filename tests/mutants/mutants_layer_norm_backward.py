@@ -46,8 +46,11 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "dropped barrier",
                 BACKWARD,
-                "            __syncthreads();\n            sum_parts",
-                "            sum_parts",
+                "meeting[turn % 2][group_of_block()];\n"
+                "if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32 % ROW_WARPS] = {sums[0], sums[1]};\n"
+                "__syncthreads();",
+                "meeting[turn % 2][group_of_block()];\n"
+                "if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32 % ROW_WARPS] = {sums[0], sums[1]};",
             ),
             ("dropped barrier between groups", BACKWARD, "            if (GROUPS > 1) __syncthreads();\n", ""),
             ("wrong stride over the rows", BACKWARD, "fetch(at_row + groups);", "fetch(at_row + parts);"),
@@ -107,7 +110,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "        sum_parts(meeting.ask(turn), sums);\n#else",
                 "        meeting.ask(turn);\n#else",
             ),
-            ("dropped sum over a warp", BACKWARD, "        warp_sum(sums);\n#if CLUSTER", "#if CLUSTER"),
+            ("dropped sum over a warp", BACKWARD, "if (!WANT_X) continue; warp_sum(sums);", "if (!WANT_X) continue;"),
             ("parts read beyond the last", ROWS, "part_read(p) < PARTS ?", "part_read(p) <= PARTS ?"),
             (
                 "a step of a sum left out",
@@ -362,8 +365,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "swapped statistics",
                 BACKWARD,
-                "row{stats[at_row], stats[M + at_row]};\n    acc_t",
-                "row{stats[M + at_row], stats[at_row]};\n    acc_t",
+                "at_row = blockIdx.x; const BackwardRow row{stats[at_row], stats[M + at_row]};",
+                "at_row = blockIdx.x; const BackwardRow row{stats[M + at_row], stats[at_row]};",
             ),
             (
                 "swapped sums",

@@ -243,7 +243,12 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
     "lltm_cell": (
         "whole_cell and not back",
         [
-            ("no barrier before the next chunk", CELL, "__syncthreads();  // the last chunk has been used", ""),
+            (
+                "no barrier before the next chunk",
+                CELL,
+                "__syncthreads(); for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK;",
+                "for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK;",
+            ),
             (
                 "no barrier before the products",
                 CELL,
@@ -354,7 +359,12 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "block % column_blocks == 0 && s < S && first_row + r",
                 "block % column_blocks == 0 && first_row + r",
             ),
-            ("no barrier before the next rows", CELL, "__syncthreads();  // the last tile has been used", ""),
+            (
+                "no barrier before the next rows",
+                CELL,
+                "input_at(x, old_h, first_row + r, k, F, S) : acc_t(0); __syncthreads();",
+                "input_at(x, old_h, first_row + r, k, F, S) : acc_t(0);",
+            ),
             (
                 "no barrier before the weights' products",
                 CELL,

@@ -18,8 +18,8 @@ LLTM_MATRIX: dict[str, tuple[str, list[Fault]]] = {
             (
                 "no barrier behind the last sums",
                 MATRIX,
-                "        __syncthreads();  // the last sums have been read\n",
-                "",
+                "meet_at(counters + tile, t + 1); } __syncthreads();",
+                "meet_at(counters + tile, t + 1); }",
             ),
             ("the upper rows' weights for the lower", MATRIX, "band, line + 8, element", "band, line, element"),
             ("weights beyond a row", MATRIX, "        if (!EVEN && k >= LENGTH) return 0;\n", ""),
@@ -42,7 +42,7 @@ LLTM_MATRIX: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("a meeting too early", MATRIX, "meet_at(counters + tile, t + 1)", "meet_at(counters + tile, t)"),
             ("one counter for all tiles", MATRIX, "meet_at(counters + tile, t + 1)", "meet_at(counters, t + 1)"),
-            ("gates beyond the last step read", MATRIX, "if (t + 1 < T)  // on its way", "if (true)  // on its way"),
+            ("gates beyond the last step read", MATRIX, "if (t + 1 < T)\n#pragma unroll", "if (true)\n#pragma unroll"),
             ("the first h at every step", MATRIX, "(t ? h_t - B * STATE : first_h)", "first_h"),
             ("the first tile's rows for all", MATRIX, ": first_h) + first_row * STATE;", ": first_h);"),
             (
