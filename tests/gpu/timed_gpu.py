@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cupyops
 from cupyops import Kernel, LaunchError, Threads, Tuned, arrays
 from cupyops.arrays import Info
-from cupyops.launch import driver
+from cupyops.launch import debug, driver
 from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Target
 from cupyops.launch.variant import Variant
@@ -169,7 +168,7 @@ class Gpu:
 def timed_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
-    monkeypatch.setattr(cupyops.debug, "_setting", Setting(False))
+    monkeypatch.setattr(debug, "_setting", Setting(False))
     monkeypatch.setattr(tuning, "_own", {})
     monkeypatch.setattr(tuning, "_loaded", {})
     found = Gpu(monkeypatch)

@@ -18,6 +18,9 @@ NAMES = sorted(SAMPLES)
 ELSEWHERE = {"compiles"}
 # What does not hold of an operator, and why.
 WITHOUT = {
+    # Their products are PyTorch's, which autocast lowers where `backward()` is called within it: as in PyTorch's own gradients.
+    "linear_backward": {"autocast"},
+    "linear_gelu_backward": {"autocast"},
     # Its gradient is that of its reference, a loop over the steps: their number is one of the program's.
     "lltm_backward": {"compile_dynamic"},
 }

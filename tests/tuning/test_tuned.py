@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cupyops
 from cupyops import Elementwise, Kernel, LaunchError, Threads, Tuned, TuningError
-from cupyops.launch import driver
+from cupyops.launch import debug, driver
 from cupyops.sharing import Setting
 from cupyops.tuning import records as tuning
 from tests.gpu.timed_gpu import TEXT, Array, Gpu, arguments, axpy, launched, timed_gpu, tuned
@@ -236,9 +236,9 @@ def test_nothing_is_timed_while_a_graph_is_captured(gpu: Gpu) -> None:
 
 def test_nothing_is_timed_in_debug_mode(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     axpys = tuned()
-    monkeypatch.setattr(cupyops.debug, "_setting", Setting(True))
+    monkeypatch.setattr(debug, "_setting", Setting(True))
     assert axpys.choice(*arguments()) is axpys.kernels[0]
-    monkeypatch.setattr(cupyops.debug, "_setting", Setting(False))
+    monkeypatch.setattr(debug, "_setting", Setting(False))
     assert axpys.choice(*arguments()) is axpys.kernels[1]
 
 

@@ -330,7 +330,8 @@ class Subject:
         """A gradient for each output, the same one for the same name and shape, whichever other outputs take gradients."""
 
         def random(name: str, y: Tensor) -> Tensor:
-            generator = torch.Generator().manual_seed(20240229 + int(name.partition(" ")[2] or 0))
+            number = name.rpartition(" ")[2]  # of "output", "output 1", or an argument's place
+            generator = torch.Generator().manual_seed(20240229 + (int(number) if number.isdigit() else 0))
             return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
 
         return {name: random(name, y) for name, y in outputs.items()}
