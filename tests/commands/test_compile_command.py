@@ -3,6 +3,7 @@ told."""
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.launch.geometry import Threads
 from cupyops.launch.kernel import Kernel
+from cupyops.sharing import alone
 from tests.naive import without_naive
 from tests.support import HANG
 
@@ -98,16 +100,17 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
     kernel."""
     if NO_NVRTC:
         pytest.skip(f"needs CuPy and NVRTC: {NO_NVRTC}")
-    path = tmp_path_factory.mktemp("matrix") / "rows.json"
-    result = subprocess.run(
-        command("--json", path, "--arch", ",".join(map(str, DIFFERENT))),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-    assert path.exists(), result.stderr
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # two minutes of compiling, for all workers at once
+    path, told = shared / "matrix.json", shared / "matrix.txt"
+    with alone(shared / "matrix.lock"):
+        if not told.exists():
+            asked = command("--json", path, "--arch", ",".join(map(str, DIFFERENT)))
+            result = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+            assert path.exists(), result.stderr
+            told.write_text(json.dumps([result.returncode, result.stdout, result.stderr]))
+    result = subprocess.CompletedProcess([], *json.loads(told.read_text()))
     return result, json.loads(path.read_text())
 
 
