@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,8 +37,66 @@ LANES = [
 ]
 
 
+TESTS = Path(__file__).parent
+# What `-m quick` runs: of each folder, the files that notice most for their time; of a file with endings, the tests with such names.
+QUICK: dict[str, tuple[str, ...]] = {
+    "benchmarks/test_benchmarks_layer_norm.py": (),
+    "benchmarks/test_benchmarks_linear.py": (),
+    "benchmarks/test_benchmarks_lltm.py": (),
+    "benchmarks/test_benchmarks_parts.py": (),
+    "compile/test_compiler.py": (),
+    "compile/test_cuda_text.py": (),
+    "compile/test_installing.py": (),
+    "compile/test_source.py": (),
+    "kernels/test_kernels_cu.py": (),
+    "launch/test_arrays.py": (),
+    "launch/test_debug.py": (),
+    "launch/test_declaration.py": (),
+    "launch/test_driver.py": (),
+    "launch/test_error_words.py": (),
+    "launch/test_fast_lane.py": (),
+    "launch/test_geometry.py": (),
+    "launch/test_kernel.py": (),
+    "launch/test_launch.py": (),
+    "launch/test_nullable.py": (),
+    "launch/test_packing.py": (),
+    "launch/test_signature.py": (),
+    "launch/test_tensor_map.py": (),
+    "mutants/test_mutants.py": (),
+    "onnx/test_onnx_translations.py": ("[dtype2-standard]",),
+    "operators/test_check_op.py": ("-gelu]", "-layer_norm]", "-linear]", "-lltm_cell]"),
+    "operators/test_layer_norm_plan.py": (),
+    "operators/test_linear_plan.py": (),
+    "operators/test_lltm_plan.py": (),
+    "operators/test_shapes.py": (),
+    "process/test_sharing.py": (),
+    "programs/test_program_kernels.py": (),
+    "project/test_commands.py": (),
+    "project/test_former_names.py": (),
+    "simulator/test_simulator_order.py": (),
+    "tiling/test_rows.py": (),
+    "tiling/test_teams.py": (),
+    "tiling/test_tiles.py": (),
+    "torch/test_lanes.py": (),
+    "torch/test_left_out.py": (),
+    "torch/test_mechanism.py": (),
+    "torch/test_written.py": (),
+    "tuning/test_tuning.py": (),
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick`, files without a quick test are not even imported."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py" or TESTS not in collection_path.parents:
+        return None
+    return True if collection_path.relative_to(TESTS).as_posix() not in QUICK else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        endings = QUICK.get(item.path.relative_to(TESTS).as_posix()) if TESTS in item.path.parents else None
+        if endings is not None and item.name.endswith(endings or ""):
+            item.add_marker("quick")
         if item.get_closest_marker("gpu") and NO_GPU:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}"))
         if item.get_closest_marker("simulator") and NO_COMPILER:

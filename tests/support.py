@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+# Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
+HANG = 1800
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -61,7 +61,7 @@ Finding = Fact | Fault
 def check_packages() -> Iterator[Finding]:
     """Python, this package, and the two that give it NumPy's arrays and NumPy's bfloat16."""
     yield Fact("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
-    yield Fact("cupyops", f"{__version__} in {Path(__file__).parent}")
+    yield Fact("cupyops", f"{__version__} in {Path(__file__).parents[1]}")
     yield from required("numpy", "CuPy does not import without it", pip_install("", "numpy"))
     yield from required("ml_dtypes", "there are no bfloat16 arrays outside torch", pip_install("cuda12", "ml_dtypes"))
 

@@ -2,7 +2,7 @@
 
 A record belongs to what was timed (the texts of all choices, options, geometries, dtypes), where (GPU and architecture)
 and for which sizes. All of that is its key, so a record that is not of this code and this GPU is never found. What is
-timed, and when, is in :mod:`cupyops.tuned`.
+timed, and when, is in :mod:`cupyops.tuning.tuned`.
 """
 
 import json

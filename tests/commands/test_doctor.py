@@ -29,6 +29,7 @@ from tests.commands.doctor_support import (
     raises,
 )
 from tests.conftest import NO_GPU
+from tests.support import HANG
 
 
 @pytest.fixture
@@ -400,7 +401,7 @@ def test_loaded_libraries_are_told() -> None:
 def run_doctor(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     everything = {**os.environ, "CUPYOPS_CACHE_DIR": str(folder / "cache"), **environment}
     command = [sys.executable, *options, "-m", "cupyops", "doctor"]
-    return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 def test_on_this_machine_it_tells_the_truth(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from cupyops.__main__ import main
 from cupyops.commands.new import starter
 from cupyops.torch import CHECKS
+from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +25,7 @@ def run(folder: Path, *arguments: str, status: int = 0) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANG,
         check=False,
     )
     assert result.returncode == status, result.stdout + result.stderr

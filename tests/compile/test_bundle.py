@@ -19,6 +19,7 @@ from cupyops.compile import bundle
 from cupyops.compile.bundle import Entry, find, write_bundle
 from cupyops.compile.cache import Binary
 from tests.commands.test_compile_command import needs_nvrtc
+from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {"cupyops": "0.1.0", "nvrtc": "12.9"}
@@ -199,7 +200,7 @@ def command(folder: Path, *arguments: object, status: int = 0) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
         check=False,
     )
     assert result.returncode == status, result.stdout + result.stderr
@@ -342,7 +343,7 @@ def without_nvrtc(made: Path, script: str, *arguments: str, **environment: str) 
         env=full,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from cupyops.compile.cache import Binary, DiskCache, default_folder
+from tests.support import HANG
 
 BINARY = Binary(b"\x7fELF code", "a log, Φ", {"first": (32, 0), "second": (255, 16)}, 0.25)
 
@@ -301,7 +302,7 @@ def test_eight_processes_start_cold_on_one_folder(tmp_path: Path) -> None:
         while len(list(tmp_path.glob("ready.*"))) < 8:
             assert all(p.poll() is None for p in processes), "a process ended before it was ready"
         (tmp_path / "go").touch()
-        said = {p.communicate(timeout=60)[0] for p in processes}
+        said = {p.communicate(timeout=HANG)[0] for p in processes}
     finally:
         for p in processes:
             p.kill()

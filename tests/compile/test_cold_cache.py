@@ -18,6 +18,7 @@ from cupyops.compile.cache import Binary, DiskCache
 from cupyops.sharing import alone, once
 from cupyops.simulator import host
 from tests.process.test_sharing import in_threads
+from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
@@ -100,7 +101,7 @@ def test_ctrl_c_in_one_thread_leaves_the_work_to_the_next(monkeypatch: pytest.Mo
 
 
 def test_different_things_are_made_at_once() -> None:
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=HANG)
     in_threads(2, lambda n: once(n, together.wait))
 
 

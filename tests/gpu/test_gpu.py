@@ -14,7 +14,7 @@ import kernels_cu
 from autograd_bridge import GELU, add2, gelu
 from cupyops import Elementwise, GridStride, Kernel, LaunchError, Rows, Threads
 from tests.cases import CASES, Case
-from tests.support import alike
+from tests.support import HANG, alike
 
 pytestmark = pytest.mark.gpu
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -328,7 +328,7 @@ with cupyops.debug_mode():
     except cupyops.LaunchError as error:
         print("CAUGHT", error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG)
     assert "CAUGHT wild<float32> with grid" in done.stdout, done.stdout + done.stderr
     assert "illegal memory access" in done.stdout or "ILLEGAL_ADDRESS" in done.stdout
     assert "y: float32[8] on cuda:0" in done.stdout

@@ -31,6 +31,7 @@ from cupyops.arrays import (
     on_any_arrays,
 )
 from cupyops.dtypes import DTYPES
+from tests.support import HANG
 
 # Layouts
 
@@ -155,7 +156,7 @@ for x in (torch.ones(2).as_subclass(Mine), torch.ones(2)):
     print(library_of(x).name)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, env=environment)
     assert done.stdout.split() == ["torch", "torch"], done.stderr
 
 

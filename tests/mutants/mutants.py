@@ -3,22 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    from tests.mutants.mutants_layer_norm import LAYER_NORM
-    from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
-    from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
-    from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
-    from tests.mutants.mutants_lltm import LLTM
-    from tests.mutants.mutants_lltm_matrix import LLTM_TENSOR_CORES
-    from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
-except ImportError:
-    from tests.mutants.mutants_layer_norm import LAYER_NORM
-    from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
-    from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
-    from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
-    from tests.mutants.mutants_lltm import LLTM
-    from tests.mutants.mutants_lltm_matrix import LLTM_TENSOR_CORES
-    from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
+from tests.mutants.mutants_layer_norm import LAYER_NORM
+from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
+from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
+from tests.mutants.mutants_lltm import LLTM
+from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
+from tests.mutants.mutants_lltm_tensor_cores import LLTM_TENSOR_CORES
 
 
 @dataclass(frozen=True)

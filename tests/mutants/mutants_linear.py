@@ -136,7 +136,12 @@ LINEAR_NARROW: dict[str, tuple[str, list[Fault]]] = {
                 "for (int p = 0; p < 1; ++p)",
             ),
             ("rows beyond the last written", LINEAR_TEXT, "        if (r >= R) continue;\n", ""),
-            ("an absent bias read", LINEAR_TEXT, "        if (bias) sum", "        sum"),
+            (
+                "an absent bias read",
+                LINEAR_TEXT,
+                "if (bias) sum += convert<acc_t>(bias[FEW_IS_X",
+                "sum += convert<acc_t>(bias[FEW_IS_X",
+            ),
             ("half a warp's sums left out", LINEAR_TEXT, "int step = 16; step > 0", "int step = 8; step > 0"),
             ("rows beyond the last read", LINEAR_TEXT, "first + i < R ? first + i : R - 1", "first + i"),
             (

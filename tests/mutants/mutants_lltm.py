@@ -275,7 +275,12 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
     "lltm_cell": (
         "whole_cell and not back",
         [
-            ("no barrier before the next chunk", CELL, "__syncthreads();  // the last chunk has been used", ""),
+            (
+                "no barrier before the next chunk",
+                CELL,
+                "__syncthreads(); for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK;",
+                "for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK;",
+            ),
             (
                 "no barrier before the products",
                 CELL,

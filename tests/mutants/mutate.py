@@ -4,10 +4,10 @@
     python -m tests.mutants.mutate --kernels 'gelu*'   # those of kernels with such names
     python -m tests.mutants.mutate --list
 
-Each mutant is one replacement in one text, made in a copy of the checkout. A mutant of a shared header is held against
-one kernel that includes it. The lanes without a GPU run on the copy until the first failure; a mutant that nothing
-notices survives, and is named at the end with what is known of it (:data:`KNOWN`). The exit status is 1 where fewer
-than 95 % are noticed, or one survives that nobody has explained.
+Each mutant is one replacement in one text, found token by token (``matching.py``) and made in a copy of the checkout. A
+mutant of a shared header is held against one kernel that includes it. The lanes without a GPU run on the copy until the
+first failure; a mutant that nothing notices survives, and is named at the end with what is known of it (:data:`KNOWN`).
+The exit status is 1 where fewer than 95 % are noticed, or one survives that nobody has explained.
 """
 
 import argparse
@@ -24,7 +24,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from queue import Queue
 
+from tests.mutants.matching import replace_once
 from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
+from tests.support import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
@@ -38,7 +40,6 @@ TESTS = (
     "tests/operators/test_operators.py",
 )
 WANTED = 0.95
-LIMIT = 900  # seconds for the tests of a kernel without a fault
 NO_TESTS = 5  # pytest's exit status where -k leaves none
 # Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
 PATIENCE = 60
@@ -65,14 +66,15 @@ class Baseline:
 
 
 def broken(text: str, mutant: Mutant) -> str:
-    """The text with its fault.
+    """The text with its fault; formatting and comments of the text do not matter (``matching.py``).
 
     Raises:
         ValueError: what is to be replaced does not stand there exactly once.
     """
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.file}: {mutant.old!r} stands there {text.count(mutant.old)} times; once is wanted")
-    return text.replace(mutant.old, mutant.new)
+    try:
+        return replace_once(text, mutant.old, mutant.new)
+    except ValueError as error:
+        raise ValueError(f"{mutant.file}: {error}") from None
 
 
 def copy_of_checkout(folder: Path) -> Path:
@@ -91,7 +93,7 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
     files, started = [], time.perf_counter()
     for name in TESTS:
         if (checkout / (file := name.format(stem=stem))).exists():
-            status, told = pytest_of(mutant, file, checkout, LIMIT)
+            status, told = pytest_of(mutant, file, checkout, HANG)
             if status not in (0, NO_TESTS):
                 raise RuntimeError(f"{mutant.kernel}: its tests fail without a fault: {told}")
             files += [file] if status == 0 else []

@@ -2,10 +2,13 @@
 
 import re
 from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 import kernels_cu
+from tests.mutants.matching import replace_once, tokens_of
 from tests.mutants.mutants import KNOWN, MUTANTS
 from tests.mutants.mutate import ROOT, TESTS, broken
 from tests.naive import without_naive
@@ -17,6 +20,60 @@ LEAST = 8
 def test_what_a_mutant_replaces_stands_there_once(mutant) -> None:  # type: ignore[no-untyped-def]
     text = mutant.path_in(ROOT).read_text(encoding="utf-8")
     assert broken(text, mutant) != text
+
+
+@cache
+def reformatted(path: Path) -> str:
+    """A text with each token on a line of its own and a comment behind it: what no formatter does, and more than any does."""
+    return "  // the words of another day\n".join(t.text for t in tokens_of(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.kernel}-{m.what}".replace(" ", "-"))
+def test_a_mutant_outlives_a_text_formatted_and_commented_anew(mutant) -> None:  # type: ignore[no-untyped-def]
+    text = reformatted(mutant.path_in(ROOT))
+    assert broken(text, mutant) != text
+
+
+TEXT = """
+#pragma unroll
+for (int i = 0; i < n; ++i)  // every element
+    y[i] = f(x[i], threads_of(n));
+if (aligned) y[n - 1] = 0;
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "got"),
+    [
+        ("y[ i ]=f( x[i],", "y[i] = f(x[0],", "y[i] = f(x[0], threads_of(n));"),
+        ("++i) /* each */ y", "++i)  // each\n    z", "for (int i = 0; i < n; ++i)  // each\n    z[i] = f("),
+        ("$a[$i] = f($b[$i]", "$b[$i] = f($a[$i]", "x[i] = f(y[i], threads_of(n));"),
+        ("threads_of(n", "threads_of(n + 1", "f(x[i], threads_of(n + 1));"),
+        ("ds_of(n", "ds_of(m", "threads_of(m));"),
+        ("if (ali", "if (not_ali", "if (not_aligned) y"),
+        ("if (aligned)", "", "threads_of(n));\n y[n - 1] = 0;"),
+        ("int i = 0; i < n", "\n#if N\nint i = 0; i < n", "for (\n#if N\nint i = 0; i < n; ++i)"),
+    ],
+)
+def test_a_pattern_matches_tokens_and_names(old: str, new: str, got: str) -> None:
+    assert got in replace_once(TEXT, old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("y[", "z[", "2 times"),
+        ("$a[$a]", "0", "0 times"),
+        ("every element", "", "0 times"),
+        ("hreads_o", "", "0 times"),
+        ("i) y[j", "", "0 times"),
+        ("// every element", "", "holds no code"),
+        ("f($b[i]", "$c", "names \\$c"),
+    ],
+)
+def test_a_pattern_that_does_not_fit_once_is_refused(old: str, new: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        replace_once(TEXT, old, new)
 
 
 def test_every_kernel_is_broken_in_at_least_eight_ways() -> None:

@@ -30,7 +30,9 @@ print(os.environ.get("CUPY_CACHE_DIR", "unset"), *os.listdir(os.environ["TMPDIR"
 
 def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Python in a process whose environment has these changes."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("CUPY_CACHE_DIR", "XDG_CACHE_HOME")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("CUPYOPS_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME")
+    }
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     return subprocess.run(
         [sys.executable, *arguments],

@@ -3,9 +3,12 @@
 import re
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import QUICK, TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,3 +101,19 @@ def test_an_issue_about_a_bug_asks_for_the_doctor() -> None:
         template = text(f".github/ISSUE_TEMPLATE/{name}")
         assert re.search(r"id: doctor\n.*?python -m cupyops doctor.*?required: true", template, re.DOTALL), name
     assert "python -m cupyops doctor" in text(".github/PULL_REQUEST_TEMPLATE.md")
+
+
+def test_quick_runs_files_that_are_there_of_every_folder() -> None:
+    assert [name for name in QUICK if not (TESTS / name).is_file()] == []
+    folders = {path.parent.name for path in TESTS.glob("*/test_*.py")}
+    # Tests of GPUs need one, and examples and commands start processes.
+    assert folders - {Path(name).parent.name for name in QUICK} == {"commands", "examples", "gpu"}
+
+
+def test_pytest_benchmark_beside_xdist_does_not_end_the_run() -> None:
+    """pytest-benchmark warns as it is configured, under the filters that a test runs under; as an error this ends pytest."""
+    warnings.warn(
+        pytest.PytestWarning("Benchmarks are automatically disabled because xdist plugin is active."), stacklevel=1
+    )
+    with pytest.raises(pytest.PytestWarning):
+        warnings.warn(pytest.PytestWarning("something else"), stacklevel=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cupyops.installing import pip_install
+from tests.support import HANG
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ("kernels_cu", "cupyops", "autograd_bridge.py")
@@ -348,7 +349,7 @@ def run(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         check=False,
     )
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import HANG
+
 ROOT = Path(__file__).resolve().parents[2]
 
 USE = """
@@ -30,7 +32,9 @@ def run(*arguments: object, cwd: Path, first: Path | None = None) -> subprocess.
     path = os.pathsep.join([*([str(first)] if first else []), *inherited])
     command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": path}
-    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=HANG, check=False
+    )
     assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
     return result
 

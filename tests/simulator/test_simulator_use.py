@@ -28,6 +28,7 @@ from cupyops.simulator import build
 from cupyops.simulator.host import Compiler
 from cupyops.simulator.lines import line_table
 from tests.conftest import NO_COMPILER
+from tests.support import HANG
 
 pytestmark = pytest.mark.simulator
 assert NO_COMPILER is not None
@@ -408,7 +409,7 @@ def test_gdb_stops_at_a_line_of_the_text(tmp_path: Path, optimize: bool) -> None
     arguments = [a for c in commands for a in ("-ex", c)]
     command = ["gdb", "-q", "-batch", "-nx", *arguments, "--args", sys.executable, str(script)]
     environment = {**os.environ, "PYTHONPATH": str(Path(cupyops.__file__).parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, env=environment)
     if "ptrace" in done.stderr:
         pytest.skip("gdb may not trace here")
     assert "$1 = 7" in done.stdout, done.stdout + done.stderr

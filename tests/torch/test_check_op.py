@@ -1,14 +1,12 @@
 """check_op finds each fault that is planted in an operator, by the check that is for it and by no other."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from cupyops.torch import CHECKS, check_op
-from cupyops.torch.core.operator import operator_of
 from tests.torch import faulty_ops as faulty
 from tests.torch.faulty_ops import Mix, assert_found, changed, failing, samples
 
@@ -311,36 +309,6 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
     report = check_op(_gelu, [(x, "none"), (x, "tanh")])
     assert {row.check for row in report.skipped} <= {"second_device", "sanitizer", "defaults"}  # it has none
     assert len(report.rows) == len(CHECKS)
-
-
-SHIPPED = pytest.mark.parametrize("name", ["gelu", "gelu_backward", "add2", "layer_norm", "add_layer_norm"])
-
-
-@SHIPPED
-@pytest.mark.parametrize(
-    "lane",
-    ["reference", pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)],
-)
-def test_the_shipped_operators_pass(name: str, lane: str) -> None:
-    import autograd_bridge  # noqa: F401  (declares them)
-
-    device = "cuda" if lane == "cuda" else "cpu"
-    generator = torch.Generator().manual_seed(5)
-    x, z, weight, bias = (torch.randn(s, generator=generator).to(device) for s in ((37, 19), (37, 19), (19,), (19,)))
-    given: dict[str, list[tuple[Any, ...]]] = {
-        "gelu": [(x, "none"), (x, "tanh")],
-        "gelu_backward": [(z, x, "none")],
-        "add2": [(x, z, 1), (x, weight, -0.5)],
-        "layer_norm": [(x, weight, bias, [19], 1e-5), (x, None, None, [19], 1e-5)],
-        "add_layer_norm": [(x, z, weight, bias, [19], 1e-5)],
-    }
-    # In the reference lane this is a check of the checks: PyTorch's own operators have to pass, too.
-    # That their kernels compile cleanly is asked elsewhere, for every architecture.
-    checks = ON_A_GPU if lane == "cuda" else [n for n in CHECKS if n != "compiles"]
-    op = operator_of(getattr(torch.ops.cupyops, name).default)
-    check_op(op, given[name], lanes=[lane], checks=checks)
-    if name.endswith("layer_norm"):
-        check_op(op, (*given[name][0], "float64"), lanes=[lane], checks=checks)
 
 
 def test_every_check_has_a_fault_that_is_planted() -> None:

@@ -188,8 +188,10 @@ def differentiable(subject: Subject) -> str:
             for i, x in enumerate(args)
         ]
         with torch.enable_grad():
+            # What has no elements has no gradient: results that were not asked for, say.
             plainly, through = (
-                [y.requires_grad for y in subject.call(leaves, function)] for function in (None, subject.op.op)
+                [y.requires_grad and y.numel() > 0 for y in subject.call(leaves, function)]
+                for function in (None, subject.op.op)
             )
         for k, (one, other) in enumerate(zip(plainly, through, strict=True)):
             if one != other:

@@ -327,12 +327,14 @@ class Subject:
         return found
 
     def seeds(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A gradient for each output, the same ones for the same shapes."""
-        generator = torch.Generator().manual_seed(20240229)
-        return {
-            name: torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
-            for name, y in outputs.items()
-        }
+        """A gradient for each output, the same one for the same name and shape, whichever other outputs take gradients."""
+
+        def random(name: str, y: Tensor) -> Tensor:
+            number = name.rpartition(" ")[2]  # of "output", "output 1", or an argument's place
+            generator = torch.Generator().manual_seed(20240229 + (int(number) if number.isdigit() else 0))
+            return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
+
+        return {name: random(name, y) for name, y in outputs.items()}
 
 
 def _near(value: float) -> list[Any]:

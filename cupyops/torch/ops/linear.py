@@ -32,7 +32,7 @@ def linear_backward_reference(
     nothing = grad_y.new_empty(0)
     rows = grad_y.reshape(math.prod(grad_y.shape[:-1]), grad_y.shape[-1])
     grad_x = nothing if weight is None else grad_y @ weight
-    grad_weight = nothing if x is None else rows.T @ x.reshape(len(rows), x.shape[-1])
+    grad_weight = nothing if x is None else rows.T @ x.reshape(rows.shape[0], x.shape[-1])
     return grad_x, grad_weight, rows.sum(0) if want_bias else grad_y.new_empty(0)
 
 

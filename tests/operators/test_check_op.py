@@ -1,0 +1,51 @@
+"""Each shipped operator passes ``check_op``, which is what users hold their own operators to."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import autograd_bridge
+from cupyops.torch import check_op, checks_for, ops
+from cupyops.torch.core.operator import Operator, operator_of
+from tests.conftest import LANES
+from tests.operators.check_samples import SAMPLES
+
+NAMES = sorted(SAMPLES)
+# That kernels compile is asked of every kernel and architecture in tests/kernels/test_kernels_cu.py.
+ELSEWHERE = {"compiles"}
+# What does not hold of an operator, and why.
+WITHOUT = {
+    # Their products are PyTorch's, which autocast lowers where `backward()` is called within it: as in PyTorch's own gradients.
+    "linear_backward": {"autocast"},
+    "linear_gelu_backward": {"autocast"},
+    # Its gradient is that of its reference, a loop over the steps, so that another number of steps is another program; and over the
+    # thousand steps that `sizes` takes, the gradient leaves the range of float16.
+    "lltm_backward": {"compile_dynamic", "sizes"},
+}
+
+
+def operator(name: str) -> Operator:
+    return operator_of(getattr(torch.ops.cupyops, name).default)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", LANES)
+def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread: None) -> None:
+    device = "cuda" if where == "cuda" else "cpu"
+    samples = [tuple(x.to(device) if isinstance(x, Tensor) else x for x in args) for args in SAMPLES[name]()]
+    op = operator(name)
+    checks = [check for check in checks_for(op) if check not in ELSEWHERE | WITHOUT.get(name, set())]
+    report = check_op(op, samples, lanes=[where], checks=checks)
+    assert len(report.passed) > len(checks) // 2, "most checks say something of every operator"
+    assert {"values", "strides"} <= {row.check for row in report.passed} or where == "reference"
+
+
+def test_there_are_samples_of_every_shipped_operator() -> None:
+    """Programs and generated gradients are declared under ``cupyops`` too, by the modules of the shipped operators alone."""
+    texts = [Path(autograd_bridge.__file__), *Path(ops.__file__).parent.glob("*.py")]
+    found = {name for text in texts for name in re.findall(r'"cupyops::(\w+)\(', text.read_text(encoding="utf-8"))}
+    assert {"gelu", "lltm_backward"} <= found
+    assert found == set(SAMPLES)
