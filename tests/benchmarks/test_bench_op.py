@@ -18,7 +18,6 @@ from cupyops.launch import recording as launches
 from cupyops.torch import bench_op
 from cupyops.torch.bench.report import BenchReport, BenchRow, KernelFacts
 from cupyops.torch.bench.roofline import attainable
-
 from cupyops.torch.bench.timing import Spread
 from cupyops.torch.check.subject import Subject
 from tests.torch import faulty_ops as faulty

@@ -396,7 +396,12 @@ LLTM: dict[str, tuple[str, list[Fault]]] = {
                 "block % column_blocks == 0 && s < S && first_row + r",
                 "block % column_blocks == 0 && first_row + r",
             ),
-            ("no barrier before the next rows", CELL_BACK, "__syncthreads();  // the last tile has been used", ""),
+            (
+                "no barrier before the next rows",
+                CELL_BACK,
+                "__syncthreads(); if (t < TILE * BACK_UNITS)",
+                "if (t < TILE * BACK_UNITS)",
+            ),
             (
                 "no barrier before the weights' products",
                 CELL_BACK,

@@ -53,7 +53,12 @@ LLTM_TENSOR_CORES: dict[str, tuple[str, list[Fault]]] = {
                 "team_barrier(counters + tile, t + 1)",
                 "team_barrier(counters, t + 1)",
             ),
-            ("gates beyond the last step read", FORWARD, "if (t + 1 < T)  // in flight", "if (true)  // in flight"),
+            (
+                "gates beyond the last step read",
+                FORWARD,
+                "if (t + 1 < T)\n#pragma unroll\nfor (int gate",
+                "if (true)\n#pragma unroll\nfor (int gate",
+            ),
             ("the first h at every step", FORWARD, "(t ? h_t - B * STATE : first_h)", "first_h"),
             ("the first tile's rows for all", FORWARD, ": first_h) + first_row * STATE;", ": first_h);"),
             (
