@@ -84,8 +84,9 @@ def _lltm_cell() -> list[Arguments]:
 def _lltm_cell_backward() -> list[Arguments]:
     _, cell, gates = references.lltm_cell(FEW, WEIGHTS, BIASES, H, CELL)
     saved = (FEW, WEIGHTS, H, cell, gates, None)
-    grads = (_wanted(GRADIENT), _wanted(BEFORE))
-    return [(*grads, None, *saved, *[True] * 5), (grads[0], None, None, *saved, True, False, False, True, True)]
+    grad_h, grad_cell, grad_gates = _wanted(GRADIENT), _wanted(BEFORE), _wanted(_random(*gates.shape, seed=19))
+    everything, some = [True] * 5, [True, False, False, True, True]
+    return [(grad_h, grad_cell, grad_gates, *saved, *everything), (grad_h, None, None, *saved, *some)]
 
 
 def _lltm() -> list[Arguments]:
