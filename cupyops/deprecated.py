@@ -5,14 +5,14 @@ name as a public function (``cupyops.gelu``) are not among them: that name is th
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "MovedModules", "moved_names"]
+__all__ = ["MOVED", "MovedModules", "moved_names", "renamed"]
 
 # Below cupyops, by the former name.
 MOVED = {
@@ -129,5 +129,17 @@ def moved_names(package: str, module: str) -> Callable[[str], Any]:
         found = getattr(import_module(module), name)
         _warn(f"{package}.{name}", f"{module}.{name}")
         return found
+
+    return __getattr__
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's ``__getattr__``, for names that are others now: ``{"Plan": "Config"}``."""
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(f"{module}.{name}", f"{module}.{names[name]}")
+        return getattr(import_module(module), names[name])
 
     return __getattr__

@@ -2,7 +2,7 @@
 // for accesses of VECTOR_WIDTH elements.
 //
 // Macro      values   meaning                                                     set by
-// WEIGHTED   0, 1     0: neither weight nor bias is there; the same bits, less    Plan.weighted (layer_norm_plan.backward_rows)
+// WEIGHTED   0, 1     0: neither weight nor bias is there; the same bits, less    LayerNormConfig.weighted (layer_norm_config.backward_rows)
 //                     to do
 #pragma once
 

@@ -1,9 +1,9 @@
 // What the backward texts of layer normalisation share: the operands, and what a thread does with its elements of a row.
 //
 // Macro         values   meaning                                              set by
-// WANT_X        0, 1     dL/dx is computed                                    Plan.want_x (layer_norm.backward_kernel)
-// WANT_AFFINE   0, 1     dL/dγ and dL/dβ are computed                         Plan.want_affine (layer_norm.backward_kernel)
-// GRAD_SUM      0, 1     grad_sum, another gradient of s, is added to dL/dx   Plan.grad_sum (layer_norm.backward_kernel)
+// WANT_X        0, 1     dL/dx is computed                                    LayerNormConfig.want_x (backward_kernel)
+// WANT_AFFINE   0, 1     dL/dγ and dL/dβ are computed                         LayerNormConfig.want_affine (backward_kernel)
+// GRAD_SUM      0, 1     grad_sum, another gradient of s, is added to dL/dx   LayerNormConfig.grad_sum (backward_kernel)
 #pragma once
 
 #include "layer_norm.cuh"

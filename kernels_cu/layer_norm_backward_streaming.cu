@@ -8,7 +8,10 @@
 // A block has a row and goes over the row slice by slice: once for the sums, once for dL/ds. The kernels of
 // layer_norm_backward.cu and layer_norm_backward_apart.cu compute dL/dγ and dL/dβ of such rows.
 //
-// Macros: GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+// Macro       values   meaning                                                   set by
+// GRAD_SUM    0, 1     1: dL/ds has a further term; see layer_norm_backward.cuh  body.py of layer_norm
+// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  body.py of layer_norm
+// The others: see rows.cuh.
 #include "scalar.cuh"
 #include "layer_norm_backward.cuh"
 

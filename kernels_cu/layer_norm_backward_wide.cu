@@ -10,7 +10,7 @@
 // dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
 //
 // Macro    values      meaning                                        set by
-// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_plan.backward_plan
+// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.backward_config
 // WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"

@@ -2,7 +2,7 @@
 // moments.
 //
 // Macro      values   meaning                              set by
-// RESIDUAL   0, 1     s = x + residual; 0: s = x           Plan.residual (layer_norm.forward_kernel)
+// RESIDUAL   0, 1     s = x + residual; 0: s = x           LayerNormConfig.residual (forward_kernel)
 #pragma once
 
 #include "layer_norm.cuh"

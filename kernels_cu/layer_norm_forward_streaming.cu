@@ -7,7 +7,10 @@
 //
 // A block has a row and goes over the row slice by slice: once for the moments, once for y.
 //
-// Macros: RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+// Macro       values   meaning                                                   set by
+// RESIDUAL    0, 1     1: s is x + residual; see layer_norm_forward.cuh          body.py of layer_norm
+// WEIGHTED    0, 1     1: there is a weight; see layer_norm.cuh                  body.py of layer_norm
+// The others: see rows.cuh.
 #include "scalar.cuh"
 #include "layer_norm_forward.cuh"
 

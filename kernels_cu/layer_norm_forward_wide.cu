@@ -10,7 +10,7 @@
 // the warps exchange a row's moments and while the row is written.
 //
 // Macro    values      meaning                                        set by
-// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_plan.forward_plan
+// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.forward_config
 // RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"

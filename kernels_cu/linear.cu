@@ -8,17 +8,17 @@
 //   dL/dy: x_t (M, N)       dL/db: scalar_t (N)
 //
 //   macro          values           set by
-//   BLOCK_THREADS  128; 128 to 512  NarrowPlan; ColumnPlan: threads of a block
+//   BLOCK_THREADS  128; 128 to 512  NarrowConfig; ColumnsConfig: threads of a block
 //   VECTOR_WIDTH   1 to 8           both: elements of an access
 //   ROWS_EACH      1 to 8           both: rows of a warp; rows that a thread has in flight
 //   MIN_BLOCKS     1, 2, ...        both: blocks that are to fit a multiprocessor, which bounds the registers
-//   FEW            1 to 16          NarrowPlan: rows of the small matrix
-//   FEW_IS_X       0, 1             NarrowPlan: the small matrix is x, not W
-//   SPLIT          1, 2, 4          NarrowPlan: warps that share a row of the large matrix
+//   FEW            1 to 16          NarrowConfig: rows of the small matrix
+//   FEW_IS_X       0, 1             NarrowConfig: the small matrix is x, not W
+//   SPLIT          1, 2, 4          NarrowConfig: warps that share a row of the large matrix
 //   GELU           0, 1             the body of linear_gelu: y = gelu(z) is a result, too
 //   TANH           0, 1             the body of linear_gelu: the form of GELU, see gelu.cu
-//   WIDTH          2^i              ColumnPlan: threads of a block side by side
-//   CLUSTER        1 to 8           ColumnPlan: blocks that add up their sums
+//   WIDTH          2^i              ColumnsConfig: threads of a block side by side
+//   CLUSTER        1 to 8           ColumnsConfig: blocks that add up their sums
 //   NAIVE          1                tests: the naive kernels alone
 #include "scalar.cuh"
 #include "columns.cuh"

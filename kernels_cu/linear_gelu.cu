@@ -8,13 +8,13 @@
 //
 //   macro          values     set by
 //   TANH           0, 1       the body: the form of GELU, see gelu.cu
-//   VECTOR_WIDTH   1 to 8     Tiles, ColumnPlan: elements of an access
-//   ROWS_EACH      1, 2       the body, ColumnPlan: rows that a thread has in flight
+//   VECTOR_WIDTH   1 to 8     Tiles, ColumnsConfig: elements of an access
+//   ROWS_EACH      1, 2       the body, ColumnsConfig: rows that a thread has in flight
 //   ABREAST        1 to 32    Tiles (forward): threads of a block side by side
-//   BLOCK_THREADS  256        ColumnPlan (backward): threads of a block
-//   WIDTH          2^i        ColumnPlan: threads of a block side by side
-//   MIN_BLOCKS     1 to 4     ColumnPlan: blocks that are to fit a multiprocessor, which bounds the registers
-//   CLUSTER        1 to 8     ColumnPlan: blocks that add up their sums
+//   BLOCK_THREADS  256        ColumnsConfig (backward): threads of a block
+//   WIDTH          2^i        ColumnsConfig: threads of a block side by side
+//   MIN_BLOCKS     1 to 4     ColumnsConfig: blocks that are to fit a multiprocessor, which bounds the registers
+//   CLUSTER        1 to 8     ColumnsConfig: blocks that add up their sums
 //   NAIVE          1          tests: the naive kernels alone
 #include "gelu.cuh"
 #include "columns.cuh"

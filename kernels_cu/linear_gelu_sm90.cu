@@ -6,11 +6,11 @@
 //   scalar_t: float16 or bfloat16      sums and gelu in acc_t = float, gelu of z before z is rounded
 //
 //   macro          values    set by
-//   STAGES         2 to 4    MatrixPlan: slices of x and W that a block has room for
-//   PIECES         1, 2      MatrixPlan: pieces of z and of y that a group of threads has room for
-//   PAIRS_M        1 to 8    MatrixPlan: pairs of tiles along M that are made one after the other
-//   BLOCK_THREADS  384       MatrixPlan: threads of a block, three groups of 128
-//   CLUSTER        2         MatrixPlan: blocks that share rows of W
+//   STAGES         2 to 4    Sm90Config: slices of x and W that a block has room for
+//   PIECES         1, 2      Sm90Config: pieces of z and of y that a group of threads has room for
+//   PAIRS_M        1 to 8    Sm90Config: pairs of tiles along M that are made one after the other
+//   BLOCK_THREADS  384       Sm90Config: threads of a block, three groups of 128
+//   CLUSTER        2         Sm90Config: blocks that share rows of W
 //   TANH           0, 1      the body: the form of GELU, see gelu.cu
 //   NAIVE          1         tests: the naive kernel alone
 //

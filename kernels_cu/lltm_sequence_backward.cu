@@ -14,14 +14,14 @@
 // dealt out. One part of db is the sum over the steps, and over the rows that the same lanes make.
 //
 // Macro           values          meaning                                           set by
-// STATE           S, up to 1024   units of a row                                    sequence_plan (cupyops/ops/lltm/config.py)
-// UNITS           even            units of a block                                  sequence_plan (cupyops/ops/lltm/config.py)
-// PARTS           2, 4 .. 32      lanes that share a unit                           sequence_plan (cupyops/ops/lltm/config.py)
-// CLUSTER         1, 2, 4, 8      blocks of a team, where they are a cluster; or 1  sequence_plan (cupyops/ops/lltm/config.py)
-// TEAM            1, 2 ..         blocks of a team anywhere on the GPU; or 1        sequence_plan (cupyops/ops/lltm/config.py)
-// BLOCK_THREADS   32, 64 .. 512   UNITS · PARTS, to whole warps                     Plan.block (cupyops/ops/lltm/config.py)
-// ROWS            1, 2, 4         rows that a team has at once, up to PARTS         TeamPlan.for_rows (cupyops/tiling/teams.py)
-// GROUPS          1, in tests 2   groups of ROWS rows, one after the other          TeamPlan.for_rows (cupyops/tiling/teams.py)
+// STATE           S, up to 1024   units of a row                                    sequence_config (cupyops/ops/lltm/config.py)
+// UNITS           even            units of a block                                  sequence_config (cupyops/ops/lltm/config.py)
+// PARTS           2, 4 .. 32      lanes that share a unit                           sequence_config (cupyops/ops/lltm/config.py)
+// CLUSTER         1, 2, 4, 8      blocks of a team, where they are a cluster; or 1  sequence_config (cupyops/ops/lltm/config.py)
+// TEAM            1, 2 ..         blocks of a team anywhere on the GPU; or 1        sequence_config (cupyops/ops/lltm/config.py)
+// BLOCK_THREADS   32, 64 .. 512   UNITS · PARTS, to whole warps                     SequenceConfig.block (cupyops/ops/lltm/config.py)
+// ROWS            1, 2, 4         rows that a team has at once, up to PARTS         TeamConfig.for_rows (cupyops/tiling/teams.py)
+// GROUPS          1, in tests 2   groups of ROWS rows, one after the other          TeamConfig.for_rows (cupyops/tiling/teams.py)
 // NAIVE           1               compiles the naive kernel, and not the fast one   tests
 #include "scalar.cuh"
 

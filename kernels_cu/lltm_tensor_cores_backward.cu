@@ -15,11 +15,11 @@
 // sum over the steps, and over the groups of a tile.
 //
 // Macro           values          meaning                                           set by
-// STATE           S, up to 1024   units of a row, a multiple of 32                  sequence_plan (cupyops/ops/lltm/config.py)
-// TEAM            S / 16          blocks of a team, anywhere on the GPU             sequence_plan (cupyops/ops/lltm/config.py)
-// BLOCK_THREADS   256             16 units of 16 rows                               TensorCorePlan.block (cupyops/ops/lltm/config.py)
-// ROWS            16              rows that a team has at once                      TensorCorePlan.rows (cupyops/ops/lltm/config.py)
-// GROUPS          1, 2, 4         groups of 16 rows, one after the other            TeamPlan.for_rows (cupyops/tiling/teams.py)
+// STATE           S, up to 1024   units of a row, a multiple of 32                  sequence_config (cupyops/ops/lltm/config.py)
+// TEAM            S / 16          blocks of a team, anywhere on the GPU             sequence_config (cupyops/ops/lltm/config.py)
+// BLOCK_THREADS   256             16 units of 16 rows                               TensorCoresConfig.block (cupyops/ops/lltm/config.py)
+// ROWS            16              rows that a team has at once                      TensorCoresConfig.rows (cupyops/ops/lltm/config.py)
+// GROUPS          1, 2, 4         groups of 16 rows, one after the other            TeamConfig.for_rows (cupyops/tiling/teams.py)
 // NAIVE           1               compiles the naive kernel, and not the fast one   tests
 #include "scalar.cuh"
 

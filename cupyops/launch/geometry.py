@@ -1,6 +1,6 @@
 """How many threads a launch has. A policy names the size parameters it counts by; nobody writes a ceil-division.
 
-A policy gives the block once, and per compiled kernel a planner: a function from the values of its sizes to the grid. A
+A policy gives the block once, and per compiled kernel a grid_for: a function from the values of its sizes to the grid. A
 grid of zero blocks means that there is nothing to do, and nothing is launched.
 """
 
@@ -42,7 +42,7 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
 
 @dataclass(frozen=True)
 class Target:
-    """What a planner may depend on: bytes of the widest array element, and the GPU's number of multiprocessors."""
+    """What a grid_for may depend on: bytes of the widest array element, and the GPU's number of multiprocessors."""
 
     itemsize: int
     multiprocessors: int
@@ -51,7 +51,7 @@ class Target:
 class Geometry:
     """What a policy offers the launcher: a block, and the grid as an expression in its size parameters.
 
-    The function of :meth:`planner` and the generated launch hold the expression as it stands, so that the two cannot
+    The function of :meth:`grid_for` and the generated launch hold the expression as it stands, so that the two cannot
     differ. It may use ``unit``, a number that :meth:`unit` gives per compiled kernel.
     """
 
@@ -61,7 +61,7 @@ class Geometry:
 
     @property
     def per_call(self) -> bool:
-        """Whether each call says how many threads it wants, ``kernel[n](...)``; the planner takes three numbers then."""
+        """Whether each call says how many threads it wants, ``kernel[n](...)``; the grid_for takes three numbers then."""
         return False
 
     @property
@@ -93,7 +93,7 @@ class Geometry:
         """What the expressions call ``unit``."""
         return 1
 
-    def planner(self, target: Target) -> Callable[..., Grid]:
+    def grid_for(self, target: Target) -> Callable[..., Grid]:
         """The function from the sizes to the grid."""
         sizes = ("x", "y", "z") if self.per_call else self.sizes
         lines = [f"def grid({', '.join(sizes)}):", f"    return {', '.join(self.blocks)}"]
@@ -297,11 +297,11 @@ class Threads(Geometry):
         )
         return x, y, z
 
-    def planner(self, target: Target) -> Callable[..., Grid]:
-        plan = super().planner(target)
+    def grid_for(self, target: Target) -> Callable[..., Grid]:
+        config = super().grid_for(target)
 
         def grid(*sizes: int) -> Grid:
-            x, y, z = plan(*sizes)
+            x, y, z = config(*sizes)
             if max(y, z) > MAX_GRID_YZ and x and y and z:
                 raise ValueError(
                     f"a grid of {x} x {y} x {z} blocks: CUDA has at most {MAX_GRID_YZ} blocks in y and z. "

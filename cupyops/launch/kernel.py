@@ -42,7 +42,7 @@ _OPENING = held_across_fork(threading.RLock())  # a generated launch
 _OLDEST = 30  # the compute capability before which none had CUDA as it is now
 
 
-class Planned(Protocol):
+class Launchable(Protocol):
     """What is ready to run, on a GPU or in place of one: it turns sizes into a grid."""
 
     @property
@@ -345,7 +345,7 @@ class Kernel:
         if not (guard is not None or recording.recording() or self.geometry.per_call):
             self._open_generated_launch(arguments, variant)
 
-    def grid(self, variant: "Planned", sizes: Sequence[int]) -> Grid:
+    def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
         """The blocks of a launch.
 
         Raises:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from cupyops.arrays import LIBRARIES
 from cupyops.codegen import write
+from cupyops.deprecated import renamed
 
 __all__ = ["memo"]
 
@@ -30,7 +31,7 @@ def memo(*names: str, most: int = MOST) -> Callable[[Function], Function]:
     Attributes of the function: ``kept``, the results by their keys.
 
     >>> @memo("x", "weight?")
-    ... def plan(x, weight, eps):
+    ... def config(x, weight, eps):
     ...     return f"rows of {x.shape[-1]}"
     """
 
@@ -64,3 +65,6 @@ def memo(*names: str, most: int = MOST) -> Callable[[Function], Function]:
         return cast(Function, found)
 
     return decorate
+
+
+__getattr__ = renamed(__name__, {"remembered": "memo"})

@@ -75,7 +75,7 @@ class Variant:
         self.what = what
         self.raw = raw
         self.function = driver.handle(raw)
-        self.grid = geometry.planner(target)
+        self.grid = geometry.grid_for(target)
         self.unit = geometry.unit(target)
         self.threads = geometry.threads
         self.shared = hardware.shared

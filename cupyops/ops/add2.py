@@ -9,7 +9,7 @@ from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.errors import expected
 from cupyops.launch.geometry import Elementwise, Threads
 from cupyops.launch.kernel import Kernel
-from cupyops.tiling.broadcasting import broadcast_shape, plan, spread
+from cupyops.tiling.broadcasting import broadcast_shape, spread, strided_loop
 
 __all__ = ["add2"]
 
@@ -71,14 +71,14 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         return out
     out = library.empty(shape, dtype, a)
     if library.is_fake(out):
-        # Sizes may be symbols. To plan a loop by their values would bind a compiled graph to these values.
+        # Sizes may be symbols. To config a loop by their values would bind a compiled graph to these values.
         check_devices("add2", a=a, b=b)
         return out
     if alike and library.is_contiguous(a) and library.is_contiguous(b):
         ALIKE.launch_vouched(a=a, b=b, out=out, alpha=alpha, n=library.size(out))
         return out
     widest = max(DTYPES[d].itemsize for d in (dtype, library.dtype_name(a), library.dtype_name(b)))
-    vector_width, wide, *loop = plan(
+    vector_width, wide, *loop = strided_loop(
         shape, (spread(a.shape, strides_a, shape), spread(b.shape, strides_b, shape)), widest
     )
     size, divider, a_stride, b_stride = loop

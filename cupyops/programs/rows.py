@@ -14,11 +14,11 @@ from typing import NamedTuple
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import vector_width_for
-from cupyops.tiling.rows import RowsPlan
+from cupyops.tiling.rows import RowsConfig
 
 from .expressions import Statement, arithmetic, calls, kernel_name, names_in
 
-__all__ = ["RowPlan", "RowProgram", "kernel_of", "plan_of", "text_of"]
+__all__ = ["ProgramConfig", "RowProgram", "config_of", "kernel_of", "text_of"]
 
 REDUCTIONS = {"sum": "acc_t(0)", "max": "acc_t(-INFINITY)", "min": "acc_t(INFINITY)"}
 
@@ -347,7 +347,7 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
 
 
 @dataclass(frozen=True)
-class RowPlan(RowsPlan):
+class ProgramConfig(RowsConfig):
     """How the rows of a program are cut.
 
     Attributes:
@@ -361,7 +361,7 @@ class RowPlan(RowsPlan):
 
 
 @cache
-def plan_of(n: int, dtype: str, held: Holding) -> RowPlan:
+def config_of(n: int, dtype: str, held: Holding) -> ProgramConfig:
     """The cut of rows of n elements.
 
     Two accesses a thread while that makes no more than 512 threads, four where a row is longer, or where it leaves nothing but
@@ -386,13 +386,13 @@ def plan_of(n: int, dtype: str, held: Holding) -> RowPlan:
     resident = 1536 if registers <= (12 if itemsize == 2 else 8) else 1024 if registers <= 20 else 640
     few = (4, 512, resident) if registers <= 4 and not held.stores else (2, 512, resident)
     for vectors, most, threads_at_once in (few, (4, 1024 if registers <= 12 else 512, 0)):
-        plan = RowPlan.of(n, vector_width, vectors, block=128, min_blocks=1, stream=False)
-        if plan.row_threads <= most:
-            return replace(plan, min_blocks=max(1, threads_at_once // plan.block) if itemsize < 8 else 1)
-    return RowPlan(512, 512, vector_width, 4, min_blocks=1, full=False, stream=True)
+        config = ProgramConfig.of(n, vector_width, vectors, block=128, min_blocks=1, stream=False)
+        if config.row_threads <= most:
+            return replace(config, min_blocks=max(1, threads_at_once // config.block) if itemsize < 8 else 1)
+    return ProgramConfig(512, 512, vector_width, 4, min_blocks=1, full=False, stream=True)
 
 
-def kernel_of(program: RowProgram, text: str, plan: RowPlan, dtype: str) -> Kernel:
+def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str) -> Kernel:
     """The kernel for one cut of the rows, which is one for rows of this dtype."""
     choice = dict.fromkeys(("scalar_t", *(f"{x}_t" for x in (*program.rows, *program.columns))), dtype)
-    return plan.kernel(text, kernel_name(program.name), choice, geometry=plan.stay("blocks"), dtypes=FLOATS)
+    return config.kernel(text, kernel_name(program.name), choice, geometry=config.persistent("blocks"), dtypes=FLOATS)

@@ -69,7 +69,7 @@ class Simulated:
         self._offsets = [offset for offset, _ in fields]
         self._check_parameters([size for _, size in fields])
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
-        self.grid = kernel.geometry.planner(Target(itemsize, multiprocessors))
+        self.grid = kernel.geometry.grid_for(Target(itemsize, multiprocessors))
 
     def _check_parameters(self, declared: Sequence[int]) -> None:
         module = self._module.contents

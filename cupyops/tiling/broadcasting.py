@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["broadcast_shape", "collapse", "divider", "plan", "spread"]
+__all__ = ["broadcast_shape", "collapse", "divider", "spread", "strided_loop"]
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int], where: str = "add2") -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ..
     return (tuple(sizes), *(tuple(s) for s in strides))
 
 
-def plan(shape: Sequence[int], views: Sequence[Sequence[int]], widest: int) -> tuple[Any, ...]:
+def strided_loop(shape: Sequence[int], views: Sequence[Sequence[int]], widest: int) -> tuple[Any, ...]:
     """How a kernel with ``strided.cuh`` walks.
 
     Args:

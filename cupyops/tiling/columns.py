@@ -21,15 +21,15 @@ from cupyops.launch import driver
 from cupyops.launch.geometry import Rows
 from cupyops.launch.kernel import Kernel
 
-from .config import CLUSTERS_SINCE, Plan, vector_width_for
+from .config import CLUSTERS_SINCE, Config, vector_width_for
 
-__all__ = ["SUMS", "ColumnPlan", "ColumnSums", "Cut", "Work", "column_cut", "strip_width"]
+__all__ = ["SUMS", "ColumnSums", "ColumnsConfig", "ColumnsLaunch", "Work", "columns_launch", "strip_width"]
 
 MOST_BLOCKS = 8  # of a cluster
 
 
 @dataclass(frozen=True)
-class ColumnPlan(Plan):
+class ColumnsConfig(Config):
     """How a block goes about its strip: the macros of ``columns.cuh``.
 
     Attributes:
@@ -55,16 +55,16 @@ class ColumnPlan(Plan):
         return Rows("tiles", self.block, blocks_per_row=self.cluster)
 
 
-class Cut(NamedTuple):
+class ColumnsLaunch(NamedTuple):
     """A matrix, cut.
 
     Attributes:
-        plan: of each block.
+        config: of each block.
         groups: clusters on one strip of columns; of several, another launch adds up the sums.
         tiles: clusters in all.
     """
 
-    plan: ColumnPlan
+    config: ColumnsConfig
     groups: int
     tiles: int
 
@@ -104,7 +104,7 @@ _LAUNCH, _BYTES = 2.0, 4.28e6 / 132
 _STRIPS = 128  # that keep a GPU busy
 
 
-def column_cut(
+def columns_launch(
     m: int,
     n: int,
     itemsize: int,
@@ -113,7 +113,7 @@ def column_cut(
     works: Mapping[int, Work] = SUMS,
     *,
     one_group: bool = False,
-) -> Cut:
+) -> ColumnsLaunch:
     """The way to sum the columns of m rows of n.
 
     Args:
@@ -126,7 +126,7 @@ def column_cut(
     work = works[itemsize]
     vector_width = vector_width_for(n, itemsize)
     # Each with its time; of the quickest ways the one with the smallest blocks, the widest strips, the smallest clusters.
-    ways: list[tuple[tuple[float, int, int, int], Cut]] = []
+    ways: list[tuple[tuple[float, int, int, int], ColumnsLaunch]] = []
     for block in work.blocks:
         for width in {_width(n, vector_width, itemsize, nbytes) for nbytes in work.widths}:
             strips = -(-n // (width * vector_width))
@@ -135,14 +135,14 @@ def column_cut(
                 blocks = strips * cluster
                 if cluster > 1 and (cluster >= 2 * most or blocks > 0.85 * multiprocessors * (work.capacity // block)):
                     continue
-                plan = ColumnPlan(block, vector_width, width, work.rows_each, work.min_blocks, cluster)
+                config = ColumnsConfig(block, vector_width, width, work.rows_each, work.min_blocks, cluster)
                 time = _time(work, m * n * itemsize, blocks * block, multiprocessors)
-                ways.append(((time, block, -width, cluster), Cut(plan, 1, strips)))
+                ways.append(((time, block, -width, cluster), ColumnsLaunch(config, 1, strips)))
             groups = min(work.groups * multiprocessors * 256 // block // max(strips, 1), most)
             if groups > 1 and not one_group and block == 256:
-                plan = ColumnPlan(block, vector_width, width, min(work.rows_each, 4), work.min_blocks)
+                config = ColumnsConfig(block, vector_width, width, min(work.rows_each, 4), work.min_blocks)
                 time = _LAUNCH + _time(work, m * n * itemsize, groups * strips * block, multiprocessors)
-                ways.append(((time, block, -width, 1), Cut(plan, groups, groups * strips)))
+                ways.append(((time, block, -width, 1), ColumnsLaunch(config, groups, groups * strips)))
     return min(ways, key=lambda way: way[0])[1]
 
 
@@ -202,8 +202,8 @@ class ColumnSums:
         self.works, self.constants, self.rest = works, constants, rest
         for dtype in FLOATS:
             for m, capability in ahead:
-                plan, _, _ = column_cut(m, 4096, DTYPES[dtype].itemsize, capability, 132, works)
-                _kernel(self, plan, dtype)
+                config, _, _ = columns_launch(m, 4096, DTYPES[dtype].itemsize, capability, 132, works)
+                _kernel(self, config, dtype)
 
     def __call__(self, library: Any, *arrays: Any) -> Any:
         """The sums of each column, (N), in the dtype of the first array.
@@ -232,15 +232,15 @@ class ColumnSums:
 
 
 @cache
-def _kernel(sums: ColumnSums, plan: ColumnPlan, dtype: str) -> Kernel:
+def _kernel(sums: ColumnSums, config: ColumnsConfig, dtype: str) -> Kernel:
     """The kernel whose result is of ``dtype``."""
     acc = DTYPES[dtype].acc
     # A cluster has the result, or makes it of several groups' sums; else there are such groups, most often.
-    kinds = [(dtype, dtype if plan.cluster > 1 else acc)]
-    if sums.rest is None and plan.cluster > 1:
+    kinds = [(dtype, dtype if config.cluster > 1 else acc)]
+    if sums.rest is None and config.cluster > 1:
         kinds.append((acc, dtype))
     choices = ({sums.read: read, sums.found: found} for read, found in dict.fromkeys(kinds))
-    return plan.kernel(sums.text, sums.name, *choices, dtypes=FLOATS, constants=sums.constants)
+    return config.kernel(sums.text, sums.name, *choices, dtypes=FLOATS, constants=sums.constants)
 
 
 @lru_cache(1024)
@@ -249,9 +249,9 @@ def _launches(
 ) -> tuple[Kernel, int, int, Kernel | None, int]:
     """The kernel, its groups and tiles; for several groups, the kernel and tiles for theirs."""
     gpu, rest = (capability, multiprocessors), sums.rest or sums
-    plan, groups, tiles = column_cut(m, n, DTYPES[dtype].itemsize, *gpu, sums.works)
-    kernel = _kernel(sums, plan, dtype)
+    config, groups, tiles = columns_launch(m, n, DTYPES[dtype].itemsize, *gpu, sums.works)
+    kernel = _kernel(sums, config, dtype)
     if groups == 1:
         return kernel, 1, tiles, None, 0
-    last = column_cut(groups, n, DTYPES[DTYPES[dtype].acc].itemsize, *gpu, rest.works, one_group=True)
-    return kernel, groups, tiles, _kernel(rest, last.plan, dtype), last.tiles
+    last = columns_launch(groups, n, DTYPES[DTYPES[dtype].acc].itemsize, *gpu, rest.works, one_group=True)
+    return kernel, groups, tiles, _kernel(rest, last.config, dtype), last.tiles

@@ -1,4 +1,4 @@
-"""Kernels that are cut in several ways: a plan is chosen in Python, by sizes, dtype and GPU, and the text compiled for it."""
+"""Kernels that are cut in several ways: a config is chosen in Python, by sizes, dtype and GPU, and the text compiled for it."""
 
 import re
 import warnings
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from cupyops.deprecated import renamed
 from cupyops.launch.geometry import Geometry
 from cupyops.launch.kernel import Kernel
 
-__all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Plan", "threads_for", "vector_width_for"]
+__all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Config", "threads_for", "vector_width_for"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
 # Of a multiprocessor, by compute capability, where not 2048.
@@ -17,8 +18,8 @@ THREADS_AT_ONCE = {75: 1024, 86: 1536, 87: 1536, 88: 1536, 89: 1536, 110: 1536, 
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One way. A subclass is a frozen dataclass; what compilations differ in are its fields, so equal plans share one.
+class Config:
+    """One way. A subclass is a frozen dataclass; what compilations differ in are its fields, so equal configs share one.
 
     A field is a macro of the text by its name in capitals, left out where it has its default, which is then the text's, too.
 
@@ -28,7 +29,7 @@ class Plan:
         shared: bytes of dynamic shared memory of a block, likewise.
 
     >>> @dataclass(frozen=True)
-    ... class Tiles(Plan):
+    ... class Tiles(Config):
     ...     width: int
     ...     rows_each: int = 1
     >>> Tiles(32).constants, Tiles(32, 2).constants
@@ -69,7 +70,7 @@ class Plan:
 
         Args:
             choices: of types, to be compiled ahead; by default each dtype for all of them.
-            geometry: in place of the plan's own.
+            geometry: in place of the config's own.
             constants: further macros.
             options: as for :class:`cupyops.Kernel`.
         """
@@ -114,3 +115,6 @@ def threads_for(accesses: int, vectors: int) -> int:
     """Threads that make so many accesses at so many each: a power of 2, or whole warps."""
     threads = -(-accesses // vectors)
     return max(4, 1 << (threads - 1).bit_length()) if threads <= 32 else -(-threads // 32) * 32
+
+
+__getattr__ = renamed(__name__, {"Plan": "Config"})

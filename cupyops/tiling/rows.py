@@ -1,16 +1,16 @@
 """Kernels on ``kernels_cu/shared/rows.cuh``: rows of a matrix, held in registers by groups of threads of a block, or of a cluster.
 
 A row is cut into accesses of 16 bytes or less; how many a thread makes, how many threads are on a row and how many rows are in
-a block are macros of the text, and fields of a plan::
+a block are macros of the text, and fields of a config::
 
     @cache
-    def plan_of(n, itemsize):
+    def config_of(n, itemsize):
         vector_width = vector_width_for(n, itemsize)
-        return RowsPlan.of(n, vector_width, vectors=2, block=256)
+        return RowsConfig.of(n, vector_width, vectors=2, block=256)
 
     @cache
-    def kernel_of(plan):
-        return plan.kernel(TEXT, "softmax", geometry=plan.rows("M"))
+    def kernel_of(config):
+        return config.kernel(TEXT, "softmax", geometry=config.rows("M"))
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,28 +18,29 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from cupyops.arrays import Device
+from cupyops.deprecated import renamed
 from cupyops.launch.geometry import MAX_BLOCK, Rows
 from cupyops.launch.kernel import Kernel
 
-from .config import CLUSTERS_SINCE, Plan, threads_for
+from .config import CLUSTERS_SINCE, Config, threads_for
 
-__all__ = ["Cut", "RowsPlan", "at_once", "cut_of", "is_few"]
+__all__ = ["RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
 
 SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
 SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # of generations that have less
 MOST_FOLDED = 2**15  # bytes of a row that a block's registers hold in place of a cluster's
 
-Some = TypeVar("Some", bound="RowsPlan")
+Some = TypeVar("Some", bound="RowsConfig")
 
 
-class Cut(NamedTuple):
+class RowsChoice(NamedTuple):
     """A line of a table, by which rows up to a length are cut.
 
     Attributes:
         most: accesses of the longest row.
         vectors: accesses of a thread.
         block: threads of a block, at least.
-        min_blocks, cluster, rows_each, stages, aligned_apart: as of :class:`RowsPlan`.
+        min_blocks, cluster, rows_each, stages, aligned_apart: as of :class:`RowsConfig`.
     """
 
     most: int
@@ -52,13 +53,13 @@ class Cut(NamedTuple):
     aligned_apart: bool = False
 
 
-def cut_of(table: Iterable[Cut], accesses: int) -> Cut | None:
+def choice_of(table: Iterable[RowsChoice], accesses: int) -> RowsChoice | None:
     """The first line for rows of so many accesses, if there is one."""
     return next((cut for cut in table if accesses <= cut.most), None)
 
 
 @dataclass(frozen=True)
-class RowsPlan(Plan):
+class RowsConfig(Config):
     """How rows are cut.
 
     Attributes:
@@ -75,8 +76,8 @@ class RowsPlan(Plan):
         full: a row fills every access of its threads.
         shared: bytes of dynamic shared memory.
 
-    >>> plan = RowsPlan.of(4096, vector_width=8, vectors=2)
-    >>> plan.row_threads, plan.groups, plan.full
+    >>> config = RowsConfig.of(4096, vector_width=8, vectors=2)
+    >>> config.row_threads, config.groups, config.full
     (256, 1, True)
     """
 
@@ -100,7 +101,7 @@ class RowsPlan(Plan):
     def of(
         cls: type[Some], n: int, vector_width: int, vectors: int, *, block: int = 1, cluster: int = 1, **others: Any
     ) -> Some:
-        """The plan of rows of n elements: as many threads as make the row's accesses, and as many rows as a block has room for.
+        """The config of rows of n elements: as many threads as make the row's accesses, and as many rows as a block has room for.
 
         Args:
             block: threads of a block, at least.
@@ -112,14 +113,14 @@ class RowsPlan(Plan):
         return cls(block, threads, vector_width, vectors, cluster=cluster, full=full, **others)
 
     @classmethod
-    def cut(cls: type[Some], n: int, vector_width: int, cut: Cut, **others: Any) -> Some:
-        """The plan of rows of n elements by a line of a table."""
+    def cut(cls: type[Some], n: int, vector_width: int, cut: RowsChoice, **others: Any) -> Some:
+        """The config of rows of n elements by a line of a table."""
         fields = cut._asdict()
         del fields["most"]
         return cls.of(n, vector_width, **{**fields, **others})
 
     def staged(self: Some, row_bytes: int, kept_bytes: int, capability: int) -> Some | None:
-        """The plan with as many of its stages as a multiprocessor has room for, or None if it has none for one: where arrays are
+        """The config with as many of its stages as a multiprocessor has room for, or None if it has none for one: where arrays are
         wide, stages go first, and then blocks.
 
         Args:
@@ -136,7 +137,7 @@ class RowsPlan(Plan):
         return replace(self, min_blocks=min_blocks, stages=stages, shared=stages * stage + kept)
 
     def one_a_block(self: Some, **others: Any) -> Some:
-        """The plan with no more than a row a block, and the same bits of it: few rows keep more multiprocessors busy so.
+        """The config with no more than a row a block, and the same bits of it: few rows keep more multiprocessors busy so.
 
         Args:
             others: further fields.
@@ -144,7 +145,7 @@ class RowsPlan(Plan):
         return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
 
     def fold(self: Some, row_bytes: int) -> Some:
-        """The plan with a cluster's blocks as one, which take a row in the same order and need not wait for each other; the plan
+        """The config with a cluster's blocks as one, which take a row in the same order and need not wait for each other; the config
         itself where a block has no room for them.
 
         Args:
@@ -169,7 +170,7 @@ class RowsPlan(Plan):
         """The geometry of one group a row, ``size`` counting the rows."""
         return Rows(size, self.block, each=self.groups * self.rows_each, blocks_per_row=self.cluster)
 
-    def stay(self, size: str) -> Rows:
+    def persistent(self, size: str) -> Rows:
         """The geometry of persistent blocks, ``size`` counting blocks or clusters of them."""
         return Rows(size, self.block, blocks_per_row=self.cluster)
 
@@ -197,3 +198,6 @@ def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
         most: rows, and elements of all of them.
     """
     return rows <= most[0] and rows * n <= most[1]
+
+
+__getattr__ = renamed(__name__, {"RowsPlan": "RowsConfig"})

@@ -16,15 +16,15 @@ from cupyops.errors import LaunchError
 from cupyops.launch.geometry import Rows
 from cupyops.launch.kernel import Kernel
 
-from .config import Plan
+from .config import Config
 
-__all__ = ["TeamLaunch", "TeamPlan"]
+__all__ = ["TeamConfig", "TeamLaunch"]
 
-Self = TypeVar("Self", bound="TeamPlan")
+Self = TypeVar("Self", bound="TeamConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeamPlan(Plan):
+class TeamConfig(Config):
     """The macros of ``team.cuh`` and of the texts that include it.
 
     Attributes:
@@ -70,7 +70,7 @@ class TeamPlan(Plan):
         return {**super().constants, "ROWS": self.rows, "GROUPS": self.groups}
 
     def kernel(self, *args: Any, **options: Any) -> Kernel:
-        """The kernel of the plan, as :meth:`Plan.kernel`. Blocks that wait for one another anywhere on the GPU are launched
+        """The kernel of the config, as :meth:`Config.kernel`. Blocks that wait for one another anywhere on the GPU are launched
         cooperatively: all run at once, or the driver refuses the launch."""
         return super().kernel(*args, **{"cooperative": self.team > 1, **options})
 
@@ -79,28 +79,28 @@ class TeamPlan(Plan):
         return max(1, at_once // (self.cluster * self.team))
 
     def for_rows(self: Self, count: int, at_once: int) -> Self:
-        """The plan with more rows a team, and then more groups, until all teams run at once or a team can have no more.
+        """The config with more rows a team, and then more groups, until all teams run at once or a team can have no more.
 
         Args:
             count: rows in all.
-            at_once: blocks of the plan's kernel that run at once.
+            at_once: blocks of the config's kernel that run at once.
         """
-        plan = self
-        while -(-count // plan.tile) > plan.teams(at_once):
-            if plan.rows < plan.most_rows:
-                plan = replace(plan, rows=plan.rows * 2)
-            elif plan.groups < plan.most_groups:
-                plan = replace(plan, groups=plan.groups * 2)
+        config = self
+        while -(-count // config.tile) > config.teams(at_once):
+            if config.rows < config.most_rows:
+                config = replace(config, rows=config.rows * 2)
+            elif config.groups < config.most_groups:
+                config = replace(config, groups=config.groups * 2)
             else:
                 break
-        return plan
+        return config
 
     def turns(self, count: int, at_once: int) -> int:
         """Tiles of a team, where ``at_once`` blocks run at once and there are ``count`` rows in all."""
         return -(-count // (self.tile * self.teams(at_once)))
 
     def launch(self, kernel: Kernel, count: int, at_once: int) -> "TeamLaunch":
-        """The launch for ``count`` rows, on a GPU on which ``at_once`` blocks of the plan's kernel run at once."""
+        """The launch for ``count`` rows, on a GPU on which ``at_once`` blocks of the config's kernel run at once."""
         tiles = -(-count // self.tile)
         teams = tiles if self.team == 1 else min(tiles, at_once // self.team)
         return TeamLaunch(kernel, (tiles, teams, teams * self.cluster * self.team), tiles * self.rows)
@@ -111,7 +111,7 @@ class TeamPlan(Plan):
         """The launch for ``count`` rows on a GPU, by :meth:`for_rows`.
 
         Args:
-            kernel_of: gives the kernel of a plan.
+            kernel_of: gives the kernel of a config.
             dtype: the type ``scalar_t``.
             count: rows in all.
             device: the GPU's index.
@@ -121,14 +121,16 @@ class TeamPlan(Plan):
         """
         types = {"scalar_t": dtype}
         try:
-            plan = self.for_rows(count, kernel_of(self).resident_blocks(types, device))
-            kernel = kernel_of(plan)
+            config = self.for_rows(count, kernel_of(self).resident_blocks(types, device))
+            kernel = kernel_of(config)
             blocks = kernel.resident_blocks(types, device)
         except LaunchError:  # not one block or cluster fits
             return None
-        if blocks < plan.cluster * plan.team or (plan.team > 1 and plan.turns(count, blocks) > plan.most_turns):
+        if blocks < config.cluster * config.team or (
+            config.team > 1 and config.turns(count, blocks) > config.most_turns
+        ):
             return None
-        return plan.launch(kernel, count, blocks)
+        return config.launch(kernel, count, blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_GRID_YZ, Threads
 from cupyops.launch.kernel import Kernel
 
-from .config import Plan, vector_width_for
+from .config import Config, vector_width_for
 
 __all__ = ["THREADS", "TiledKernel", "Tiles"]
 
@@ -28,7 +28,7 @@ NARROW = 4  # threads side by side of a block that goes through all rows of its 
 
 
 @dataclass(frozen=True)
-class Tiles(Plan):
+class Tiles(Config):
     """The macros of ``tiles.cuh``.
 
     Attributes:

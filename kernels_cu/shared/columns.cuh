@@ -8,12 +8,12 @@
 // M, N and the launch's numbers alone decide which thread owns which row, and the order of every sum.
 //
 // Macro           values         meaning                                                set by
-// BLOCK_THREADS   32 to 1024     threads of a block                                     geometry (ColumnPlan.block)
-// CLUSTER         1 to 8         blocks that share a strip's rows, see cluster.cuh      geometry (ColumnPlan.cluster)
-// VECTOR_WIDTH    1, 2, 4, 8     columns of a thread, see packed.cuh                    ColumnPlan.vector_width
-// WIDTH           a power of 2   threads of a block side by side                        ColumnPlan.width, columns.strip_width
-// ROWS_EACH       1 or more      rows that a thread has in flight                       ColumnPlan.rows_each
-// MIN_BLOCKS      1 to 32        blocks resident on a multiprocessor: caps registers    ColumnPlan.min_blocks
+// BLOCK_THREADS   32 to 1024     threads of a block                                     geometry (ColumnsConfig.block)
+// CLUSTER         1 to 8         blocks that share a strip's rows, see cluster.cuh      geometry (ColumnsConfig.cluster)
+// VECTOR_WIDTH    1, 2, 4, 8     columns of a thread, see packed.cuh                    ColumnsConfig.vector_width
+// WIDTH           a power of 2   threads of a block side by side                        ColumnsConfig.width, columns.strip_width
+// ROWS_EACH       1 or more      rows that a thread has in flight                       ColumnsConfig.rows_each
+// MIN_BLOCKS      1 to 32        blocks resident on a multiprocessor: caps registers    ColumnsConfig.min_blocks
 #pragma once
 
 #include "scalar.cuh"

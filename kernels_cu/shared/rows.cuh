@@ -8,17 +8,17 @@
 // other rows nor on the row's address.
 //
 // Macro           values                 meaning                                                set by
-// BLOCK_THREADS   32 to 1024             threads of a block                                     geometry (RowsPlan.block)
-// CLUSTER         1 to 16                blocks on a row, see cluster.cuh                       geometry (RowsPlan.cluster)
-// ROW_THREADS     2^i, or a multiple     threads of a block on a row                            RowsPlan.row_threads
+// BLOCK_THREADS   32 to 1024             threads of a block                                     geometry (RowsConfig.block)
+// CLUSTER         1 to 16                blocks on a row, see cluster.cuh                       geometry (RowsConfig.cluster)
+// ROW_THREADS     2^i, or a multiple     threads of a block on a row                            RowsConfig.row_threads
 //                 of 32
-// VECTOR_WIDTH    1, 2, 4, 8             elements of an access, see packed.cuh                  RowsPlan.vector_width
-// VECTORS         1 or more              accesses of a thread to a row                          RowsPlan.vectors
-// MIN_BLOCKS      1 to 32                blocks resident on a multiprocessor: caps registers    RowsPlan.min_blocks
-// FULL            0, 1                   1: a row fills all accesses, no bounds checks          RowsPlan.full
-// FOLDED          divides ROW_THREADS    a block takes the row in the order of this many        RowsPlan.folded
+// VECTOR_WIDTH    1, 2, 4, 8             elements of an access, see packed.cuh                  RowsConfig.vector_width
+// VECTORS         1 or more              accesses of a thread to a row                          RowsConfig.vectors
+// MIN_BLOCKS      1 to 32                blocks resident on a multiprocessor: caps registers    RowsConfig.min_blocks
+// FULL            0, 1                   1: a row fills all accesses, no bounds checks          RowsConfig.full
+// FOLDED          divides ROW_THREADS    a block takes the row in the order of this many        RowsConfig.folded
 //                                        blocks of a cluster, and gives the row the same bits
-// ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsPlan.aligned_apart
+// ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
 //                                        per access, other rows a function call. The separate
 //                                        path pays for most row lengths; for some, registers
 //                                        run short.

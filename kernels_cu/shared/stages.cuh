@@ -3,7 +3,7 @@
 // has taken these accesses. No warp waits for another, so a warp's part of a stage is never empty for long.
 //
 // Macro    values      meaning                                set by
-// STAGES   2, 3 ..     rows that are prefetched at once       RowsPlan.stages (cupyops/tiling/rows.py)
+// STAGES   2, 3 ..     rows that are prefetched at once       RowsConfig.stages (cupyops/tiling/rows.py)
 #pragma once
 
 #include "bulk.cuh"

@@ -19,7 +19,7 @@ import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.launch import driver
 from cupyops.launch.tensor_map import tensor_map
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import FORWARD
 from cupyops.ops.linear.sm90 import sm90_kernel
 
@@ -106,17 +106,17 @@ def tensor_cores() -> int:
     """The matrix kernel, on the one generation that has its instructions: tails along each dimension, both cuts and forms,
     more pairs of tiles than clusters."""
     calls = 0
-    if driver.capability(0) != linear_plan.SM90:
+    if driver.capability(0) != linear_config.SM90:
         return calls
     m, n, k, clusters = 600, 264, 200, 2
     x, weight = (cupy.sin(cupy.arange(r * k)).astype("float16").reshape(r, k) for r in (m, n))
-    for plan, form, bias in itertools.product(
-        (linear_plan.SHORT, linear_plan.LONG), ("none", "tanh"), (None, weight[:, 0].copy())
+    for config, form, bias in itertools.product(
+        (linear_config.SHORT, linear_config.LONG), ("none", "tanh"), (None, weight[:, 0].copy())
     ):
         y, z = cupy.empty((m, n), "float16"), cupy.empty((m, n), "float16")
-        boxes = ((x, linear_plan.TILE_M), (weight, linear_plan.TILE_N // 2), (z, 64), (y, 64))
+        boxes = ((x, linear_config.TILE_M), (weight, linear_config.TILE_N // 2), (z, 64), (y, 64))
         maps = [tensor_map(a.data.ptr, *a.shape, "float16", rows) for a, rows in boxes]
-        sm90_kernel(plan, form)(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
+        sm90_kernel(config, form)(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
         calls += 1
     cupy.cuda.runtime.deviceSynchronize()
     return calls

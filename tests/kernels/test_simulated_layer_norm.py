@@ -15,7 +15,7 @@ import cupyops
 from autograd_bridge import add_layer_norm, layer_norm
 from cupyops.errors import LaunchError
 from cupyops.launch.memo import memo
-from cupyops.ops.layer_norm.config import backward_plan, forward_plan
+from cupyops.ops.layer_norm.config import backward_config, forward_config
 from tests.operators.test_layer_norm import operands
 
 pytestmark = pytest.mark.simulator
@@ -41,15 +41,15 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-def way(plan) -> str:  # type: ignore[no-untyped-def]
-    return str(plan.kind) + (" in clusters" if plan.kind == "registers" and plan.cluster > 1 else "")
+def way(config) -> str:  # type: ignore[no-untyped-def]
+    return str(config.kind) + (" in clusters" if config.kind == "registers" and config.cluster > 1 else "")
 
 
 @pytest.mark.parametrize(("m", "n", "dtype", "forward", "backward"), WAYS)
 def test_values_and_gradients(m: int, n: int, dtype: torch.dtype, forward: str, backward: str) -> None:
     name, size = str(dtype).removeprefix("torch."), dtype.itemsize
-    assert way(forward_plan(n, name, size, size, 90, size)) == forward
-    assert way(backward_plan(n, name, size, 90)) == backward
+    assert way(forward_config(n, name, size, size, 90, size)) == forward
+    assert way(backward_config(n, name, size, 90)) == backward
     x, weight, bias = operands(m, n, dtype, "cpu")
     residual, grad_y, grad_s = (torch.randn(m, n).to(dtype) for _ in range(3))
     inputs = (x, weight, bias)
@@ -97,15 +97,18 @@ def assert_close(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: tor
 
 def test_few_rows_declare_the_kernels_of_many() -> None:
     """For who compiles ahead, and calls the operators on a few rows to say of which length."""
-    module, plans = sys.modules["cupyops.ops.layer_norm.body"], importlib.import_module("cupyops.ops.layer_norm.config")
+    module, configs = (
+        sys.modules["cupyops.ops.layer_norm.body"],
+        importlib.import_module("cupyops.ops.layer_norm.config"),
+    )
     for n, want_x in ((1016, True), (1032, False), (40_008, True)):
         x, weight = torch.randn(2, n, requires_grad=want_x), torch.randn(n, requires_grad=True)
         layer_norm(x, n, weight).sum().backward()
-        many = backward_plan(n, "float32", 4, 90)
+        many = backward_config(n, "float32", 4, 90)
         streams = many.kind == "streaming"
-        backward = plans.backward_columns(n, "float32") if streams or not want_x else many
+        backward = configs.backward_columns(n, "float32") if streams or not want_x else many
         for kernel_of, arguments in (
-            (module.forward_kernel, (forward_plan(n, "float32", 4, 4, 90, 4), "float32", False)),
+            (module.forward_kernel, (forward_config(n, "float32", 4, 4, 90, 4), "float32", False)),
             (module.backward_kernel, (backward, "float32", want_x and not streams, True, False)),
         ):
             misses = kernel_of.cache_info().misses

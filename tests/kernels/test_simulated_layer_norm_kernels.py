@@ -1,4 +1,4 @@
-"""Each kernel of layer normalisation for itself in the simulator, held to the naive kernels of the texts, under plans of the
+"""Each kernel of layer normalisation for itself in the simulator, held to the naive kernels of the texts, under configs of the
 tests' own: rows as short as a way allows reach every packing, every branch, and the second use of every stage and table in
 milliseconds."""
 
@@ -14,7 +14,7 @@ from torch import Tensor
 import cupyops
 from cupyops import Threads
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
-from cupyops.ops.layer_norm.config import Plan
+from cupyops.ops.layer_norm.config import LayerNormConfig
 from tests.naive import naive_kernel
 from tests.operators.test_layer_norm import exact_rows, hard_rows
 from tests.support import alike
@@ -39,15 +39,15 @@ def _simulated() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Way:
-    """A plan, and the rows that are sent along it.
+    """A config, and the rows that are sent along it.
 
     Attributes:
-        plan: of a forward or of a backward.
+        config: of a forward or of a backward.
         n: elements of a row.
         dtype: of the rows; ``weights``: of weight and bias, where they differ from it; ``result``: of y and its gradient.
     """
 
-    plan: Plan
+    config: LayerNormConfig
     n: int
     dtype: torch.dtype = torch.float32
     weights: torch.dtype | None = None
@@ -74,82 +74,86 @@ class Way:
 
 def staged(way: Way, input_bytes: int, weight_bytes: int = 0) -> Way:
     """The way with the shared memory that its stages take, and that weight and bias take in a forward."""
-    plan = way.plan
-    return replace(way, plan=replace(plan, shared=plan.slice * (plan.stages * input_bytes + 2 * weight_bytes)))
+    config = way.config
+    return replace(way, config=replace(config, shared=config.slice * (config.stages * input_bytes + 2 * weight_bytes)))
 
 
 # 37 rows: groups of a block that have all their rows, some of them, none. Of 21 rows a persistent cluster takes eleven or ten,
 # so that the four tables of an exchange are used a third time, and their counters pass through both phases.
 FORWARD = {
-    "a part of a warp": Way(Plan(64, 8, 4, 2, rows_each=2), 60),
-    "a row for each access": Way(Plan(64, 8, 4, 2, rows_each=2, full=True), 64),
-    "three warps": Way(Plan(192, 96, 4, 1, rows_each=2), 380, torch.float16, torch.float32),
-    "eight lanes": Way(Plan(128, 16, 8, 2), 248, torch.bfloat16),
-    "pairs": Way(Plan(32, 32, 2, 2), 126, torch.float64),
-    "odd": Way(Plan(64, 32, 1, 3, rows_each=2), 77, torch.float16),
-    "aligned apart": Way(Plan(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),
-    "cluster of aligned apart": Way(Plan(64, 64, 4, 1, cluster=2, aligned_apart=True, full=True), 512),
-    "cluster of forty warps": Way(Plan(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028), 4, 4),
+    "a part of a warp": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2), 60),
+    "a row for each access": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2, full=True), 64),
+    "three warps": Way(LayerNormConfig(192, 96, 4, 1, rows_each=2), 380, torch.float16, torch.float32),
+    "eight lanes": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16),
+    "pairs": Way(LayerNormConfig(32, 32, 2, 2), 126, torch.float64),
+    "odd": Way(LayerNormConfig(64, 32, 1, 3, rows_each=2), 77, torch.float16),
+    "aligned apart": Way(LayerNormConfig(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),
+    "cluster of aligned apart": Way(LayerNormConfig(64, 64, 4, 1, cluster=2, aligned_apart=True, full=True), 512),
+    "cluster of forty warps": Way(LayerNormConfig(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
+    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028), 4, 4),
     "wide and full": staged(
-        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3, full=True), 512, torch.float16), 2, 2
+        Way(LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=3, full=True), 512, torch.float16), 2, 2
     ),
-    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 4, 4),
-    "wide in sixteen blocks": staged(Way(Plan(32, 32, 4, 1, kind="wide", cluster=16, stages=1), 1980), 4, 4),
-    "streaming": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204),
-    "streaming odd": Way(Plan(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
-    "of fewer bits": Way(Plan(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
-    "of more bits": Way(Plan(128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
-    "odd of fewer bits": Way(Plan(64, 32, 1, 3), 77, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(Plan(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2), 372), 4, 4),
+    "wide in sixteen blocks": staged(Way(LayerNormConfig(32, 32, 4, 1, kind="wide", cluster=16, stages=1), 1980), 4, 4),
+    "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
+    "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
+    "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
+    "of more bits": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(LayerNormConfig(64, 32, 1, 3), 77, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028, result=torch.bfloat16), 4, 4
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=2), 1028, result=torch.bfloat16), 4, 4
     ),
     "wide of more bits": staged(
-        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=3), 504, torch.float16, result=torch.float64), 2, 2
+        Way(LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=3), 504, torch.float16, result=torch.float64),
+        2,
+        2,
     ),
-    "streaming of fewer bits": Way(Plan(64, 64, 2, 2, kind="streaming"), 1202, torch.float64, result=torch.float32),
+    "streaming of fewer bits": Way(
+        LayerNormConfig(64, 64, 2, 2, kind="streaming"), 1202, torch.float64, result=torch.float32
+    ),
 }
 BACKWARD = {
-    "a part of a warp": Way(Plan(64, 8, 4, 2), 60),
-    "a row for each access": Way(Plan(64, 8, 4, 2, full=True), 64),
-    "three warps": Way(Plan(192, 96, 4, 1), 380, torch.float16, torch.float32),
-    "one group": Way(Plan(64, 64, 2, 2), 250, torch.float64),
-    "odd": Way(Plan(64, 16, 1, 3), 45, torch.bfloat16),
-    "aligned apart": Way(Plan(64, 32, 4, 2, aligned_apart=True), 252, torch.float16),
-    "cluster of aligned apart": Way(Plan(64, 64, 4, 1, cluster=2, aligned_apart=True), 504, torch.bfloat16),
-    "cluster of forty warps": Way(Plan(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028), 8),
+    "a part of a warp": Way(LayerNormConfig(64, 8, 4, 2), 60),
+    "a row for each access": Way(LayerNormConfig(64, 8, 4, 2, full=True), 64),
+    "three warps": Way(LayerNormConfig(192, 96, 4, 1), 380, torch.float16, torch.float32),
+    "one group": Way(LayerNormConfig(64, 64, 2, 2), 250, torch.float64),
+    "odd": Way(LayerNormConfig(64, 16, 1, 3), 45, torch.bfloat16),
+    "aligned apart": Way(LayerNormConfig(64, 32, 4, 2, aligned_apart=True), 252, torch.float16),
+    "cluster of aligned apart": Way(LayerNormConfig(64, 64, 4, 1, cluster=2, aligned_apart=True), 504, torch.bfloat16),
+    "cluster of forty warps": Way(LayerNormConfig(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
+    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028), 8),
     "wide and full": staged(
-        Way(Plan(32, 32, 8, 1, kind="wide", cluster=2, stages=2, full=True), 512, torch.float16), 4
+        Way(LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=2, full=True), 512, torch.float16), 4
     ),
-    "wide in one block": staged(Way(Plan(96, 96, 4, 1, kind="wide", stages=2), 372), 8),
-    "streaming": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204),
-    "streaming odd": Way(Plan(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
-    "of fewer bits": Way(Plan(64, 8, 4, 2), 60, result=torch.bfloat16),
-    "of more bits": Way(Plan(64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
-    "odd of fewer bits": Way(Plan(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
-    "cluster of fewer bits": Way(Plan(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
+    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2), 372), 8),
+    "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
+    "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
+    "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2), 60, result=torch.bfloat16),
+    "of more bits": Way(LayerNormConfig(64, 16, 4, 2), 124, torch.bfloat16, result=torch.float32),
+    "odd of fewer bits": Way(LayerNormConfig(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
+    "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16), 6
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16), 6
     ),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide of fewer bits and not whole": staged(
-        Way(Plan(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028, result=torch.bfloat16), 6
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028, result=torch.bfloat16), 6
     ),
-    "streaming of fewer bits": Way(Plan(64, 64, 4, 2, kind="streaming"), 1204, result=torch.float16),
+    "streaming of fewer bits": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204, result=torch.float16),
 }
 
 
 def ways(of: dict[str, Way]) -> pytest.MarkDecorator:
-    ids = [f"{way.plan.kind}-{name.replace(' ', '-')}" for name, way in of.items()]
+    ids = [f"{way.config.kind}-{name.replace(' ', '-')}" for name, way in of.items()]
     return pytest.mark.parametrize("way", of.values(), ids=ids)
 
 
 def rows_of(way: Way) -> int:
-    if way.plan.kind == "registers":
-        return 37 if way.plan.cluster == 1 else 3
-    return 21 if way.plan.kind == "wide" else 3
+    if way.config.kind == "registers":
+        return 37 if way.config.cluster == 1 else 3
+    return 21 if way.config.kind == "wide" else 3
 
 
 def placed(x: Tensor | None, offset: int) -> Tensor | None:
@@ -179,8 +183,8 @@ def run_forward(
     x, *_, summed, y = arrays
     arrays[4] = x if residual is None else summed  # s is x then
     stats = torch.empty(2, m, dtype=torch.float64 if dtype == torch.float64 else torch.float32) if want_stats else None
-    groups = (2,) if way.plan.kind == "wide" else ()
-    forward_kernel(way.plan, way.name, residual is not None)(*arrays, stats, m, way.n, *groups, eps)
+    groups = (2,) if way.config.kind == "wide" else ()
+    forward_kernel(way.config, way.name, residual is not None)(*arrays, stats, m, way.n, *groups, eps)
     return y, summed, stats
 
 
@@ -252,19 +256,19 @@ def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
     assert alike(again, y)
 
 
-@ways({name: way for name, way in FORWARD.items() if way.plan.kind == "registers"})
+@ways({name: way for name, way in FORWARD.items() if way.config.kind == "registers"})
 def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
     x, residual = ((torch.randn(rows_of(way), way.n) + 1).to(way.dtype) for _ in range(2))
     weight, bias = way.columns
-    few = replace(way, plan=way.plan.few_rows_forward(way.n, weight.itemsize))
-    assert few.plan.affine_held
+    few = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize))
+    assert few.config.affine_held
     for of in ((x, None, weight, bias), (x, residual, weight, None), (x, None, None, bias)):
         for off in (-1, 2):
             assert all(
                 a is b is None or alike(a, b)
                 for a, b in zip(run_forward(few, *of, off), run_forward(way, *of, off), strict=True)
             )
-    known = replace(way, plan=replace(way.plan, weighted=False))
+    known = replace(way, config=replace(way.config, weighted=False))
     plain = (x, None, None, None)
     assert all(
         a is b is None or alike(a, b) for a, b in zip(run_forward(known, *plain), run_forward(way, *plain), strict=True)
@@ -416,14 +420,14 @@ def run_backward(  # type: ignore[no-untyped-def]
     arrays = [g, x, weight, grad_sum, torch.empty_like(x) if want_x else None]
     g, x, weight, grad_sum, grad_x = (placed(a, int(i == off)) for i, a in enumerate(arrays))
     partial = torch.empty(2, parts, n, dtype=stats.dtype) if want_affine else None
-    kernel = backward_kernel(way.plan, way.name, want_x, want_affine, grad_sum is not None)
+    kernel = backward_kernel(way.config, way.name, want_x, want_affine, grad_sum is not None)
     given = (g, x, stats, weight, grad_sum, grad_x)
-    if way.plan.kind == "streaming":
+    if way.config.kind == "streaming":
         kernel(*given, m, n)
-    elif way.plan.kind == "wide":
+    elif way.config.kind == "wide":
         kernel(*given, partial, m, n, parts)
     else:
-        kernel(*given, partial, m, n, parts, parts * (1 if want_x else -(-n // way.plan.slice)))
+        kernel(*given, partial, m, n, parts, parts * (1 if want_x else -(-n // way.config.slice)))
     return grad_x, partial
 
 
@@ -432,7 +436,7 @@ def test_backward(way: Way) -> None:
     m = rows_of(way)
     g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
     weight, _ = way.columns
-    affine = way.plan.kind != "streaming"
+    affine = way.config.kind != "streaming"
     stats, wanted, *sums = exact_gradients(way, g, x, weight)
     grad_x, partial = run_backward(way, g, x, stats, weight, None, True, affine)
     assert_near(grad_x, wanted, way.dtype, "gradient of x")
@@ -455,24 +459,24 @@ def test_backward(way: Way) -> None:
     assert_near(more, wanted + grad_sum.double(), way.dtype, "gradient of x and of the sum")
 
 
-def apart(plan: Plan, **others: int | bool) -> Plan:
-    return replace(plan, kind="apart", **others)  # type: ignore[arg-type]
+def apart(config: LayerNormConfig, **others: int | bool) -> LayerNormConfig:
+    return replace(config, kind="apart", **others)  # type: ignore[arg-type]
 
 
 # Rows and strips of columns in one launch: strips narrower than a warp and wider, the last not whole.
 APART = {
-    "a part of a warp": Way(apart(Plan(64, 8, 4, 2), width=2), 60),
-    "a row for each access": Way(apart(Plan(64, 8, 4, 2, full=True), width=1), 64),
-    "three warps": Way(apart(Plan(192, 96, 4, 1), width=4), 380, torch.float16, torch.float32),
-    "eight lanes": Way(apart(Plan(64, 32, 8, 2), width=2), 328, torch.bfloat16),
-    "pairs": Way(apart(Plan(128, 64, 2, 2), width=16), 250, torch.float64),
-    "odd": Way(apart(Plan(64, 16, 1, 3), width=32), 45, torch.bfloat16),
-    "wide strips": Way(apart(Plan(128, 128, 1, 2), width=64), 201),
-    "folded": Way(apart(Plan(128, 128, 4, 2), folded=4, width=8), 1012, torch.bfloat16),
-    "folded and full": Way(apart(Plan(128, 128, 4, 1, full=True), folded=2, width=8), 512),
-    "cluster": Way(apart(Plan(64, 64, 4, 1, cluster=2), width=4), 500, torch.float16),
-    "of fewer bits": Way(apart(Plan(64, 8, 4, 2), width=4), 60, result=torch.bfloat16),
-    "of more bits": Way(apart(Plan(64, 16, 4, 2), width=4), 124, torch.bfloat16, result=torch.float32),
+    "a part of a warp": Way(apart(LayerNormConfig(64, 8, 4, 2), width=2), 60),
+    "a row for each access": Way(apart(LayerNormConfig(64, 8, 4, 2, full=True), width=1), 64),
+    "three warps": Way(apart(LayerNormConfig(192, 96, 4, 1), width=4), 380, torch.float16, torch.float32),
+    "eight lanes": Way(apart(LayerNormConfig(64, 32, 8, 2), width=2), 328, torch.bfloat16),
+    "pairs": Way(apart(LayerNormConfig(128, 64, 2, 2), width=16), 250, torch.float64),
+    "odd": Way(apart(LayerNormConfig(64, 16, 1, 3), width=32), 45, torch.bfloat16),
+    "wide strips": Way(apart(LayerNormConfig(128, 128, 1, 2), width=64), 201),
+    "folded": Way(apart(LayerNormConfig(128, 128, 4, 2), folded=4, width=8), 1012, torch.bfloat16),
+    "folded and full": Way(apart(LayerNormConfig(128, 128, 4, 1, full=True), folded=2, width=8), 512),
+    "cluster": Way(apart(LayerNormConfig(64, 64, 4, 1, cluster=2), width=4), 500, torch.float16),
+    "of fewer bits": Way(apart(LayerNormConfig(64, 8, 4, 2), width=4), 60, result=torch.bfloat16),
+    "of more bits": Way(apart(LayerNormConfig(64, 16, 4, 2), width=4), 124, torch.bfloat16, result=torch.float32),
 }
 
 
@@ -487,13 +491,13 @@ def run_apart(  # type: ignore[no-untyped-def]
     off: int = -1,
 ):
     """The gradients of x, weight and bias; None for those that are not wanted."""
-    (m, n), plan = x.shape, way.plan
+    (m, n), config = x.shape, way.config
     arrays = [g, x, weight, grad_sum, torch.empty_like(x) if wants[0] else None]
     g, x, weight, grad_sum, grad_x = (placed(a, int(i == off)) for i, a in enumerate(arrays))
     sums = [torch.empty(n, dtype=way.weights or way.dtype) if want else None for want in wants[1:]]
-    strips = -(-n // (plan.width * plan.vector_width * plan.cluster)) if any(wants[1:]) else 0
-    blocks = strips + (-(-m // plan.groups) if wants[0] else 0)
-    kernel = backward_kernel(plan, way.name, True, any(wants[1:]), grad_sum is not None)
+    strips = -(-n // (config.width * config.vector_width * config.cluster)) if any(wants[1:]) else 0
+    blocks = strips + (-(-m // config.groups) if wants[0] else 0)
+    kernel = backward_kernel(config, way.name, True, any(wants[1:]), grad_sum is not None)
     kernel(g, x, stats, weight, grad_sum, grad_x, *sums, m, n, strips, blocks)
     return grad_x, *sums
 
@@ -526,17 +530,17 @@ def test_backward_apart_without_weight(way: Way) -> None:
     stats, wanted, *_ = exact_gradients(way, g, x, None)
     got, _, _ = run_apart(way, g, x, stats, None, None, (True, False, False))
     assert_near(got, wanted, way.dtype, "gradient of x")
-    known = replace(way, plan=replace(way.plan, weighted=False))
+    known = replace(way, config=replace(way.config, weighted=False))
     assert alike(run_apart(known, g, x, stats, None, None, (True, False, False))[0], got)
 
 
-@ways({name: way for name, way in BACKWARD.items() if way.plan.kind != "streaming"})
+@ways({name: way for name, way in BACKWARD.items() if way.config.kind != "streaming"})
 def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
     g, x, grad_sum = ((torch.randn(5, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
     weight, _ = way.columns
     stats, _, *sums = exact_gradients(way, g, x, weight)
-    few = replace(way, plan=way.plan.few_rows_backward(way.n, way.name))
-    assert few.plan.kind == "apart"
+    few = replace(way, config=way.config.few_rows_backward(way.n, way.name))
+    assert few.config.kind == "apart"
     for more in (None, grad_sum):
         got, *found = run_apart(few, g, x, stats, weight, more)
         assert alike(got, run_backward(way, g, x, stats, weight, more)[0])
@@ -544,13 +548,13 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
             assert_near(a, exact, a.dtype, what)
 
 
-@ways({name: way for name, way in BACKWARD.items() if way.plan.kind == "registers" and way.plan.cluster == 1})
+@ways({name: way for name, way in BACKWARD.items() if way.config.kind == "registers" and way.config.cluster == 1})
 @pytest.mark.parametrize("parts", [1, 3])
 def test_backward_of_weight_and_bias_alone(way: Way, parts: int) -> None:
     """Slices of a row each for itself: three of them, the last not whole."""
-    vector_width = way.plan.vector_width
+    vector_width = way.config.vector_width
     way = replace(
-        way, n=2 * way.plan.slice + way.n // vector_width // 2 * vector_width, plan=replace(way.plan, full=False)
+        way, n=2 * way.config.slice + way.n // vector_width // 2 * vector_width, config=replace(way.config, full=False)
     )
     g, x = ((torch.randn(37, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype))
     stats, _, *sums = exact_gradients(way, g, x, None)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import cupyops
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
-from cupyops.ops.layer_norm.config import Plan
+from cupyops.ops.layer_norm.config import LayerNormConfig
 from tests.kernels.test_simulated_layer_norm_kernels import BACKWARD, EPS, FORWARD
 from tests.simulator.test_simulator_use import sparse
 
@@ -22,12 +22,12 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
     x, y = (sparse(ROWS * COLUMNS, "float16").reshape(ROWS, COLUMNS) for _ in range(2))
     stats = sparse(2 * ROWS, "float32").reshape(2, ROWS)
     x[-8:] = np.linspace(-3, 3, 8 * COLUMNS).reshape(8, COLUMNS)
-    plan = {
-        "registers": Plan(128, 32, 8, 2, rows_each=2, full=True),
-        "wide": FORWARD["wide and full"].plan,
-        "streaming": Plan(64, 64, 8, 1, kind="streaming"),
+    config = {
+        "registers": LayerNormConfig(128, 32, 8, 2, rows_each=2, full=True),
+        "wide": FORWARD["wide and full"].config,
+        "streaming": LayerNormConfig(64, 64, 8, 1, kind="streaming"),
     }[way]
-    kernel = forward_kernel(plan, "float16", False)
+    kernel = forward_kernel(config, "float16", False)
     # Of persistent clusters, the last takes the last row in its second turn.
     groups = (ROWS // 2,) if way == "wide" else ()
     with cupyops.simulate(sanitize=True, blocks=slice(-2, None)):
@@ -46,13 +46,13 @@ def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     stats = sparse(2 * ROWS, "float32").reshape(2, ROWS)
     stats[1, -8:] = 1
     x[-8:] = np.linspace(-3, 3, 8 * COLUMNS).reshape(8, COLUMNS)
-    plan = {
-        "registers": Plan(64, 64, 4, 2, full=True),
-        "wide": BACKWARD["wide and full"].plan,
-        "streaming": Plan(64, 64, 4, 2, kind="streaming"),
+    config = {
+        "registers": LayerNormConfig(64, 64, 4, 2, full=True),
+        "wide": BACKWARD["wide and full"].config,
+        "streaming": LayerNormConfig(64, 64, 4, 2, kind="streaming"),
     }[way]
     affine = way != "streaming"
-    kernel = backward_kernel(plan, "float16", True, affine, False)
+    kernel = backward_kernel(config, "float16", True, affine, False)
     # Of persistent blocks, the last take their last rows in their second turn.
     parts = ROWS // 2
     partial = sparse(2 * parts * COLUMNS, "float32").reshape(2, parts, COLUMNS)

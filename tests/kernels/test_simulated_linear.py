@@ -13,10 +13,10 @@ import cupyops
 from autograd_bridge import gelu, linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops import Threads
 from cupyops.launch import recording as launches
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear import products
 from cupyops.ops.linear.config import GELU_SUMS, Apart
-from cupyops.tiling.columns import column_cut
+from cupyops.tiling.columns import columns_launch
 from tests.kernels.test_simulated_kernels import values
 from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact_derivative
@@ -53,8 +53,8 @@ def _simulated() -> Iterator[None]:
 def test_sums_of_columns(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int], offset: int
 ) -> None:
-    cut = column_cut(m, n, dtype.itemsize, 90, 4)
-    assert (cut.plan.cluster, cut.groups) == sums, cut
+    cut = columns_launch(m, n, dtype.itemsize, 90, 4)
+    assert (cut.config.cluster, cut.groups) == sums, cut
     grad = values(m * n, dtype, offset).reshape(m, n)
     _, _, bias = linear_backward(grad)
     assert_sums(bias, grad.double(), dtype)
@@ -65,8 +65,8 @@ def test_gradient_of_gelu_and_its_sums(
     m: int, n: int, dtype: torch.dtype, sums: tuple[int, int], gelu: tuple[int, int]
 ) -> None:
     approximate = "tanh" if m == 70 else "none"
-    cut = column_cut(m, n, dtype.itemsize, 90, 4, GELU_SUMS)
-    assert (cut.plan.cluster, cut.groups) == gelu, cut
+    cut = columns_launch(m, n, dtype.itemsize, 90, 4, GELU_SUMS)
+    assert (cut.config.cluster, cut.groups) == gelu, cut
     grad, z = values(m * n, dtype, 0, seed=1).reshape(m, n), values(m * n, dtype, 0).reshape(m, n)
     identity = torch.eye(n, dtype=dtype)
     grad_z, _, bias = linear_gelu_backward(grad, z, None, identity, approximate)  # dL/dx of this weight is dL/dz
@@ -172,7 +172,7 @@ def test_where_the_bias_is_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
     """To products in float32 that are in the table: tensors of any leading dimensions, NumPy's arrays, gradients."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
-    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
+    monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((20, 64), (24, 64), (24,)))
 
@@ -212,7 +212,7 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
     """By the library's addition in place: to a result of its own, of any leading dimensions."""
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
-    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
+    monkeypatch.setattr(linear_config, "APART", {False: (Apart(64, 20 * 24, 20 * 24),)})
     asked, whole = [], products.product_apart
     monkeypatch.setattr(linear_module, "product_apart", lambda *a: asked.append(whole(*a)) or asked[-1])
     x, weight, bias = (torch.randn(shape) for shape in ((4, 5, 64), (24, 64), (24,)))
@@ -237,7 +237,7 @@ def test_a_product_that_is_made_without_the_bias_has_it(monkeypatch: pytest.Monk
 def test_what_is_wrong_is_said_where_the_bias_would_be_added_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_APART_K", 0)
     monkeypatch.setattr(products, "LEAST_APART_ROWS", 0)
-    monkeypatch.setattr(linear_plan, "APART", {False: (Apart(1, 0, 2**63),)})
+    monkeypatch.setattr(linear_config, "APART", {False: (Apart(1, 0, 2**63),)})
     x, weight, bias = torch.ones(20, 64), torch.ones(24, 64), torch.ones(24)
     for inputs, words in (
         ((x, weight, bias[:1]), r"linear_gelu: `bias` must have shape \(24,\), .*, got \(1,\)"),

@@ -16,8 +16,8 @@ from cupyops import Kernel, Rows, Threads
 from cupyops.errors import LaunchError
 from cupyops.launch import recording as launches
 from cupyops.launch.tensor_map import tensor_map
-from cupyops.ops.linear import config as linear_plan
-from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, MatrixPlan
+from cupyops.ops.linear import config as linear_config
+from cupyops.ops.linear.config import LONG, SHORT, TILE_M, TILE_N, Sm90Config
 from cupyops.ops.linear.sm90 import TEXT, sm90_kernel
 from tests.naive import naive_kernel
 from tests.simulator.test_twins import PRODUCT, integers, product
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.simulator
 BF16, FP16 = torch.bfloat16, torch.float16
 TOLERANCES = {FP16: 2**-10, BF16: 2**-7}  # as on a GPU
 # Two slices and one piece are the fewest that can be right: everything is used again at once.
-TIGHT = MatrixPlan(2, 1, 1)
+TIGHT = Sm90Config(2, 1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,14 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 def launched(
-    x: Tensor, weight: Tensor, bias: Tensor | None, plan: MatrixPlan, approximate: str, clusters: int
+    x: Tensor, weight: Tensor, bias: Tensor | None, config: Sm90Config, approximate: str, clusters: int
 ) -> tuple[Tensor, Tensor]:
     """y and z by so many clusters; what they leave out is NaN."""
     (m, k), n, dtype = x.shape, len(weight), str(x.dtype)[6:]
     z, y = (torch.full((m, n), torch.nan, dtype=x.dtype) for _ in range(2))
     boxes = ((x, TILE_M), (weight, TILE_N // 2), (z, 64), (y, 64))
     maps = [tensor_map(a.data_ptr(), *a.shape, dtype, rows, simulated=True) for a, rows in boxes]
-    kernel = sm90_kernel(plan, approximate)
+    kernel = sm90_kernel(config, approximate)
     kernel(x, weight, bias, z, y, *maps, m, n, k, 0 if bias is None else n, clusters)
     return y, z
 
@@ -76,36 +76,36 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way[:4])))
-def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, MatrixPlan, str, int, bool]) -> None:
+def test_y_and_z_against_float64(way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool]) -> None:
     """As on a GPU: to half of the last bit, and what sums in float32 lose."""
-    m, n, k, dtype, plan, approximate, clusters, with_bias = way
+    m, n, k, dtype, config, approximate, clusters, with_bias = way
     x, weight, bias = operands(m, n, k, dtype)
     given = bias if with_bias else None
-    y, z = launched(x, weight, given, plan, approximate, clusters)
+    y, z = launched(x, weight, given, config, approximate, clusters)
     assert_values(y, z, x, weight, given, approximate)
 
 
 @pytest.mark.parametrize("way", WAYS[:3], ids=lambda way: "-".join(map(str, way[:4])))
 def test_y_and_z_of_small_integers_are_the_bits_of_the_naive_kernel(
-    way: tuple[int, int, int, torch.dtype, MatrixPlan, str, int, bool],
+    way: tuple[int, int, int, torch.dtype, Sm90Config, str, int, bool],
 ) -> None:
     """Every order of a sum of integers is exact, and each rounds once."""
-    m, n, k, dtype, plan, approximate, clusters, with_bias = way
+    m, n, k, dtype, config, approximate, clusters, with_bias = way
     x, weight, bias = (t.mul(s).round() for t, s in zip(operands(m, n, k, dtype), (1, math.sqrt(k), 1), strict=True))
     given = bias if with_bias else None
     z, y = (torch.full((m, n), torch.nan, dtype=dtype) for _ in range(2))
     options = {"constants": {"TANH": int(approximate == "tanh")}, "dtypes": (str(dtype)[6:],)}
     naive = naive_kernel("linear_gelu_sm90", "linear_gelu_sm90_naive", Threads("N", "M", block=(64, 1, 1)), **options)
     naive(x, weight, given, z, y, m, n, k, n if with_bias else 0)
-    found = launched(x, weight, given, plan, approximate, clusters)
+    found = launched(x, weight, given, config, approximate, clusters)
     assert all(torch.equal(a, b) for a, b in zip(found, (y, z), strict=True))
 
 
 def test_the_cut_and_the_number_of_clusters_change_no_bit() -> None:
     x, weight, bias = operands(300, 520, 200, BF16)
     first = launched(x, weight, bias, SHORT, "none", 1)
-    for plan, clusters in ((LONG, 2), (TIGHT, 5)):
-        again = launched(x, weight, bias, plan, "none", clusters)
+    for config, clusters in ((LONG, 2), (TIGHT, 5)):
+        again = launched(x, weight, bias, config, "none", clusters)
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -128,8 +128,8 @@ def test_the_operator_takes_it_where_the_table_says(monkeypatch: pytest.MonkeyPa
             y = linear_gelu(x, weight, bias)
         assert {launch.kernel.name for launch in noted} == {"linear_gelu_sm90" if taken else "gelu_forward"}
         torch.testing.assert_close(y, F.gelu(F.linear(x, weight, bias)), rtol=2**-9, atol=1e-4)
-        monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: SHORT)
-        monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
+        monkeypatch.setattr(linear_config, "sm90_config", lambda *a: SHORT)
+        monkeypatch.setattr(linear_config, "LEAST_LARGE", 0)
     arrays = cupyops.linear_gelu(*(t.numpy() for t in (x, weight, bias)))
     assert_values(*(torch.from_numpy(a).view(24, 40) for a in arrays), x.view(24, 72), weight, bias, "none")
     inputs = [t.requires_grad_() for t in (x, weight, bias)]

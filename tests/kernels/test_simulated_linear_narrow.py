@@ -15,9 +15,9 @@ from autograd_bridge import gelu, linear, linear_gelu
 from cupyops import Threads
 from cupyops.launch import recording as launches
 from cupyops.launch.recording import Launch
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.body import narrow_kernel
-from cupyops.ops.linear.config import NarrowPlan
+from cupyops.ops.linear.config import NarrowConfig
 from tests.kernels.test_simulated_kernels import values
 from tests.naive import naive_kernel
 
@@ -46,11 +46,15 @@ def drawn(r: int, k: int, few: int, dtype: torch.dtype, offset: int, few_is_x: b
     return many, less, values(r if few_is_x else few, dtype, 0, seed=1)
 
 
-def multiplied(plan: NarrowPlan, many: Tensor, less: Tensor, bias: Tensor | None, *form: str) -> tuple[Tensor, Tensor]:
+def multiplied(
+    config: NarrowConfig, many: Tensor, less: Tensor, bias: Tensor | None, *form: str
+) -> tuple[Tensor, Tensor]:
     """The product, and GELU of it."""
     r, k = many.shape
-    z, y = (torch.full((plan.few, r) if plan.few_is_x else (r, plan.few), np.nan, dtype=many.dtype) for _ in range(2))
-    kernel = narrow_kernel(plan, str(many.dtype)[6:], *form)
+    z, y = (
+        torch.full((config.few, r) if config.few_is_x else (r, config.few), np.nan, dtype=many.dtype) for _ in range(2)
+    )
+    kernel = narrow_kernel(config, str(many.dtype)[6:], *form)
     kernel(many, less, bias, z, y if form else None, r, k, 0 if bias is None else bias.numel())
     return z, y
 
@@ -64,7 +68,7 @@ def test_products_with_a_matrix_of_few_rows(
     for r, k, vector_width, offset in sizes(dtype):
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         for b in (bias, None):
-            y, _ = multiplied(NarrowPlan(few_is_x, few, vector_width, rows_each, split), many, less, b)
+            y, _ = multiplied(NarrowConfig(few_is_x, few, vector_width, rows_each, split), many, less, b)
             x, weight = (less, many) if few_is_x else (many, less)
             wanted = F.linear(x.double(), weight.double(), None if b is None else b.double())
             arithmetic = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
@@ -87,9 +91,9 @@ def test_gelu_behind_a_product_of_few_rows_changes_no_bit(
         many, less, bias = drawn(r, k, few, dtype, offset, few_is_x)
         less /= k / 16  # where the forms and the roundings of z tell
         for b in (bias / 4, None):
-            plan = NarrowPlan(few_is_x, few, vector_width, rows_each, split)
-            z, y = multiplied(plan, many, less, b, approximate)
-            assert torch.equal(z, multiplied(plan, many, less, b)[0])
+            config = NarrowConfig(few_is_x, few, vector_width, rows_each, split)
+            z, y = multiplied(config, many, less, b, approximate)
+            assert torch.equal(z, multiplied(config, many, less, b)[0])
             assert torch.equal(y, gelu(z, approximate))
 
 
@@ -105,10 +109,12 @@ def test_products_of_small_integers_are_the_bits_of_the_naive_kernel(
         many, less, bias = (t.round().clamp(-2, 2) for t in drawn(r, k, few, dtype, offset, few_is_x))
         (m, n), (x, weight) = ((few, r), (less, many)) if few_is_x else ((r, few), (many, less))
         for b in (bias, None):
-            plan = NarrowPlan(few_is_x, few, vector_width, rows_each, split)
+            config = NarrowConfig(few_is_x, few, vector_width, rows_each, split)
             z, y = torch.full((m, n), np.nan, dtype=dtype), torch.full((m, n), np.nan, dtype=dtype)
             naive(x.contiguous(), weight.contiguous(), b, z, y, m, n, k, 0 if b is None else n)
-            assert all(torch.equal(a, w) for a, w in zip(multiplied(plan, many, less, b, "none"), (z, y), strict=True))
+            assert all(
+                torch.equal(a, w) for a, w in zip(multiplied(config, many, less, b, "none"), (z, y), strict=True)
+            )
 
 
 def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
@@ -116,17 +122,17 @@ def test_a_row_of_few_has_the_same_bits_however_many_there_are() -> None:
         values(40 * 64, torch.float32, 0).reshape(40, 64),
         values(8 * 64, torch.float32, 0, seed=3).reshape(8, 64),
     )
-    found = {few: multiplied(NarrowPlan(True, few, 4, 1, 1), many, less[:few], None)[0] for few in (1, 3, 8)}
+    found = {few: multiplied(NarrowConfig(True, few, 4, 1, 1), many, less[:few], None)[0] for few in (1, 3, 8)}
     assert torch.equal(found[1], found[8][:1])
     assert torch.equal(found[3], found[8][:3])
 
 
 def test_what_a_product_of_few_rows_leaves_alone() -> None:
     ones, memory = torch.ones(6, 33), torch.full((3, 64), 7.0)
-    plan = NarrowPlan(True, 1, 1, 1, 1)
+    config = NarrowConfig(True, 1, 1, 1, 1)
     alone, z, y = (row[:6].view(1, 6) for row in memory)
-    narrow_kernel(plan, "float32")(ones, ones[:1], None, alone, None, 6, 33, 0)
-    narrow_kernel(plan, "float32", "none")(ones, ones[:1], None, z, y, 6, 33, 0)
+    narrow_kernel(config, "float32")(ones, ones[:1], None, alone, None, 6, 33, 0)
+    narrow_kernel(config, "float32", "none")(ones, ones[:1], None, z, y, 6, 33, 0)
     assert (memory[:, :6] == 33).all()
     assert (memory[:, 6:] == 7).all()
 
@@ -166,7 +172,7 @@ def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_s
     bias = torch.arange(len(weight), dtype=torch.float32)
     wanted = theirs(x, weight, bias)
     for least, splits in ((long.nbytes + 1, [1] if few_is_x else []), (long.nbytes, [2])):
-        monkeypatch.setattr(linear_plan, "LEAST_NARROW", least)
+        monkeypatch.setattr(linear_config, "LEAST_NARROW", least)
         found = launched(layer, wanted, x, weight, bias)
         assert names(found) == (OURS if splits else BEHIND_THE_LIBRARY[name])
         for launch, split in zip(found, splits, strict=False):
@@ -189,7 +195,7 @@ def test_few_rows_go_to_our_kernel_where_the_others_are_many_or_the_product_is_s
 @EACH_LAYER
 def test_a_small_product_of_odd_rows_is_one_launch(dtype: torch.dtype, name: str) -> None:
     layer, theirs = LAYERS[name]
-    most, most_k = linear_plan.MOST_ODD, linear_plan.MOST_ODD_K
+    most, most_k = linear_config.MOST_ODD, linear_config.MOST_ODD_K
     for m, n, k, ours in (
         *((1, 1, 2, True), (1, 1, 1, True), (3, 5, 6, True), (8, most // 126, 126, True), (2, 3, most_k - 1, True)),
         *((2, 3, most_k + 1, False), (1, most + 1, 1, False), (17, 5, 6, False)),

@@ -12,7 +12,7 @@ from torch import Tensor
 import cupyops
 from cupyops.arrays import LIBRARIES, host
 from cupyops.ops.lltm.cell import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
-from cupyops.ops.lltm.config import Plan, TensorCorePlan
+from cupyops.ops.lltm.config import SequenceConfig, TensorCoresConfig
 from cupyops.ops.lltm.sequence import kernel_of
 from cupyops.tiling.teams import TeamLaunch
 from cupyops.tiling.tiles import THREADS
@@ -28,16 +28,16 @@ STEPS = pytest.mark.parametrize(
 
 # Steps, rows, and the way through them; each has rows and units to spare in its last blocks.
 WAYS = {
-    "a-block-in-float32": (4, 7, Plan(20, 20, 2, rows=2, groups=2), torch.float32),
-    "a-block-in-float16": (5, 3, Plan(20, 20, 2, rows=2), torch.float16),
-    "a-cluster": (6, 3, Plan(22, 6, 4, cluster=4, rows=2), torch.float32),
-    "blocks-of-the-grid": (4, 7, Plan(20, 12, 4, team=2, rows=2), torch.bfloat16),
+    "a-block-in-float32": (4, 7, SequenceConfig(20, 20, 2, rows=2, groups=2), torch.float32),
+    "a-block-in-float16": (5, 3, SequenceConfig(20, 20, 2, rows=2), torch.float16),
+    "a-cluster": (6, 3, SequenceConfig(22, 6, 4, cluster=4, rows=2), torch.float32),
+    "blocks-of-the-grid": (4, 7, SequenceConfig(20, 12, 4, team=2, rows=2), torch.bfloat16),
     # Two groups, three tiles for two teams, the last not full; slices for some of the warps. Then as many for each.
-    "tensor-cores-in-bfloat16": (3, 69, replace(TensorCorePlan(96, team=96 // 16), groups=2), torch.bfloat16),
-    "tensor-cores-in-tiles": (3, 37, TensorCorePlan(32, team=2), torch.float16),
-    "tensor-cores-in-float16": (2, 3, TensorCorePlan(256, team=256 // 16), torch.float16),
+    "tensor-cores-in-bfloat16": (3, 69, replace(TensorCoresConfig(96, team=96 // 16), groups=2), torch.bfloat16),
+    "tensor-cores-in-tiles": (3, 37, TensorCoresConfig(32, team=2), torch.float16),
+    "tensor-cores-in-float16": (2, 3, TensorCoresConfig(256, team=256 // 16), torch.float16),
 }
-EACH_WAY = pytest.mark.parametrize(("steps", "batch", "plan", "dtype"), list(WAYS.values()), ids=list(WAYS))
+EACH_WAY = pytest.mark.parametrize(("steps", "batch", "config", "dtype"), list(WAYS.values()), ids=list(WAYS))
 
 
 @pytest.fixture(autouse=True)
@@ -327,24 +327,26 @@ def test_whole_cell_back(sizes: tuple[int, int, int], h_view: str, c_view: str, 
 # All steps of a sequence
 
 
-def launch_of(plan: Plan | TensorCorePlan, batch: int, dtype: str) -> TeamLaunch:
+def launch_of(config: SequenceConfig | TensorCoresConfig, batch: int, dtype: str) -> TeamLaunch:
     # As many blocks as two teams on tensor cores have, though the simulator would start fewer.
-    enough = 2 * plan.team if isinstance(plan, TensorCorePlan) else 0
-    kernel = kernel_of(plan, dtype)
-    return plan.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
+    enough = 2 * config.team if isinstance(config, TensorCoresConfig) else 0
+    kernel = kernel_of(config, dtype)
+    return config.launch(kernel, batch, max(kernel.resident_blocks({"scalar_t": dtype}, host()), enough))
 
 
 @EACH_WAY
-def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype) -> None:
+def test_sequence_step_by_step(
+    steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype
+) -> None:
     """Each step from what the kernel gave for the one before: z and h as they are rounded, c as it is not."""
-    state, inputs = plan.state, plan.state + 1
+    state, inputs = config.state, config.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
     h0, c0 = torch.randn(batch, state).to(dtype), torch.randn(batch, state).to(dtype)
     gates = torch.randn(steps, batch, 3 * state).to(dtype)
     given = gates.double()
     h, cells = (torch.full((steps, batch, state), torch.nan, dtype=dtype) for _ in range(2))
     last = torch.full((2, batch, state), torch.nan, dtype=dtype)
-    launch = launch_of(plan, batch, name(dtype))
+    launch = launch_of(config, batch, name(dtype))
     counters = launch.counters(LIBRARIES[Tensor], h)
     launch.kernel(weights, h0, c0, gates, h, cells, last, counters, steps, batch, state, inputs, *launch.counts)
     before, c = h0, c0.double()
@@ -360,7 +362,7 @@ def test_sequence_step_by_step(steps: int, batch: int, plan: Plan | TensorCorePl
 def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
     """The one operand of its products that may begin anywhere gives the same bits there."""
     state, batch, dtype = 32, 9, torch.bfloat16
-    launch = launch_of(TensorCorePlan(state, team=2), batch, name(dtype))
+    launch = launch_of(TensorCoresConfig(state, team=2), batch, name(dtype))
     weights, h0, c0 = (torch.randn(n, state).to(dtype) for n in (3 * state, batch, batch))
     found = []
     for first in (h0, moved(h0)):
@@ -376,15 +378,15 @@ def test_sequence_on_tensor_cores_from_an_unaligned_state() -> None:
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "h", "last", "cells", "gates"])
 def test_sequence_back_step_by_step(
-    steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype, given: str
+    steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype, given: str
 ) -> None:
     """Each step from the dz that the kernel gave for the one after it."""
-    state, inputs = plan.state, plan.state + 1
+    state, inputs = config.state, config.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
     gates, cells = torch.randn(steps, batch, 3 * state).to(dtype), torch.randn(steps, batch, state).to(dtype)
     shapes = {"h": cells.shape, "last": (2, batch, state), "cells": cells.shape, "gates": gates.shape}
     grads = {key: torch.randn(shape).to(dtype) if given in ("all", key) else None for key, shape in shapes.items()}
-    launch = launch_of(replace(plan, backward=True), batch, name(dtype))
+    launch = launch_of(replace(config, backward=True), batch, name(dtype))
     parts, counters = launch.parts, launch.counters(LIBRARIES[Tensor], cells)
     grad_z = torch.full((steps, batch, 3 * state), torch.nan, dtype=dtype)
     grad_h0, grad_c0 = (torch.full((batch, state), torch.nan, dtype=dtype) for _ in range(2))
@@ -408,6 +410,6 @@ def test_sequence_back_step_by_step(
     assert_rounded(grad_c0, dc, "gradient of c0", 4)
     # A part has what a tile's row, and those that come after it in the same vector_width, leave.
     row = torch.arange(batch)
-    part = row // plan.tile * plan.rows + row % plan.rows
+    part = row // config.tile * config.rows + row % config.rows
     exact = torch.zeros(parts, 3 * state, dtype=torch.float64).index_add_(0, part, total)
     assert_rounded(bias, exact, "parts of the gradient of the bias", 16)

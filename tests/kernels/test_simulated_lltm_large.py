@@ -6,7 +6,7 @@ import torch
 
 import cupyops
 from cupyops.ops.lltm.cell import ABSENT, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, SUMS
-from cupyops.ops.lltm.config import Plan
+from cupyops.ops.lltm.config import SequenceConfig
 from cupyops.ops.lltm.sequence import kernel_of
 from tests.kernels.test_simulated_lltm_kernels import assert_rounded, unit, unit_back
 from tests.simulator.test_simulator_use import sparse
@@ -97,7 +97,7 @@ def test_sums_of_parts_of_more_than_two_to_the_32_elements() -> None:
 def test_sequence_of_more_than_two_to_the_32_elements(forward: bool) -> None:
     """Rows of a step have fewer than 2^31 elements; where a step begins is beyond that, or beyond 2^32 for gates."""
     steps, batch, state = 5, 2**26, 8
-    kernel = kernel_of(Plan(state, state, 4, backward=not forward), "float16")
+    kernel = kernel_of(SequenceConfig(state, state, 4, backward=not forward), "float16")
 
     def rows(*shape: int) -> np.ndarray:
         return sparse(int(np.prod(shape, dtype=object)), "float16").reshape(shape)

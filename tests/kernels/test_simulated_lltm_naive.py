@@ -11,7 +11,7 @@ import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.launch.geometry import Threads
 from cupyops.ops.lltm.cell import CELL, INPUTS, INPUTS_BACKWARD, STEP, STEP_BACKWARD, STEP_WITH_BIAS, SUMS
-from cupyops.ops.lltm.config import Plan, TensorCorePlan
+from cupyops.ops.lltm.config import SequenceConfig, TensorCoresConfig
 from tests.kernels.test_simulated_lltm_kernels import EACH_WAY, VIEWS, cell, launch_of, name, without_blanks
 from tests.naive import naive_kernel
 from tests.support import alike
@@ -165,9 +165,9 @@ def test_a_cell_back_is_that_of_the_naive_kernel(sizes: tuple[int, int, int], dt
 
 @EACH_WAY
 def test_a_sequence_is_that_of_the_naive_kernel(
-    steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype
+    steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype
 ) -> None:
-    state, inputs = plan.state, plan.state + 1
+    state, inputs = config.state, config.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
     h0, c0 = torch.randn(batch, state).to(dtype), torch.randn(batch, state).to(dtype)
     gates = torch.randn(steps, batch, 3 * state).to(dtype)
@@ -175,11 +175,11 @@ def test_a_sequence_is_that_of_the_naive_kernel(
     for _ in range(2):
         of_steps = [blank(steps, batch, state, dtype=dtype) for _ in range(2)]
         results.append([gates.clone(), *of_steps, blank(2, batch, state, dtype=dtype)])
-    launch = launch_of(plan, batch, name(dtype))
+    launch = launch_of(config, batch, name(dtype))
     counters, sizes = launch.counters(LIBRARIES[Tensor], h0), (steps, batch, state, inputs)
     launch.kernel(weights, h0, c0, *results[0], counters, *sizes, *launch.counts)
     unrounded = blank(batch, state, dtype=wide(dtype))
-    naive(plan.text, plan.text, batch, weights, h0, c0, *results[1], unrounded, *sizes)
+    naive(config.text, config.text, batch, weights, h0, c0, *results[1], unrounded, *sizes)
     # What is rounded another way at one step goes on to the next.
     for found, reference, what in zip(*results, ("z", "h", "c", "the last"), strict=True):
         assert_near(found, reference, what, 4)
@@ -188,14 +188,14 @@ def test_a_sequence_is_that_of_the_naive_kernel(
 @EACH_WAY
 @pytest.mark.parametrize("given", ["all", "none-but-h"])
 def test_a_sequence_back_is_that_of_the_naive_kernel(
-    steps: int, batch: int, plan: Plan | TensorCorePlan, dtype: torch.dtype, given: str
+    steps: int, batch: int, config: SequenceConfig | TensorCoresConfig, dtype: torch.dtype, given: str
 ) -> None:
-    state, inputs = plan.state, plan.state + 1
+    state, inputs = config.state, config.state + 1
     weights = (torch.randn(3 * state, inputs) * inputs**-0.5).to(dtype)
     gates, cells = torch.randn(steps, batch, 3 * state).to(dtype), torch.randn(steps, batch, state).to(dtype)
     shapes = {"h": cells.shape, "last": (2, batch, state), "cells": cells.shape, "gates": gates.shape}
     grads = [torch.randn(shape).to(dtype) if given == "all" or key == "h" else None for key, shape in shapes.items()]
-    launch = launch_of(replace(plan, backward=True), batch, name(dtype))
+    launch = launch_of(replace(config, backward=True), batch, name(dtype))
     counters, sizes = launch.counters(LIBRARIES[Tensor], cells), (steps, batch, state, inputs)
     dz, *first = (blank(*s, dtype=dtype) for s in (gates.shape, (batch, state), (batch, state)))
     bias = blank(launch.parts, 3 * state, dtype=wide(dtype))
@@ -204,7 +204,7 @@ def test_a_sequence_back_is_that_of_the_naive_kernel(
     naive_dz, naive_dh = blank(*gates.shape, dtype=dtype), blank(batch, state, dtype=dtype)
     naive_dc, naive_bias = blank(batch, state, dtype=wide(dtype)), torch.zeros(batch, 3 * state, dtype=wide(dtype))
     results = (naive_dz, naive_dh, naive_dc, naive_bias)
-    naive(f"{plan.text}_backward", f"{plan.text}_backward", batch, *operands, *results, *sizes)
+    naive(f"{config.text}_backward", f"{config.text}_backward", batch, *operands, *results, *sizes)
     found = (dz, *first, bias.sum(0))
     for ours, theirs, what in zip(found, (*results[:3], naive_bias.sum(0)), ("dz", "dh", "dc", "db"), strict=True):
         assert_near(ours, theirs, what, 4 if ours.dtype == dtype else 4 * torch.finfo(dtype).eps / 1e-7)

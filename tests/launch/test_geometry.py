@@ -1,4 +1,4 @@
-"""How many blocks each policy plans: enough for every element, none for no element, never more than the hardware
+"""How many blocks each policy configs: enough for every element, none for no element, never more than the hardware
 has."""
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ COUNTS = (0, 1, 2, 255, 256, 257, 511, 512, 513, 12345, *BEYOND_32_BITS)
 
 
 def blocks(geometry: Geometry, *sizes: int, target: Target = FLOAT32) -> tuple[int, int, int]:
-    return geometry.planner(target)(*sizes)
+    return geometry.grid_for(target)(*sizes)
 
 
 @pytest.mark.parametrize("n", COUNTS)

@@ -94,9 +94,9 @@ def test_policies_of_rows() -> None:
     from cupyops.launch.geometry import Target
 
     target = Target(4, 132)
-    assert Rows("M", each=4).planner(target)(9) == (3, 1, 1)
+    assert Rows("M", each=4).grid_for(target)(9) == (3, 1, 1)
     clusters = Rows("M", blocks_per_row=8)
-    assert clusters.planner(target)(9) == (72, 1, 1)
+    assert clusters.grid_for(target)(9) == (72, 1, 1)
     assert (clusters.cluster, clusters.constants["CLUSTER"]) == (8, 8)
     with pytest.raises(ValueError, match="several rows a block, or several blocks a row; got each=2, blocks_per_row=2"):
         Rows("M", each=2, blocks_per_row=2)

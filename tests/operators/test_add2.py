@@ -11,7 +11,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import add2
-from cupyops.tiling.broadcasting import broadcast_shape, collapse, divider, plan, spread
+from cupyops.tiling.broadcasting import broadcast_shape, collapse, divider, spread, strided_loop
 from tests.accuracy import added_as_on_a_gpu
 from tests.cases import FLOATS
 from tests.support import alike
@@ -309,14 +309,14 @@ def test_collapse_makes_plain_broadcasts_two_dimensional() -> None:
 
 
 def test_plan_uses_whole_vectors_only_where_rows_hold_them() -> None:
-    assert plan((8, 16), ((16, 1), (0, 1)), widest=2)[:3] == (8, False, (2, 8))
-    assert plan((8, 15), ((15, 1), (0, 1)), widest=2)[:3] == (1, False, (15, 8))
+    assert strided_loop((8, 16), ((16, 1), (0, 1)), widest=2)[:3] == (8, False, (2, 8))
+    assert strided_loop((8, 15), ((15, 1), (0, 1)), widest=2)[:3] == (1, False, (15, 8))
 
 
 def test_plan_counts_in_64_bits_where_32_are_too_few() -> None:
-    assert plan((2**20, 2**11), ((2**11, 1), (0, 1)), widest=2)[1]
-    assert plan((4, 4), ((2**30, 1), (0, 1)), widest=2)[1], "few elements, far apart"
-    assert not plan((2**20, 2**10), ((2**10, 1), (0, 1)), widest=2)[1]
+    assert strided_loop((2**20, 2**11), ((2**11, 1), (0, 1)), widest=2)[1]
+    assert strided_loop((4, 4), ((2**30, 1), (0, 1)), widest=2)[1], "few elements, far apart"
+    assert not strided_loop((2**20, 2**10), ((2**10, 1), (0, 1)), widest=2)[1]
 
 
 def test_dividers_divide() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import linear, linear_backward, linear_gelu, linear_gelu_backward
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from tests.cases import FLOATS
 from tests.support import alike
 
@@ -48,7 +48,7 @@ WITH_SHAPES = [
 @pytest.fixture(autouse=True)
 def _gradients_by_our_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are small, and PyTorch's own gradient of a bias would be recorded."""
-    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", 0)
+    monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 0)
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,7 +241,7 @@ def test_inputs_are_not_modified_and_outputs_are_their_own(device: str) -> None:
 @pytest.mark.parametrize("least", [0, 2**40], ids=["ours", "by PyTorch"])
 def test_bad_operands_are_named(device: str, name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever records the gradient of linear."""
-    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", least)
+    monkeypatch.setattr(linear_config, "LEAST_GRADIENT", least)
     function = {"linear": linear, "linear_gelu": linear_gelu}[name]
     x, weight, bias = (t.detach() for t in operands(3, 6, 5, torch.float32, device))
     wrong: list[tuple[type[Exception], str, tuple[Tensor, ...]]] = [

@@ -17,8 +17,8 @@ from autograd_bridge import linear_gelu
 from cupyops.commands.compile import jobs_for
 from cupyops.launch import driver
 from cupyops.launch import recording as launches
-from cupyops.ops.linear import config as linear_plan
-from cupyops.ops.linear.config import LONG, SHORT, MatrixPlan, matrix_plan
+from cupyops.ops.linear import config as linear_config
+from cupyops.ops.linear.config import LONG, SHORT, Sm90Config, sm90_config
 from cupyops.ops.linear.sm90 import DTYPES, sm90_kernel
 
 module = sys.modules["cupyops.ops.linear.sm90"]
@@ -36,11 +36,11 @@ def test_it_is_compiled_for_the_one_generation_that_has_its_instructions() -> No
     assert [kernel.runs_on(c) for c in (80, 90, 100, 120)] == [False, True, False, False]
 
 
-@pytest.mark.parametrize("plan", [SHORT, LONG])
-def test_its_shared_memory_is_what_a_block_of_sm_90_may_have(plan: MatrixPlan) -> None:
-    counters = 2 * plan.stages * 8
-    assert plan.shared + counters <= 227 * 1024
-    assert 4 % plan.pieces == 0, "a tile must leave the ring of pieces where it found it"
+@pytest.mark.parametrize("config", [SHORT, LONG])
+def test_its_shared_memory_is_what_a_block_of_sm_90_may_have(config: Sm90Config) -> None:
+    counters = 2 * config.stages * 8
+    assert config.shared + counters <= 227 * 1024
+    assert 4 % config.pieces == 0, "a tile must leave the ring of pieces where it found it"
 
 
 def test_the_page_quotes_the_text() -> None:
@@ -54,9 +54,9 @@ def test_the_page_quotes_the_text() -> None:
 def test_the_table() -> None:
     """As measured: no other GPU, no long products, none that leave multiprocessors without work or tiles half empty."""
     for shape in ((16_384, 3072, 768), (4096, 3072, 768), (1024, 4096, 1024), (16_384, 4096, 128)):
-        assert matrix_plan(*shape, 90, 132) == SHORT
+        assert sm90_config(*shape, 90, 132) == SHORT
     for shape in ((4096, 4096, 4096), (16_384, 768, 3072), (65_536, 256, 1024), (16_384, 1000, 1000)):
-        assert matrix_plan(*shape, 90, 132) == LONG
+        assert sm90_config(*shape, 90, 132) == LONG
     left = [
         (8192, 8192, 8192),
         (4096, 768, 768),
@@ -66,10 +66,10 @@ def test_the_table() -> None:
         (1, 1, 128),
     ]
     for shape in (*left, (16_384, 4096, 64), (0, 4096, 768), (4096, 0, 768)):
-        assert matrix_plan(*shape, 90, 132) is None
+        assert sm90_config(*shape, 90, 132) is None
     for capability in (80, 89, 100, 120):
-        assert matrix_plan(16_384, 3072, 768, capability, 132) is None
-    assert matrix_plan(4096, 4096, 4096, 90, 114) is None  # 5 rounds of 57 clusters for 256 pairs of tiles
+        assert sm90_config(16_384, 3072, 768, capability, 132) is None
+    assert sm90_config(4096, 4096, 4096, 90, 114) is None  # 5 rounds of 57 clusters for 256 pairs of tiles
 
 
 class Taken:
@@ -80,8 +80,8 @@ class Taken:
         monkeypatch.setattr(driver, "capability", lambda device: 90)
         monkeypatch.setattr(driver, "multiprocessors", lambda device: 132)
         monkeypatch.setattr(module, "tensor_map", lambda address, *rest, simulated: (address % 16, *rest, simulated))
-        monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
-        monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: LONG)
+        monkeypatch.setattr(linear_config, "LEAST_LARGE", 0)
+        monkeypatch.setattr(linear_config, "sm90_config", lambda *a: LONG)
         for kernel in (sm90_kernel(LONG, "none"), sm90_kernel(LONG, "tanh")):
             monkeypatch.setattr(kernel, "resident_blocks", lambda types, device: 132)
             monkeypatch.setattr(kernel, "launch_vouched", lambda **a: self.calls.append(tuple(a.values())))
@@ -159,12 +159,12 @@ def test_what_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_products_and_other_gpus_are_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken(monkeypatch)
     x, weight = torch.zeros(64, 32, dtype=torch.bfloat16), torch.zeros(16, 32, dtype=torch.bfloat16)
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 64 * 32 + 1)
+    monkeypatch.setattr(linear_config, "LEAST_LARGE", 64 * 32 + 1)
     assert not taken.takes(x, weight)
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 64 * 32)
+    monkeypatch.setattr(linear_config, "LEAST_LARGE", 64 * 32)
     assert taken.takes(x, weight)
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: asked.append(a))
+    monkeypatch.setattr(linear_config, "sm90_config", lambda *a: asked.append(a))
     assert not taken.takes(x, weight)
     assert asked == [(64, 16, 32, 90, 132)]
 
@@ -187,8 +187,8 @@ def sm_90(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """The matrix kernel, cut either way, for everything it can do, on the GPUs that it runs on."""
     if (capability := driver.capability(0)) != 90:
         pytest.skip(f"linear_gelu_sm90 runs on sm_90 alone, and this GPU is sm_{capability}")
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
-    monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: request.param)
+    monkeypatch.setattr(linear_config, "LEAST_LARGE", 0)
+    monkeypatch.setattr(linear_config, "sm90_config", lambda *a: request.param)
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,6 +283,6 @@ def test_a_captured_graph_replays_it() -> None:
 
 @pytest.mark.gpu
 def test_the_large_products_of_the_table_are_the_kernels() -> None:
-    if linear_plan.matrix_plan(M, N, K, driver.capability(0), driver.multiprocessors(0)) is None:
+    if linear_config.sm90_config(M, N, K, driver.capability(0), driver.multiprocessors(0)) is None:
         pytest.skip("the table leaves this product to the library, on this GPU")
     launched(*operands(M, N, K, torch.bfloat16))

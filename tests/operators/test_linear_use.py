@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 import autograd_bridge
 from autograd_bridge import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from tests.operators.test_linear import BOTH, operands, with_gradients
 from tests.support import alike
 
 
 @pytest.fixture(autouse=True)
 def _gradients_by_our_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", 0)
+    monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"dtype": torch.float64}])
@@ -55,7 +55,7 @@ def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytes
     x, weight, bias = operands(6, 8, 4, torch.float32, device)
     nodes = []
     for least in (6 * 8, 6 * 8 + 1):
-        monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", least)
+        monkeypatch.setattr(linear_config, "LEAST_GRADIENT", least)
         nodes.append(type(linear(x, weight, bias).grad_fn).__name__)
         assert "linear_function" not in type(linear(x, weight).grad_fn).__name__
         assert "linear_function" not in type(linear(x, weight, bias.detach()).grad_fn).__name__
@@ -66,7 +66,7 @@ def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytes
 def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """And whatever is out of the ordinary by the body that says what is wrong."""
     module = sys.modules["cupyops.torch.ops.linear"]
-    monkeypatch.setattr(linear_plan, "LEAST_GRADIENT", 2**40)
+    monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 2**40)
     asked: list[tuple[Tensor, ...]] = []
     monkeypatch.setattr(module, "linear_by_library", lambda *operands: asked.append(operands))
     x, weight, bias = operands(6, 8, 4, torch.float32, "cpu")

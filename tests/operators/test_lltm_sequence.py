@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cupyops.ops.lltm.config import Plan, TensorCorePlan
+from cupyops.ops.lltm.config import SequenceConfig, TensorCoresConfig
 from cupyops.tiling.teams import TeamLaunch
 from tests.cases import FLOATS
 from tests.operators.test_lltm import assert_as_accurate
@@ -20,31 +20,31 @@ op = torch.ops.cupyops.lltm
 # Steps, rows, features, units, and the way of a GPU that is given; each with several tiles or a tile that is not full.
 WAYS = {
     "by steps": (4, 5, 3, 8, None),
-    "a block": (5, 3, 4, 7, Plan(7, 8, 2)),
-    "a block of several rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=4)),
-    "a block of groups of rows": (3, 9, 5, 20, Plan(20, 20, 16, rows=2, groups=2)),
-    "a cluster": (6, 3, 5, 24, Plan(24, 6, 8, cluster=4, rows=2)),
-    "a cluster with units to spare": (5, 6, 5, 22, Plan(22, 12, 4, cluster=2, rows=4)),
-    "blocks of the grid": (5, 10, 5, 24, Plan(24, 12, 4, team=2, rows=4)),
-    "blocks of the grid with units to spare": (4, 11, 5, 20, Plan(20, 8, 4, team=3, rows=2, groups=2)),
-    "tensor cores": (4, 19, 5, 32, TensorCorePlan(32, team=32 // 16)),
-    "tensor cores and groups of rows": (3, 37, 5, 32, replace(TensorCorePlan(32, team=32 // 16), groups=2)),
+    "a block": (5, 3, 4, 7, SequenceConfig(7, 8, 2)),
+    "a block of several rows": (3, 9, 5, 20, SequenceConfig(20, 20, 16, rows=4)),
+    "a block of groups of rows": (3, 9, 5, 20, SequenceConfig(20, 20, 16, rows=2, groups=2)),
+    "a cluster": (6, 3, 5, 24, SequenceConfig(24, 6, 8, cluster=4, rows=2)),
+    "a cluster with units to spare": (5, 6, 5, 22, SequenceConfig(22, 12, 4, cluster=2, rows=4)),
+    "blocks of the grid": (5, 10, 5, 24, SequenceConfig(24, 12, 4, team=2, rows=4)),
+    "blocks of the grid with units to spare": (4, 11, 5, 20, SequenceConfig(20, 8, 4, team=3, rows=2, groups=2)),
+    "tensor cores": (4, 19, 5, 32, TensorCoresConfig(32, team=32 // 16)),
+    "tensor cores and groups of rows": (3, 37, 5, 32, replace(TensorCoresConfig(32, team=32 // 16), groups=2)),
 }
 EACH_WAY = pytest.mark.parametrize("way", list(WAYS))
 
 
 def widest(way: str) -> torch.dtype:
     """Of the dtypes that go this way."""
-    return torch.bfloat16 if isinstance(WAYS[way][-1], TensorCorePlan) else torch.float32
+    return torch.bfloat16 if isinstance(WAYS[way][-1], TensorCoresConfig) else torch.float32
 
 
-def taking(plan: Plan | TensorCorePlan | None) -> Callable[..., TeamLaunch | None]:
+def taking(config: SequenceConfig | TensorCoresConfig | None) -> Callable[..., TeamLaunch | None]:
     """What finds the way, made to find this one for either direction."""
 
     def way(state: int, batch: int, dtype: str, forward: bool, device: int) -> TeamLaunch | None:
-        if plan is None or (isinstance(plan, TensorCorePlan) and dtype == "float32"):
+        if config is None or (isinstance(config, TensorCoresConfig) and dtype == "float32"):
             return None  # it goes by steps
-        one = replace(plan, backward=not forward)
+        one = replace(config, backward=not forward)
         kernel = body.kernel_of(one, dtype)
         launch: TeamLaunch = one.launch(kernel, batch, kernel.resident_blocks({"scalar_t": dtype}, device))
         return launch
@@ -55,8 +55,8 @@ def taking(plan: Plan | TensorCorePlan | None) -> Callable[..., TeamLaunch | Non
 @pytest.fixture
 def sized(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int, int]:
     """The sizes of a way, which the kernels are made to take."""
-    *sizes, plan = WAYS[way]
-    monkeypatch.setattr(body, "way", taking(plan))
+    *sizes, config = WAYS[way]
+    monkeypatch.setattr(body, "way", taking(config))
     return tuple(sizes)  # type: ignore[return-value]
 
 
@@ -167,8 +167,8 @@ def test_rows_shared_in_another_way_give_the_same_bits(
     inputs = [x.detach() for x in operands((4, 6, 3, 20), torch.float32, device)]
     found = []
     for rows, groups in ((1, 1), (2, 1), (4, 2)):
-        plan = Plan(20, 20, 8, rows=rows, groups=groups)
-        monkeypatch.setattr(body, "way", taking(plan))
+        config = SequenceConfig(20, 20, 8, rows=rows, groups=groups)
+        monkeypatch.setattr(body, "way", taking(config))
         h, _, cells, gates = op(*inputs)
         back = torch.ops.cupyops.lltm_backward(
             h, None, None, None, *inputs[:2], inputs[3], h, cells, gates, *(True,) * 5
@@ -186,8 +186,8 @@ def test_gradients_and_gradients_of_gradients(device: str) -> None:
 
 @pytest.mark.parametrize("wanted", [1, 2, 4, 8, 16, 6, 25])
 def test_subsets_of_inputs_that_require_grad(device: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(6, 6, 8)
-    for chosen in (plan, None):
+    config = SequenceConfig(6, 6, 8)
+    for chosen in (config, None):
         monkeypatch.setattr(body, "way", taking(chosen))
         drawn = operands((3, 4, 2, 6), torch.float32, device)
         ours = [x.detach().requires_grad_(bool(wanted >> i & 1)) for i, x in enumerate(drawn)]
@@ -238,7 +238,7 @@ def test_layouts(device: str) -> None:
     "sizes", [(16, 16, 32, 128), (9, 64, 8, 128), (7, 16, 5, 200), (16, 16, 32, 256), (9, 70, 8, 256)], ids=str
 )
 def test_plans_of_a_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    """In a block and in clusters, as the plans have them."""
+    """In a block and in clusters, as the configs have them."""
     compare_on_gpu(sizes, dtype)
 
 

@@ -235,7 +235,7 @@ def test_check_op_passes(op: Any, lane: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_the_kernels_ahead_compile_without_a_warning(dtype: str) -> None:
-    """Of the dtypes with the smallest elements and the largest. Spills are those of the row programs' plan, which were measured."""
+    """Of the dtypes with the smallest elements and the largest. Spills are those of the row programs' config, which were measured."""
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import compile_text, warnings_in
 

@@ -9,7 +9,7 @@ from cupyops.programs import elementwise as elementwise_text
 from cupyops.programs import rows as row_text
 from cupyops.programs.elementwise import Program
 from cupyops.programs.expressions import arithmetic, inputs_of, names_in, parse, results_of
-from cupyops.programs.rows import Holding, RowProgram, plan_of
+from cupyops.programs.rows import Holding, RowProgram, config_of
 from cupyops.torch import elementwise, row_reduce
 from tests.cases import FLOATS
 
@@ -302,7 +302,7 @@ def test_what_is_written_compiles_without_a_warning_and_spills_no_more_than_was_
         text = row_text.text_of(program)
         # A row of a few threads; of a block; and where registers are tightest.
         for n in (64, 4096, 16384):
-            kernels.append(row_text.kernel_of(program, text, plan_of(n, name, program.held), name))
+            kernels.append(row_text.kernel_of(program, text, config_of(n, name, program.held), name))
     for kernel in kernels:
         types = dict.fromkeys(kernel.signature.bindings, name)
         assert types in list(kernel.type_choices()), "what warmup() would compile"
@@ -316,7 +316,7 @@ def test_what_is_written_compiles_without_a_warning_and_spills_no_more_than_was_
 def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
     for program in ROWS:
         kernel = row_text.kernel_of(
-            program, row_text.text_of(program), plan_of(512, "float32", program.held), "float32"
+            program, row_text.text_of(program), config_of(512, "float32", program.held), "float32"
         )
         assert list(kernel.type_choices()) == [dict.fromkeys(kernel.signature.bindings, "float32")]
 
@@ -343,13 +343,13 @@ def test_rows_of_numbers_that_no_kernel_knows_are_refused_by_name() -> None:
 def test_a_plan_covers_its_row(dtype: str) -> None:
     for n in (0, 1, 2, 7, 31, 32, 33, 100, 1000, 1023, 4096, 5000, 8192, 12345, 16384, 65536, 10**6):
         for held in (Holding(1, 0, False), Holding(1, 1, True), Holding(3, 1, True), Holding(6, 2, True)):
-            plan = plan_of(n, dtype, held)
-            assert plan.block <= 1024
-            assert plan.block % plan.row_threads == 0
-            assert plan.row_threads % 32 == 0 or plan.row_threads & (plan.row_threads - 1) == 0
-            assert n % plan.vector_width == 0
-            assert plan.stream or plan.row_threads * plan.vector_width * plan.vectors >= n
-            assert not plan.full or plan.row_threads * plan.vector_width * plan.vectors == n
+            config = config_of(n, dtype, held)
+            assert config.block <= 1024
+            assert config.block % config.row_threads == 0
+            assert config.row_threads % 32 == 0 or config.row_threads & (config.row_threads - 1) == 0
+            assert n % config.vector_width == 0
+            assert config.stream or config.row_threads * config.vector_width * config.vectors >= n
+            assert not config.full or config.row_threads * config.vector_width * config.vectors == n
 
 
 def test_what_a_thread_keeps_decides_the_cut() -> None:
@@ -362,9 +362,9 @@ def test_what_a_thread_keeps_decides_the_cut() -> None:
         Holding(4, 1, True): (256, 2, 2),
     }
     for held, way in ways.items():
-        plan = plan_of(4096, "bfloat16", held)
-        assert (plan.row_threads, plan.vectors, plan.min_blocks) == way
-    assert plan_of(4096, "float32", Holding(2, 1, True)).min_blocks == 2
+        config = config_of(4096, "bfloat16", held)
+        assert (config.row_threads, config.vectors, config.min_blocks) == way
+    assert config_of(4096, "float32", Holding(2, 1, True)).min_blocks == 2
 
 
 def test_what_a_function_makes_for_several_passes_is_kept() -> None:

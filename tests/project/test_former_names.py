@@ -10,8 +10,8 @@ import pytest
 import cupyops
 from cupyops import Kernel, Threads, deprecated
 from cupyops.launch.geometry import Rows
-from cupyops.tiling import config as plans
-from cupyops.tiling.config import Plan
+from cupyops.tiling import config as configs
+from cupyops.tiling.config import Config
 from cupyops.tiling.tiles import Tiles
 
 LANES = """
@@ -91,7 +91,7 @@ def test_a_plan_of_ours_gives_lanes_to_a_text_that_says_lanes() -> None:
 @pytest.mark.simulator
 def test_a_plan_of_a_users_own_gives_our_headers_their_vector_width() -> None:
     @dataclass(frozen=True)
-    class Own(Plan):
+    class Own(Config):
         lanes: int
 
         @property
@@ -114,7 +114,7 @@ def test_a_text_of_today_is_told_nothing(recwarn: pytest.WarningsRecorder) -> No
 
 def test_lanes_for_is_told_its_new_name() -> None:
     with pytest.warns(DeprecationWarning, match="vector_width_for"):
-        assert plans.lanes_for(12, 2) == plans.vector_width_for(12, 2) == 4
+        assert configs.lanes_for(12, 2) == configs.vector_width_for(12, 2) == 4
 
 
 @pytest.mark.parametrize(("former", "now"), deprecated.MOVED.items())
@@ -139,6 +139,22 @@ def test_a_module_that_became_a_package_still_has_its_names(package: str, name: 
         assert getattr(module, name).__name__ == name
     with pytest.raises(AttributeError, match="absent"):
         module.absent  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "former", "now"),
+    [
+        ("cupyops.tiling.config", "Plan", "Config"),
+        ("cupyops.tiling.rows", "RowsPlan", "RowsConfig"),
+        ("cupyops.launch.memo", "remembered", "memo"),
+    ],
+)
+def test_a_name_that_is_another_now_is_found_by_the_former(module: str, former: str, now: str) -> None:
+    found = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"{former} is {module}\.{now} now"):
+        assert getattr(found, former) is getattr(found, now)
+    with pytest.raises(AttributeError, match="absent"):
+        found.absent  # noqa: B018
 
 
 def test_the_warning_names_the_line_that_imports() -> None:

@@ -16,8 +16,8 @@ from cupyops.launch import driver
 from cupyops.launch import recording as launches
 from cupyops.launch.signature import code_only
 from cupyops.launch.tensor_map import tensor_map
-from cupyops.ops.linear import config as linear_plan
-from cupyops.ops.linear.config import LONG, SHORT, MatrixPlan
+from cupyops.ops.linear import config as linear_config
+from cupyops.ops.linear.config import LONG, SHORT, Sm90Config
 from cupyops.ops.linear.sm90 import DTYPES
 from cupyops.simulator.simulated import twins
 
@@ -330,15 +330,15 @@ def test_the_twins_of_the_tensor_cores_give_the_bits_of_the_gpu(dtype: torch.dty
 @pytest.mark.gpu
 @pytest.mark.simulator
 @pytest.mark.usefixtures("sm_90")
-@pytest.mark.parametrize("plan", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("config", [SHORT, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @BOTH_HALVES
 def test_the_shipped_matrix_kernel_gives_the_bits_of_the_gpu(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, approximate: str, plan: MatrixPlan
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, approximate: str, config: Sm90Config
 ) -> None:
     """z to the bit; y to the last one, where the powers of its polynomial are the instruction's or the twin's."""
-    monkeypatch.setattr(linear_plan, "LEAST_LARGE", 0)
-    monkeypatch.setattr(linear_plan, "matrix_plan", lambda *a: plan)
+    monkeypatch.setattr(linear_config, "LEAST_LARGE", 0)
+    monkeypatch.setattr(linear_config, "sm90_config", lambda *a: config)
     x, weight = integers(dtype, 300, 264, 136)
     bias = weight[:, 0].clone()
     with cupyops.simulate(), launches.recorded() as noted:

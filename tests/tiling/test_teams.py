@@ -7,7 +7,7 @@ import torch
 
 from cupyops.arrays import LIBRARIES, host
 from cupyops.errors import LaunchError
-from cupyops.tiling.teams import TeamPlan
+from cupyops.tiling.teams import TeamConfig
 
 TEXT = """
 #include "team.cuh"
@@ -18,7 +18,7 @@ extern "C" __global__ void IN_CLUSTERS count(scalar_t* x, int* counters, long lo
 
 
 @dataclass(frozen=True)
-class Cut(TeamPlan):
+class Cut(TeamConfig):
     width: int
 
     @property
@@ -32,8 +32,8 @@ class Cut(TeamPlan):
 
 def test_the_kernel_of_each_kind_of_team() -> None:
     block, cluster, grid = (
-        plan.kernel(TEXT, "count", {"scalar_t": "float32"})
-        for plan in (Cut(3, rows=2), Cut(3, cluster=4), Cut(3, team=16, groups=2))
+        config.kernel(TEXT, "count", {"scalar_t": "float32"})
+        for config in (Cut(3, rows=2), Cut(3, cluster=4), Cut(3, team=16, groups=2))
     )
     assert block.constants == {"BLOCK_THREADS": 64, "WIDTH": 3, "ROWS": 2, "GROUPS": 1}
     assert cluster.constants == {"BLOCK_THREADS": 64, "CLUSTER": 4, "WIDTH": 3, "ROWS": 1, "GROUPS": 1}
@@ -44,13 +44,13 @@ def test_the_kernel_of_each_kind_of_team() -> None:
 
 
 def test_as_many_rows_as_let_all_teams_run_at_once() -> None:
-    plan = Cut(3, cluster=2)
-    assert [plan.for_rows(count, 132).rows for count in (1, 66, 67, 132, 133, 10_000)] == [1, 1, 2, 2, 4, 8]
+    config = Cut(3, cluster=2)
+    assert [config.for_rows(count, 132).rows for count in (1, 66, 67, 132, 133, 10_000)] == [1, 1, 2, 2, 4, 8]
     assert Cut(3, team=200).for_rows(3, 132).rows == 4, "there is taken to be room for one"
 
 
 @pytest.mark.parametrize(
-    ("plan", "count", "counts", "turns"),
+    ("config", "count", "counts", "turns"),
     [
         (Cut(3, rows=2, groups=2), 9, (3, 3, 3), 1),
         (Cut(3, cluster=4, rows=2), 9, (5, 5, 20), 1),
@@ -59,13 +59,13 @@ def test_as_many_rows_as_let_all_teams_run_at_once() -> None:
     ],
     ids=str,
 )
-def test_a_launch(plan: Cut, count: int, counts: tuple[int, int, int], turns: int) -> None:
-    launch = plan.launch(plan.kernel(TEXT, "count", {"scalar_t": "float32"}), count, 132)
+def test_a_launch(config: Cut, count: int, counts: tuple[int, int, int], turns: int) -> None:
+    launch = config.launch(config.kernel(TEXT, "count", {"scalar_t": "float32"}), count, 132)
     assert launch.counts == counts
-    assert launch.parts == counts[0] * plan.rows
-    assert plan.turns(count, 132) == turns
+    assert launch.parts == counts[0] * config.rows
+    assert config.turns(count, 132) == turns
     counters = launch.counters(LIBRARIES[torch.Tensor], torch.ones(1))
-    if plan.team == 1:
+    if config.team == 1:
         assert counters is None
     else:
         assert (counters.dtype, counters.shape) == (torch.int32, (counts[0],))
@@ -75,8 +75,8 @@ def test_a_launch(plan: Cut, count: int, counts: tuple[int, int, int], turns: in
 def test_a_launch_that_fits_and_ones_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the simulator, which has room for four blocks, or four clusters."""
 
-    def fitted(plan: Cut, count: int) -> tuple[int, int, int] | None:
-        launch = plan.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, host())
+    def fitted(config: Cut, count: int) -> tuple[int, int, int] | None:
+        launch = config.fitted(lambda cut: cut.kernel(TEXT, "count", {"scalar_t": "float32"}), "float32", count, host())
         return launch and launch.counts
 
     assert fitted(Cut(3, team=2), 16) == (2, 2, 4)

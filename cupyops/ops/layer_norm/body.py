@@ -19,9 +19,9 @@ from cupyops.ops.checks import check_floating, check_like, check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.rows import at_once, is_few
 
-from . import config as layer_norm_plan
+from . import config as layer_norm_config
 from .checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
-from .config import Plan, backward_columns, backward_plan, backward_rows, forward_plan
+from .config import LayerNormConfig, backward_columns, backward_config, backward_rows, forward_config
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 
@@ -35,35 +35,37 @@ SUMS = itemgetter(8, 6, 7)
 
 
 @cache
-def forward_kernel(plan: Plan, dtype: str, residual: bool) -> Kernel:
-    """The forward of one plan and one dtype of the result, of x alone or of x and a residual."""
-    geometry = plan.stay("groups") if plan.kind == "wide" else plan.rows("M")
-    return _kernel("layer_norm_forward", replace(plan, residual=residual), geometry, dtype)
+def forward_kernel(config: LayerNormConfig, dtype: str, residual: bool) -> Kernel:
+    """The forward of one config and one dtype of the result, of x alone or of x and a residual."""
+    geometry = config.persistent("groups") if config.kind == "wide" else config.rows("M")
+    return _kernel("layer_norm_forward", replace(config, residual=residual), geometry, dtype)
 
 
 @cache
-def backward_kernel(plan: Plan, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
-    """The backward of one plan and one dtype of x, for some of the gradients."""
-    geometry = plan.stay({"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[plan.kind])
-    plan = replace(plan, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
-    return _kernel("layer_norm_backward", plan, geometry, dtype)
+def backward_kernel(config: LayerNormConfig, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
+    """The backward of one config and one dtype of x, for some of the gradients."""
+    geometry = config.persistent(
+        {"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[config.kind]
+    )
+    config = replace(config, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
+    return _kernel("layer_norm_backward", config, geometry, dtype)
 
 
-def _kernel(name: str, plan: Plan, geometry: Geometry, dtype: str) -> Kernel:
-    """The kernel of the plan's strategy, which has a text of the kernel's name."""
-    name += "" if plan.kind == "registers" else f"_{plan.kind}"
+def _kernel(name: str, config: LayerNormConfig, geometry: Geometry, dtype: str) -> Kernel:
+    """The kernel of the config's strategy, which has a text of the kernel's name."""
+    name += "" if config.kind == "registers" else f"_{config.kind}"
     choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
-    return plan.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
+    return config.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
 
 
 for _dtype in FLOATS:
     # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
-        _plan = forward_plan(_n, _dtype, _size, _size, _capability, _size)
+        _plan = forward_config(_n, _dtype, _size, _size, _capability, _size)
         forward_kernel(_plan, _dtype, False)
         forward_kernel(_plan.few_rows_forward(_n, _size), _dtype, False)
-        _plan = backward_plan(_n, _dtype, _size, _capability)
+        _plan = backward_config(_n, _dtype, _size, _capability)
         backward_kernel(_plan, _dtype, True, _plan.kind != "streaming", False)
         if _plan.kind != "streaming":
             backward_kernel(_plan.few_rows_backward(_n, _dtype), _dtype, True, True, False)
@@ -151,20 +153,20 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     size = {name: DTYPES[of].itemsize for name, of in types.items()}
     device, sizes = device_of(library, x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
-    plan = forward_plan(*row)
+    config = forward_config(*row)
     # Declared though rows are few, too: who compiles ahead calls on a few rows.
-    kernel = forward_kernel(plan, dtype, residual is not None)
-    if is_few(rows, n, layer_norm_plan.FEW_FORWARD):
-        plan = plan.few_rows_forward(n, size["weight_t"])
-        kernel = forward_kernel(plan, dtype, residual is not None)
-    if plan.kind == "wide":
+    kernel = forward_kernel(config, dtype, residual is not None)
+    if is_few(rows, n, layer_norm_config.FEW_FORWARD):
+        config = config.few_rows_forward(n, size["weight_t"])
+        kernel = forward_kernel(config, dtype, residual is not None)
+    if config.kind == "wide":
         try:
             sizes.append(min(at_once(kernel, types, dtype, device), rows))
         except LaunchError:
-            if plan.cluster <= PORTABLE_CLUSTER:
+            if config.cluster <= PORTABLE_CLUSTER:
                 raise
             # A GPU of which so many multiprocessors do not lie together.
-            kernel = forward_kernel(forward_plan(*row, portable=True), dtype, residual is not None)
+            kernel = forward_kernel(forward_config(*row, portable=True), dtype, residual is not None)
     return replace(call, launches=((kernel, None, tuple(sizes)),))
 
 
@@ -215,26 +217,26 @@ def _backward(
     launches: list[tuple[Kernel, Any, Sequence[int]]] = []
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
     row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
-    plan = (backward_plan if want_affine else backward_rows)(*row, grad_sum=more)
-    if plan.kind == "streaming" and want_x:
-        launches.append((backward_kernel(plan, dtype, True, False, more), X, (rows, n)))
+    config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
+    if config.kind == "streaming" and want_x:
+        launches.append((backward_kernel(config, dtype, True, False, more), X, (rows, n)))
         want_x = False  # of what follows
     more = more and want_x
-    many = plan if want_x else backward_columns(n, dtype)
-    few = want_affine and is_few(rows, n, layer_norm_plan.FEW_BACKWARD)
+    many = config if want_x else backward_columns(n, dtype)
+    few = want_affine and is_few(rows, n, layer_norm_config.FEW_BACKWARD)
     if few:  # as in the forward
         backward_kernel(many, dtype, want_x, want_affine, more)
-    plan = plan.few_rows_backward(n, dtype) if few else many
-    if plan.kind == "apart":
-        strips = -(-n // (plan.width * plan.vector_width * plan.cluster)) if want_affine else 0
-        blocks = strips + (-(-rows // plan.groups) if want_x else 0)
-        kernel = backward_kernel(plan, dtype, True, want_affine, more)
+    config = config.few_rows_backward(n, dtype) if few else many
+    if config.kind == "apart":
+        strips = -(-n // (config.width * config.vector_width * config.cluster)) if want_affine else 0
+        blocks = strips + (-(-rows // config.groups) if want_x else 0)
+        kernel = backward_kernel(config, dtype, True, want_affine, more)
         launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
     elif want_x or want_affine:
-        kernel = backward_kernel(plan, dtype, want_x, want_affine, more)
-        tiles = 1 if want_x else -(-n // plan.slice)
-        parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // plan.groups)))
-        sizes = (rows, n, parts) if plan.kind == "wide" else (rows, n, parts, parts * tiles)
+        kernel = backward_kernel(config, dtype, want_x, want_affine, more)
+        tiles = 1 if want_x else -(-n // config.slice)
+        parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // config.groups)))
+        sizes = (rows, n, parts) if config.kind == "wide" else (rows, n, parts, parts * tiles)
         launches.append((kernel, X_AND_PARTS if want_x else PARTS, sizes))
         if want_affine:
             launches.append((COLUMN_SUMS, SUMS, (parts, n)))

@@ -11,9 +11,9 @@ from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.columns import strip_width
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import Cut, RowsPlan, cut_of
+from cupyops.tiling.rows import RowsChoice, RowsConfig, choice_of
 
-__all__ = ["Plan", "backward_columns", "backward_plan", "backward_rows", "forward_plan"]
+__all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
 # What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
 # than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
@@ -24,7 +24,7 @@ _STRIP_THREADS = 256  # of a block, at least, that sums strips of columns
 
 
 @dataclass(frozen=True)
-class Plan(RowsPlan):
+class LayerNormConfig(RowsConfig):
     """One way.
 
     Attributes:
@@ -38,7 +38,7 @@ class Plan(RowsPlan):
         want_x, want_affine, grad_sum: of a backward: the gradients that it computes, and whether another is added to x's.
     """
 
-    launch_only = RowsPlan.launch_only | {"kind"}
+    launch_only = RowsConfig.launch_only | {"kind"}
 
     kind: str = "registers"
     width: int = 1
@@ -49,27 +49,27 @@ class Plan(RowsPlan):
     want_affine: bool = True
     grad_sum: bool = False
 
-    def few_rows_forward(self, n: int, weight_bytes: int) -> "Plan":
+    def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
         """The way of a forward of few rows, where this is the one of many: a row has the same bits. A block has no more than one,
         and weight and bias come along with it as far as registers hold them."""
         if self.kind != "registers" or n * weight_bytes > 2**15:
             return self
         return self.one_a_block(affine_held=True, aligned_apart=True)
 
-    def few_rows_backward(self, n: int, dtype: str) -> "Plan":
+    def few_rows_backward(self, n: int, dtype: str) -> "LayerNormConfig":
         """The way of a backward of few rows, where this is the one of many: the order of a row's sums is the same, so its gradient
         has the same bits, and one launch makes those of weight and bias, too.
 
         Of a row that streams it makes those of weight and bias alone.
         """
         if self.kind == "streaming":
-            plan = Plan(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
+            config = LayerNormConfig(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
         elif self.cluster > 1:
-            plan = self.fold(n * DTYPES[dtype].itemsize)
+            config = self.fold(n * DTYPES[dtype].itemsize)
         else:
-            plan = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
-        width = strip_width(n, plan.vector_width, plan.block)
-        return replace(plan, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+            config = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
+        width = strip_width(n, config.vector_width, config.block)
+        return replace(config, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
 
 
 APART = {"aligned_apart": True}
@@ -78,39 +78,84 @@ APART = {"aligned_apart": True}
 # lines: small blocks of several rows or one, of which many fit; larger ones; a cluster of blocks on a row, of which so many are
 # in flight (up to 64 KiB of it are in a block's registers and the next in shared memory, beside it the weights).
 _FORWARD_16 = (
-    *(Cut(8, 2, 64, 16, rows_each=2, **APART), Cut(16, 1, 64, 12, rows_each=4), Cut(32, 1, 64, 16, rows_each=4)),
-    *(Cut(48, 3, 64, 21), Cut(64, 2, 64, 16, rows_each=2, **APART), Cut(80, 5, 64, 16, **APART)),
-    *(Cut(96, 3, 64, 21, **APART), Cut(112, 7, 64, 12, **APART), Cut(127, 2, 64, 12, rows_each=4, **APART)),
-    *(Cut(128, 2, 64, 16, rows_each=2, **APART), Cut(160, 5, 64, 16, **APART)),
-    *(Cut(192, 3, 64, 12, rows_each=2, **APART), Cut(256, 4, 64, 16, **APART), Cut(384, 4, 64, 12, **APART)),
-    *(Cut(512, 4, 256, 5), Cut(640, 4, 160, 8, **APART), Cut(768, 4, 192, 6, **APART), Cut(1024, 4, 256, 5)),
-    *(Cut(1280, 4, 320, 4, **APART), Cut(1536, 8, 256, 4), Cut(2048, 6, 352, 3, **APART)),
-    *(Cut(2560, 8, 256, 3), Cut(4096, 8, 256, 2)),
-    *(Cut(6144, 8, 1, 5, cluster=8, stages=1), Cut(8192, 8, 1, 2, cluster=8, stages=3)),
-    *(Cut(16384, 8, 1, 2, cluster=8, stages=1), Cut(32768, 8, 1, 1, cluster=8, stages=1)),
+    *(
+        RowsChoice(8, 2, 64, 16, rows_each=2, **APART),
+        RowsChoice(16, 1, 64, 12, rows_each=4),
+        RowsChoice(32, 1, 64, 16, rows_each=4),
+    ),
+    *(RowsChoice(48, 3, 64, 21), RowsChoice(64, 2, 64, 16, rows_each=2, **APART), RowsChoice(80, 5, 64, 16, **APART)),
+    *(
+        RowsChoice(96, 3, 64, 21, **APART),
+        RowsChoice(112, 7, 64, 12, **APART),
+        RowsChoice(127, 2, 64, 12, rows_each=4, **APART),
+    ),
+    *(RowsChoice(128, 2, 64, 16, rows_each=2, **APART), RowsChoice(160, 5, 64, 16, **APART)),
+    *(
+        RowsChoice(192, 3, 64, 12, rows_each=2, **APART),
+        RowsChoice(256, 4, 64, 16, **APART),
+        RowsChoice(384, 4, 64, 12, **APART),
+    ),
+    *(
+        RowsChoice(512, 4, 256, 5),
+        RowsChoice(640, 4, 160, 8, **APART),
+        RowsChoice(768, 4, 192, 6, **APART),
+        RowsChoice(1024, 4, 256, 5),
+    ),
+    *(RowsChoice(1280, 4, 320, 4, **APART), RowsChoice(1536, 8, 256, 4), RowsChoice(2048, 6, 352, 3, **APART)),
+    *(RowsChoice(2560, 8, 256, 3), RowsChoice(4096, 8, 256, 2)),
+    *(RowsChoice(6144, 8, 1, 5, cluster=8, stages=1), RowsChoice(8192, 8, 1, 2, cluster=8, stages=3)),
+    *(RowsChoice(16384, 8, 1, 2, cluster=8, stages=1), RowsChoice(32768, 8, 1, 1, cluster=8, stages=1)),
 )
 _FORWARD_32 = (
-    *(Cut(16, 1, 64, 12, rows_each=2), Cut(32, 1, 64, 12, rows_each=2), Cut(64, 2, 64, 12), Cut(96, 3, 64, 12)),
-    *(Cut(128, 2, 128, 6, **APART), Cut(160, 5, 64, 16, **APART), Cut(192, 3, 64, 12)),
-    *(Cut(224, 1, 224, 4, rows_each=4, **APART), Cut(255, 2, 128, 16, **APART), Cut(256, 2, 128, 10, **APART)),
-    *(Cut(320, 2, 160, 12), Cut(384, 2, 192, 5, **APART), Cut(512, 4, 256, 3), Cut(768, 3, 256, 5)),
-    *(Cut(1024, 4, 256, 3), Cut(1280, 4, 320, 3, **APART), Cut(1536, 4, 384, 3), Cut(2048, 4, 512, 2, **APART)),
-    *(Cut(2560, 4, 640, 2), Cut(3072, 3, 1024, 2, **APART), Cut(4096, 8, 512), Cut(5120, 10, 512, 2)),
-    *(Cut(6144, 4, cluster=4, stages=3), Cut(8192, 4, cluster=4, stages=2)),
-    *(Cut(16384, 4, cluster=8, stages=2), Cut(32768, 8, cluster=8, stages=1), Cut(65536, 8, cluster=16, stages=1)),
+    *(
+        RowsChoice(16, 1, 64, 12, rows_each=2),
+        RowsChoice(32, 1, 64, 12, rows_each=2),
+        RowsChoice(64, 2, 64, 12),
+        RowsChoice(96, 3, 64, 12),
+    ),
+    *(RowsChoice(128, 2, 128, 6, **APART), RowsChoice(160, 5, 64, 16, **APART), RowsChoice(192, 3, 64, 12)),
+    *(
+        RowsChoice(224, 1, 224, 4, rows_each=4, **APART),
+        RowsChoice(255, 2, 128, 16, **APART),
+        RowsChoice(256, 2, 128, 10, **APART),
+    ),
+    *(
+        RowsChoice(320, 2, 160, 12),
+        RowsChoice(384, 2, 192, 5, **APART),
+        RowsChoice(512, 4, 256, 3),
+        RowsChoice(768, 3, 256, 5),
+    ),
+    *(
+        RowsChoice(1024, 4, 256, 3),
+        RowsChoice(1280, 4, 320, 3, **APART),
+        RowsChoice(1536, 4, 384, 3),
+        RowsChoice(2048, 4, 512, 2, **APART),
+    ),
+    *(
+        RowsChoice(2560, 4, 640, 2),
+        RowsChoice(3072, 3, 1024, 2, **APART),
+        RowsChoice(4096, 8, 512),
+        RowsChoice(5120, 10, 512, 2),
+    ),
+    *(RowsChoice(6144, 4, cluster=4, stages=3), RowsChoice(8192, 4, cluster=4, stages=2)),
+    *(
+        RowsChoice(16384, 4, cluster=8, stages=2),
+        RowsChoice(32768, 8, cluster=8, stages=1),
+        RowsChoice(65536, 8, cluster=16, stages=1),
+    ),
 )
 # Where that has no room, clusters with the row in registers, weights as they come. float64 has twice the registers to an element.
 _FORWARD = {
-    2: (_FORWARD_16, (Cut(32768, 8, 1, 2, cluster=8), Cut(65536, 16, cluster=8))),
-    4: (_FORWARD_32, (Cut(65536, 16, cluster=8),)),
-    8: ((Cut(64, 2, 128), Cut(2048, 4, 128), Cut(4096, 8, 512)),),
+    2: (_FORWARD_16, (RowsChoice(32768, 8, 1, 2, cluster=8), RowsChoice(65536, 16, cluster=8))),
+    4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
+    8: ((RowsChoice(64, 2, 128), RowsChoice(2048, 4, 128), RowsChoice(4096, 8, 512)),),
 }
 
 
 @cache
-def forward_plan(
+def forward_config(
     n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int, portable: bool = False
-) -> Plan:
+) -> LayerNormConfig:
     """The way of a forward.
 
     Args:
@@ -129,40 +174,55 @@ def forward_plan(
     )
     wider = weight_bytes > itemsize
     for table in _FORWARD[itemsize]:
-        cut = cut_of(table, n // vector_width)
+        cut = choice_of(table, n // vector_width)
         if cut is None or cut.cluster > most_blocks:
             continue
-        plan = Plan.cut(n, vector_width, cut)
+        config = LayerNormConfig.cut(n, vector_width, cut)
         if cut.stages:
-            if (staged := plan.staged(input_bytes, 2 * weight_bytes, capability)) is None:
+            if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
         # Wider weights take registers, too, and so does a result of float64 beside 16 bits in a block with all of a row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
-        return replace(plan, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // plan.block)))
-    return Plan(512, 512, vector_width, 4, kind="streaming")
+        return replace(config, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // config.block)))
+    return LayerNormConfig(512, 512, vector_width, 4, kind="streaming")
 
 
 # As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
 # none.
 _BACKWARD_16 = (
-    *(Cut(64, 2, 256, 4), Cut(128, 4, 256, 2), Cut(191, 3, 128, 5), Cut(192, 3, 256, 3), Cut(256, 4, 128, 4)),
-    *(Cut(512, 4, 128, 4), Cut(1024, 4, 128, 4, cluster=2), Cut(1024, 4, 256, 2), Cut(1280, 5, 256, 2)),
-    *(Cut(2048, 4, 256, 2, cluster=2), Cut(2048, 4, 512, 1)),
-    *(Cut(4096, 4, 128, 5, cluster=8, **APART), Cut(8192, 4, 256, 2, cluster=8), Cut(16384, 4, 512, 1, cluster=8)),
+    *(
+        RowsChoice(64, 2, 256, 4),
+        RowsChoice(128, 4, 256, 2),
+        RowsChoice(191, 3, 128, 5),
+        RowsChoice(192, 3, 256, 3),
+        RowsChoice(256, 4, 128, 4),
+    ),
+    *(
+        RowsChoice(512, 4, 128, 4),
+        RowsChoice(1024, 4, 128, 4, cluster=2),
+        RowsChoice(1024, 4, 256, 2),
+        RowsChoice(1280, 5, 256, 2),
+    ),
+    *(RowsChoice(2048, 4, 256, 2, cluster=2), RowsChoice(2048, 4, 512, 1)),
+    *(
+        RowsChoice(4096, 4, 128, 5, cluster=8, **APART),
+        RowsChoice(8192, 4, 256, 2, cluster=8),
+        RowsChoice(16384, 4, 512, 1, cluster=8),
+    ),
 )
 # Of float32 rows that are longer than a block's.
 _BACKWARD_32 = (
-    *(Cut(2048, 2, 1, 4, cluster=8, stages=3), Cut(4096, 6, 1, 2, cluster=4, stages=3)),
-    *(Cut(8192, 5, 1, 2, cluster=8, stages=3), Cut(16384, 4, 1, 1, cluster=8, stages=2)),
+    *(RowsChoice(2048, 2, 1, 4, cluster=8, stages=3), RowsChoice(4096, 6, 1, 2, cluster=4, stages=3)),
+    *(RowsChoice(8192, 5, 1, 2, cluster=8, stages=3), RowsChoice(16384, 4, 1, 1, cluster=8, stages=2)),
 )
 
 
 @cache
-def backward_plan(
+def backward_config(
     n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
-) -> Plan:
+) -> LayerNormConfig:
     """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
 
     A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
@@ -170,7 +230,7 @@ def backward_plan(
     is wider, and stages have no room for those.
 
     Args:
-        n, dtype, capability: as for :func:`forward_plan`.
+        n, dtype, capability: as for :func:`forward_config`.
         weight_bytes: of one element of weight; 0 without one.
         grad_bytes: of an element of the result's gradient; as x's by default.
         grad_sum: another gradient is added, which a thread holds beside its row.
@@ -183,53 +243,74 @@ def backward_plan(
     # Of rows that are aligned, many threads with an access each; float64 takes more registers.
     few = vector_width == 4 and itemsize < 8
     streaming = (
-        Plan(1024, 1024, vector_width, 1, kind="streaming")
+        LayerNormConfig(1024, 1024, vector_width, 1, kind="streaming")
         if few
-        else Plan(512, 512, vector_width, 2, kind="streaming")
+        else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
     if itemsize == 2 and vector_width == 4:
         cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
-        cut = cut_of(cuts, accesses)
+        cut = choice_of(cuts, accesses)
         if cut is None or (accesses > 8192 and widest == 8):
             return streaming
-        plan = Plan.cut(n, vector_width, cut)
+        config = LayerNormConfig.cut(n, vector_width, cut)
         # The other gradient takes as many registers as the row.
-        fit = min(cut.min_blocks, (1024 - 128 * plan.vectors) // plan.block) if grad_sum else cut.min_blocks
-        return replace(plan, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
+        fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
+        return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and vector_width == 4
-    staged = cut_of(_BACKWARD_32, accesses)
+    staged = choice_of(_BACKWARD_32, accesses)
     if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        plan = Plan.cut(n, vector_width, staged, kind="wide")
-        return replace(plan, shared=plan.stages * plan.slice * (itemsize + grad_bytes))
+        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide")
+        return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
     vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
     at_once = 1024 if widest <= itemsize and vector_width * itemsize >= 8 else 512 if wider else 768
     for cluster in (c for c in (1, 2, 4, 8) if c <= most_blocks):
         block = 256 if accesses <= 96 * vectors * cluster else 1
-        plan = Plan.of(n, vector_width, vectors, block=block, cluster=cluster)
-        if plan.row_threads <= (at_once if itemsize < 8 else 512):
-            return replace(plan, min_blocks=max(1, at_once // plan.block) if itemsize < 8 else 1)
+        config = LayerNormConfig.of(n, vector_width, vectors, block=block, cluster=cluster)
+        if config.row_threads <= (at_once if itemsize < 8 else 512):
+            return replace(config, min_blocks=max(1, at_once // config.block) if itemsize < 8 else 1)
     return streaming
 
 
 # Of a backward that makes the gradient of x alone, whose blocks have a row a group and leave: accesses of up to 16 bytes.
 _BACKWARD_ROWS = (
-    *(Cut(16, 2, 128, 8), Cut(32, 2, 128, 8), Cut(64, 2, 128, 8), Cut(96, 3, 128, 8), Cut(128, 4, 128, 8)),
-    *(Cut(160, 5, 128, 6), Cut(192, 3, 128, 8), Cut(256, 4, 128, 8), Cut(384, 3, 128, 8), Cut(512, 4, 128, 8)),
-    *(Cut(768, 3, 256, 4), Cut(1024, 4, 256, 4), Cut(2048, 4, 512, 2), Cut(4096, 4, 1024, 1)),
-    *(Cut(8192, 4, 1, 2, cluster=4), Cut(16384, 4, 1, 2, cluster=8), Cut(32768, 4, 1, 1, cluster=8)),
+    *(
+        RowsChoice(16, 2, 128, 8),
+        RowsChoice(32, 2, 128, 8),
+        RowsChoice(64, 2, 128, 8),
+        RowsChoice(96, 3, 128, 8),
+        RowsChoice(128, 4, 128, 8),
+    ),
+    *(
+        RowsChoice(160, 5, 128, 6),
+        RowsChoice(192, 3, 128, 8),
+        RowsChoice(256, 4, 128, 8),
+        RowsChoice(384, 3, 128, 8),
+        RowsChoice(512, 4, 128, 8),
+    ),
+    *(
+        RowsChoice(768, 3, 256, 4),
+        RowsChoice(1024, 4, 256, 4),
+        RowsChoice(2048, 4, 512, 2),
+        RowsChoice(4096, 4, 1024, 1),
+    ),
+    *(
+        RowsChoice(8192, 4, 1, 2, cluster=4),
+        RowsChoice(16384, 4, 1, 2, cluster=8),
+        RowsChoice(32768, 4, 1, 1, cluster=8),
+    ),
 )
 
 
 @cache
 def backward_rows(
     n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
-) -> Plan:
+) -> LayerNormConfig:
     """The way of a backward that makes the gradient of x alone: no thread keeps sums of columns, so accesses are as wide as the
     row allows, and where one row ends another block begins.
 
-    Its arguments are those of :func:`backward_plan`.
+    Its arguments are those of :func:`backward_config`.
     """
     itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
     # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
@@ -238,20 +319,20 @@ def backward_rows(
     most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     full_blocks = not (heavy or grad_sum or weighted)
     fitting = [c for c in _BACKWARD_ROWS if c.cluster <= most_blocks and (full_blocks or c.block < 1024)]
-    cut = cut_of(fitting, n // vector_width * (2 if heavy else 1))
+    cut = choice_of(fitting, n // vector_width * (2 if heavy else 1))
     if cut is None:
-        return backward_plan(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
-    plan = Plan.cut(n, vector_width, cut, kind="apart", weighted=weighted)
-    fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // plan.block
-    return replace(plan, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
+        return backward_config(n, dtype, weight_bytes, capability, grad_bytes, grad_sum=grad_sum)
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="apart", weighted=weighted)
+    fit = cut.min_blocks if cut.cluster > 1 else cut.min_blocks * cut.block // config.block
+    return replace(config, min_blocks=max(1, fit * (8 - 2 * grad_sum - 3 * weighted) // (16 if heavy else 8)))
 
 
 @cache
-def backward_columns(n: int, dtype: str) -> Plan:
+def backward_columns(n: int, dtype: str) -> LayerNormConfig:
     """The way of a backward that makes the gradients of weight and bias alone: slices of rows, each for itself."""
     itemsize = DTYPES[dtype].itemsize
     vector_width = vector_width_for(n, itemsize)
     vectors = max(1, 4 // vector_width) if itemsize < 8 else 1
     most = 128 if vector_width == 8 else 64
     threads = min(threads_for(n // vector_width, vectors), most)
-    return Plan(4 * most // threads * threads, threads, vector_width, vectors)
+    return LayerNormConfig(4 * most // threads * threads, threads, vector_width, vectors)

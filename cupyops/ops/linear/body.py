@@ -10,8 +10,8 @@ from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.columns import ColumnSums
 
-from . import config as linear_plan
-from .config import FORMS, MOST_FEW, NarrowPlan, narrow_plan
+from . import config as linear_config
+from .config import FORMS, MOST_FEW, NarrowConfig, narrow_config
 from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
 
 __all__ = ["linear", "linear_backward"]
@@ -21,22 +21,22 @@ SUMS = ColumnSums(TEXT, "linear_bias_gradient", "x_t", "scalar_t")
 
 
 @cache
-def narrow_kernel(plan: NarrowPlan, dtype: str, *form: str) -> Kernel:
+def narrow_kernel(config: NarrowConfig, dtype: str, *form: str) -> Kernel:
     """The kernel for the product with a matrix of few rows, which is x or W.
 
     Args:
-        plan: how the product is cut.
+        config: how the product is cut.
         dtype: of all arrays.
         form: the form of GELU behind the product, if there is one.
     """
     gelu = {"GELU": 1, **FORMS[form[0]]} if form else {}
-    return plan.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
+    return config.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
 
 
 for _dtype in FLOATS:
     # A kernel of each kind, so that warmup() and the compile command find them.
     for _few_is_x, _form in ((True, ()), (False, ()), (True, ("none",)), (False, ("tanh",))):
-        narrow_kernel(NarrowPlan(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
+        narrow_kernel(NarrowConfig(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
 
 
 def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
@@ -50,24 +50,24 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     rows = library.size(x) // k
     few, many = (rows, n) if few_is_x else (n, rows)
     itemsize = DTYPES[dtype].itemsize
-    small = many * k * itemsize < linear_plan.LEAST_NARROW
+    small = many * k * itemsize < linear_config.LEAST_NARROW
     if small and not few_is_x:
         return None
-    plan = narrow_plan(few_is_x, few, many, k, itemsize, driver.capability(device_of(library, x)), small=small)
-    if plan is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
+    config = narrow_config(few_is_x, few, many, k, itemsize, driver.capability(device_of(library, x)), small=small)
+    if config is None or not (library.is_contiguous(x) and library.is_contiguous(weight)) or weight.dtype != x.dtype:
         return None
     z = library.empty((*shape[:-1], n), dtype, x)
     y = library.empty_like(z) if form else None
     bias = None if bias is None else library.contiguous(bias)
     first, second = (weight, x) if few_is_x else (x, weight)
-    narrow_kernel(plan, dtype, *form).launch_vouched(
+    narrow_kernel(config, dtype, *form).launch_vouched(
         many=first, few=second, bias=bias, z=z, y=y, R=many, K=k, B=0 if bias is None else n
     )
     return z if y is None else (y, z)
 
 
 def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str) -> Any:
-    y = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    y = product_apart(library, x, weight, bias, n, k, dtype, linear_config.APART)
     if y is None:
         return library.linear(x, weight, bias)
     y += bias

@@ -6,11 +6,11 @@ from functools import cache
 
 from cupyops.launch.geometry import Rows
 from cupyops.tiling.columns import Work
-from cupyops.tiling.config import Plan, vector_width_for
+from cupyops.tiling.config import Config, vector_width_for
 
 from .products import Apart
 
-__all__ = ["FORMS", "GELU_SUMS", "MatrixPlan", "NarrowPlan", "matrix_plan", "narrow_plan"]
+__all__ = ["FORMS", "GELU_SUMS", "NarrowConfig", "Sm90Config", "narrow_config", "sm90_config"]
 
 FORMS = {"none": {}, "tanh": {"TANH": 1}}  # of GELU, as macros
 # GELU's gradient with the sums of its columns, by bytes of an element; measured as cupyops.tiling.columns.SUMS: 2 to 5 % behind the
@@ -23,7 +23,7 @@ GELU_SUMS = {
 
 
 @dataclass(frozen=True)
-class NarrowPlan(Plan):
+class NarrowConfig(Config):
     """The macros of ``linear_narrow``, the product of a large matrix and a matrix of few rows.
 
     Attributes:
@@ -70,9 +70,9 @@ _SMALL_WAYS = {
 
 
 @cache
-def narrow_plan(
+def narrow_config(
     few_is_x: bool, few: int, rows: int, k: int, itemsize: int, capability: int, *, small: bool = False
-) -> NarrowPlan | None:
+) -> NarrowConfig | None:
     """The macros with which a matrix (rows, k) is multiplied by a matrix of few rows, or None where the library is as fast.
 
     Measured on an H200, the time of PyTorch's linear over ours, for 4096 x 4096 and few rows of x, and for few rows of
@@ -112,12 +112,12 @@ def narrow_plan(
     ways, size = (_SMALL_WAYS, rows * k) if small else (_NARROW_WAYS, rows)
     for most_few, below, rows_each, split in ways.get(itemsize, ()) if known else ():
         if few <= most_few and size < below:
-            return NarrowPlan(few_is_x, few, vector_width, rows_each, split)
+            return NarrowConfig(few_is_x, few, vector_width, rows_each, split)
     return None
 
 
 @dataclass(frozen=True)
-class MatrixPlan(Plan):
+class Sm90Config(Config):
     """The macros of ``linear_gelu_sm90``, which share out the memory of a block.
 
     Attributes:
@@ -140,7 +140,7 @@ class MatrixPlan(Plan):
 
 TILE_M, TILE_N = 128, 256
 # With many tiles and a small K the epilogue dominates: SHORT has more room for the epilogue, LONG for slices.
-SHORT, LONG = MatrixPlan(3, 2, 4), MatrixPlan(4, 1, 8)
+SHORT, LONG = Sm90Config(3, 2, 4), Sm90Config(4, 1, 8)
 SM90 = 90  # the one compute capability that has the instructions
 LEAST_LARGE = 2**18  # elements of x below which the kernel is not considered
 # The least part of the tiles of all rounds of clusters that belongs to the matrix.
@@ -148,7 +148,7 @@ LEAST_USE = 0.94
 
 
 @cache
-def matrix_plan(m: int, n: int, k: int, capability: int, multiprocessors: int) -> MatrixPlan | None:
+def sm90_config(m: int, n: int, k: int, capability: int, multiprocessors: int) -> Sm90Config | None:
     """The macros with which one kernel multiplies and applies GELU, or None where the library and a pass of GELU are as fast.
 
     Measured on an H200 in bfloat16, replayed from CUDA graphs, microseconds:

@@ -11,7 +11,7 @@ from cupyops.ops.gelu import forward as gelu_forward
 from cupyops.tiling.columns import ColumnSums
 from cupyops.tiling.tiles import TiledKernel
 
-from . import config as linear_plan
+from . import config as linear_config
 from .body import SUMS, narrow
 from .config import FORMS, GELU_SUMS, HELD, MOST_FEW
 from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
@@ -50,7 +50,7 @@ def _by_library(
     library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
 ) -> tuple[Any, Any]:
     """y and z by the product of the library and one pass."""
-    z = product_apart(library, x, weight, bias, n, k, dtype, linear_plan.APART)
+    z = product_apart(library, x, weight, bias, n, k, dtype, linear_config.APART)
     if z is None:
         z = library.linear(x, weight, bias)
         return gelu_forward(z, approximate), z

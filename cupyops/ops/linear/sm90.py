@@ -9,8 +9,8 @@ from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.tensor_map import tensor_map
 
-from . import config as linear_plan
-from .config import FORMS, LONG, SHORT, SM90, TILE_M, TILE_N, MatrixPlan
+from . import config as linear_config
+from .config import FORMS, LONG, SHORT, SM90, TILE_M, TILE_N, Sm90Config
 
 __all__ = ["linear_gelu_by_tensor_cores", "sm90_kernel", "worth_a_look"]
 
@@ -20,9 +20,11 @@ DTYPES = ("float16", "bfloat16")
 
 
 @cache
-def sm90_kernel(plan: MatrixPlan, approximate: str) -> Kernel:
+def sm90_kernel(config: Sm90Config, approximate: str) -> Kernel:
     """The kernel for a form of GELU."""
-    return plan.kernel(TEXT, "linear_gelu_sm90", constants=FORMS[approximate], dtypes=DTYPES, since=SM90, exactly=True)
+    return config.kernel(
+        TEXT, "linear_gelu_sm90", constants=FORMS[approximate], dtypes=DTYPES, since=SM90, exactly=True
+    )
 
 
 for _plan in (SHORT, LONG):
@@ -32,7 +34,7 @@ for _plan in (SHORT, LONG):
 
 def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
     """Whether :func:`linear_gelu_by_tensor_cores` is worth its checks: for small products the checks cost more than they save."""
-    return not library.is_fake(x) and library.size(x) >= linear_plan.LEAST_LARGE and approximate in FORMS
+    return not library.is_fake(x) and library.size(x) >= linear_config.LEAST_LARGE and approximate in FORMS
 
 
 def linear_gelu_by_tensor_cores(
@@ -45,8 +47,8 @@ def linear_gelu_by_tensor_cores(
         return None
     (n, k), device = of_weight, device_of(library, x)
     m = library.size(x) // k
-    plan = linear_plan.matrix_plan(m, n, k, driver.capability(device), driver.multiprocessors(device))
-    if plan is None or not _suits(library, x, weight, bias, n, k):
+    config = linear_config.sm90_config(m, n, k, driver.capability(device), driver.multiprocessors(device))
+    if config is None or not _suits(library, x, weight, bias, n, k):
         return None
     dtype = library.dtype_name(x)
     z = library.empty((*shape[:-1], n), dtype, x)
@@ -55,7 +57,7 @@ def linear_gelu_by_tensor_cores(
         tensor_map(library.address(a), rows, columns, dtype, box_rows, simulated=not isinstance(device, int))
         for a, rows, columns, box_rows in ((x, m, k, TILE_M), (weight, n, k, TILE_N // 2), (z, m, n, 64), (y, m, n, 64))
     ]
-    kernel = sm90_kernel(plan, approximate)
+    kernel = sm90_kernel(config, approximate)
     pairs = -(-m // (2 * TILE_M)) * -(-n // TILE_N)
     clusters = min(pairs, kernel.resident_blocks({"scalar_t": dtype}, device) // 2)
     kernel.launch_vouched(

@@ -23,9 +23,9 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 
 from cupyops.tiling.config import CLUSTERS_SINCE
-from cupyops.tiling.teams import TeamPlan
+from cupyops.tiling.teams import TeamConfig
 
-__all__ = ["Plan", "TensorCorePlan", "sequence_plan"]
+__all__ = ["SequenceConfig", "TensorCoresConfig", "sequence_config"]
 
 # Units of a block. With more, a cluster of two blocks is quicker; on earlier GPUs, the weights need more registers than there are.
 MOST_IN_BLOCK = 64
@@ -35,7 +35,7 @@ TENSOR_CORES_SINCE = 80  # compute capability that has the instructions of tenso
 
 
 @dataclass(frozen=True)
-class Plan(TeamPlan):
+class SequenceConfig(TeamConfig):
     """The macros of ``lltm_sequence.cu`` or ``lltm_sequence_backward.cu``.
 
     Attributes:
@@ -45,7 +45,7 @@ class Plan(TeamPlan):
         backward: the direction.
     """
 
-    launch_only = TeamPlan.launch_only | {"backward"}
+    launch_only = TeamConfig.launch_only | {"backward"}
 
     text = "lltm_sequence"
     most_turns = 4  # with more tiles a team, launches of single steps are quicker
@@ -87,7 +87,7 @@ class Plan(TeamPlan):
 
 
 @dataclass(frozen=True)
-class TensorCorePlan(TeamPlan):
+class TensorCoresConfig(TeamConfig):
     """The macros of ``lltm_tensor_cores.cu`` or ``lltm_tensor_cores_backward.cu``: blocks of 16 units anywhere on the GPU.
 
     Attributes:
@@ -95,7 +95,7 @@ class TensorCorePlan(TeamPlan):
         backward: the direction.
     """
 
-    launch_only = TeamPlan.launch_only | {"backward"}
+    launch_only = TeamConfig.launch_only | {"backward"}
     text = "lltm_tensor_cores"
     most_groups = 4  # a thread keeps the groups' cells, gates and gradients in registers
     most_turns = 1  # with more rows, a step's product is large enough for the library
@@ -119,8 +119,10 @@ def _lanes(units: int, threads: int) -> int:
 
 
 @cache
-def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4) -> Plan | TensorCorePlan | None:
-    """The plan for rows of float32 or 16 bits, with the fewest rows a team.
+def sequence_config(
+    state: int, forward: bool, capability: int, itemsize: int = 4
+) -> SequenceConfig | TensorCoresConfig | None:
+    """The config for rows of float32 or 16 bits, with the fewest rows a team.
 
     Args:
         state: units of a row.
@@ -133,15 +135,15 @@ def sequence_plan(state: int, forward: bool, capability: int, itemsize: int = 4)
     """
     units = -(-state // 2) * 2
     if units <= MOST_IN_BLOCK:  # the weights in the registers of one block
-        return Plan(state, units, _lanes(units, 512 if forward else 256), backward=not forward)
+        return SequenceConfig(state, units, _lanes(units, 512 if forward else 256), backward=not forward)
     for cluster in CLUSTERS if capability >= CLUSTERS_SINCE else ():
         units = -(-state // (2 * cluster)) * 2
-        plan = Plan(state, units, _lanes(units, 256), cluster=cluster, backward=not forward)
-        if plan.block <= 256 and plan.weights <= 144:
-            return plan
+        config = SequenceConfig(state, units, _lanes(units, 256), cluster=cluster, backward=not forward)
+        if config.block <= 256 and config.weights <= 144:
+            return config
     if state % 4 or state > MOST_STATE:
         return None
     if itemsize == 2 and state % 32 == 0 and capability >= TENSOR_CORES_SINCE:
-        return TensorCorePlan(state, not forward, team=state // 16)
+        return TensorCoresConfig(state, not forward, team=state // 16)
     units = 16 if forward or state <= 768 else 8
-    return Plan(state, units, 256 // units, team=-(-state // units), backward=not forward)
+    return SequenceConfig(state, units, 256 // units, team=-(-state // units), backward=not forward)

@@ -16,7 +16,7 @@ from cupyops.tiling.teams import TeamLaunch
 from . import steps as lltm_steps
 from .cell import SUMS, Gradients, side_by_side
 from .checks import check_sequence, check_sequence_backward
-from .config import Plan, TensorCorePlan, sequence_plan
+from .config import SequenceConfig, TensorCoresConfig, sequence_config
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
@@ -25,16 +25,16 @@ MOST_STEPS = 2**31 // 128  # for the counter of the largest team, which has 32 b
 
 
 @cache
-def kernel_of(plan: Plan | TensorCorePlan, dtype: str) -> Kernel:
-    """The kernel of a plan, declared for one dtype."""
-    name = f"{plan.text}_backward" if plan.backward else plan.text
-    types = TYPES if isinstance(plan, Plan) else TYPES[:2]
-    return plan.kernel(kernels_cu.source(name), name, {"scalar_t": dtype}, dtypes=types)
+def kernel_of(config: SequenceConfig | TensorCoresConfig, dtype: str) -> Kernel:
+    """The kernel of a config, declared for one dtype."""
+    name = f"{config.text}_backward" if config.backward else config.text
+    types = TYPES if isinstance(config, SequenceConfig) else TYPES[:2]
+    return config.kernel(kernels_cu.source(name), name, {"scalar_t": dtype}, dtypes=types)
 
 
-# One plan of each kind is declared here, so that warmup() and the compile command find it.
+# One config of each kind is declared here, so that warmup() and the compile command find it.
 for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
-    _plan = sequence_plan(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
+    _plan = sequence_config(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
     assert _plan is not None
     kernel_of(_plan, _dtype)
 
@@ -55,8 +55,8 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> Te
     """
     if dtype not in TYPES or 3 * state * batch >= 2**31:
         return None
-    plan = sequence_plan(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
-    return None if plan is None else plan.fitted(lambda cut: kernel_of(cut, dtype), dtype, batch, device)
+    config = sequence_config(state, forward, driver.capability(device), DTYPES[dtype].itemsize)
+    return None if config is None else config.fitted(lambda cut: kernel_of(cut, dtype), dtype, batch, device)
 
 
 def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:

@@ -226,7 +226,7 @@ ROADS: dict[str, Road] = {
 # A sample's problem
 
 
-def _cut(subject: Subject, args: Arguments) -> Arguments:
+def _few_rows(subject: Subject, args: Arguments) -> Arguments:
     """The sample with few rows, where it takes another number of them."""
     lead = lead_of(args)
     count = ROWS if lead.dim() > 1 else ELEMENTS
@@ -363,7 +363,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
     reference = subject.reference if subject.op.reference is not None else None
     than = f"by autograd of autograd{' of the reference' if reference else ''} it is"
     walked, faults, why = 0, dict[str, str](), ""
-    for args in (_cut(subject, args) for args in samples):
+    for args in (_few_rows(subject, args) for args in samples):
         subject.need_gradients(args)
         if any(args[i].dtype != torch.float64 for i in subject.wanted(args)):
             raise Skip("the operator does not take all of its inputs in float64")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.ops.linear import config as linear_plan
+from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.body import backward as linear_backward_body
 from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
@@ -81,7 +81,7 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
         return linear_by_library(x, weight, bias)
     n, of_weight = bias.numel(), weight.numel()
     # M·N by the elements, which are had sooner than parts of shapes.
-    if of_weight and bias.requires_grad and x.numel() * n * n >= linear_plan.LEAST_GRADIENT * of_weight:
+    if of_weight and bias.requires_grad and x.numel() * n * n >= linear_config.LEAST_GRADIENT * of_weight:
         return apply(x, weight, bias)
     # What a small layer is, with nothing left to ask: on the host, each microsecond of it shows.
     dtype = x.dtype

@@ -51,7 +51,7 @@ def through_time(
     x = input.transpose(0, 1) if batch_first else input
     h, cells, last = steps(x, h0, c0)
     if lengths is not None:
-        h, last = _cut(h, cells, _checked(lengths, x.shape[0], x.shape[1]).to(h.device))
+        h, last = _at_lengths(h, cells, _checked(lengths, x.shape[0], x.shape[1]).to(h.device))
     return (h.transpose(0, 1) if batch_first else h), last
 
 
@@ -67,7 +67,7 @@ def _checked(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
     return found.to(torch.int64)
 
 
-def _cut(h: Tensor, cells: Tensor, lengths: Tensor) -> tuple[Tensor, State]:
+def _at_lengths(h: Tensor, cells: Tensor, lengths: Tensor) -> tuple[Tensor, State]:
     at = (lengths - 1).view(1, -1, 1).expand(1, *h.shape[1:])
     last = h.gather(0, at)[0], cells.gather(0, at)[0]
     behind = torch.arange(h.shape[0], device=h.device).unsqueeze(1) >= lengths

@@ -12,7 +12,7 @@ from cupyops.arrays import check_devices, is_dense
 from cupyops.errors import nearest
 from cupyops.programs.elementwise import Program, alike_kernel, check_names, strided_kernel, text_of
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, parse, results_of
-from cupyops.tiling.broadcasting import plan, spread
+from cupyops.tiling.broadcasting import spread, strided_loop
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import TorchLibrary
@@ -251,7 +251,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
         if not _library.is_fake(first) and total:
             widest = max(x.dtype.itemsize for x in (*tensors, *(out for out in outs if out is not None)))
             views = [spread(x.shape, stride, shape) for x, stride in zip(tensors, strides, strict=True)]
-            vector_width, wide, sizes, dividers, *loop = plan(shape, views, widest)
+            vector_width, wide, sizes, dividers, *loop = strided_loop(shape, views, widest)
             strided(len(sizes), vector_width, wide).launch_vouched(
                 *tensors, *outs, *scalars, total // vector_width, sizes, dividers, *loop
             )

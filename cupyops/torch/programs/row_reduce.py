@@ -16,7 +16,7 @@ from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.elementwise import check_names
 from cupyops.programs.expressions import check_operations, inputs_of, parse
-from cupyops.programs.rows import RowPlan, RowProgram, kernel_of, plan_of, text_of
+from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_of, text_of
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
@@ -138,7 +138,7 @@ def row_reduce(
     operator.text = "\n".join(texts)
     for n, dtype in itertools.product(ahead, FLOATS):
         for written, kernel in zip(programs, kernels, strict=True):
-            kernel(plan_of(n, dtype, written.held), dtype)
+            kernel(config_of(n, dtype, written.held), dtype)
     return operator
 
 
@@ -160,7 +160,7 @@ _library = TorchLibrary()
 
 def body_of(
     program: RowProgram,
-    kernel: Callable[[RowPlan, str], Kernel],
+    kernel: Callable[[ProgramConfig, str], Kernel],
     kinds: Sequence[str],
     *,
     wants: bool = False,
@@ -169,7 +169,7 @@ def body_of(
     """The body: tensors, numbers and, where ``wants``, for each result whether it is wanted.
 
     Args:
-        kernel: of a plan and the dtype of the rows.
+        kernel: of a config and the dtype of the rows.
         kinds: of the results.
         columns_like: inputs that the results are gradients of, whose dtype a sum over rows takes if they are given.
     """
@@ -201,20 +201,20 @@ def body_of(
         given = [t.contiguous() for t in tensors]
         dtype = DTYPE_NAMES[x.dtype]
         try:
-            plan = plan_of(n, dtype, held)
+            config = config_of(n, dtype, held)
         except KeyError:
             check_floating(program.name, names[0], dtype)
             raise
-        chosen = kernel(plan, dtype)
-        blocks = min(-(-rows // plan.groups), 2**31 - 1)
+        chosen = kernel(config, dtype)
+        blocks = min(-(-rows // config.groups), 2**31 - 1)
         if not any(kind == "column" for kind in kinds):
             chosen.launch_vouched(*given, *outs, *scalars, rows, n, blocks)
             return finished(lambda i: outs[i])
         blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), device_of(library_of(x), x)))
-        parts = blocks * plan.groups
+        parts = blocks * config.groups
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         # Where rows are too long for registers, the sums grow in place.
-        make = x.new_zeros if plan.stream else x.new_empty
+        make = x.new_zeros if config.stream else x.new_empty
         sums = [make((parts, n), dtype=wide) if s else None for s in summed]
         arrays: list[Any] = [part if s else out for part, out, s in zip(sums, outs, summed, strict=True)]
         chosen.launch_vouched(*given, *arrays, *scalars, rows, n, blocks, parts)

@@ -1,13 +1,13 @@
-"""How a linear layer's kernels are cut: what every plan must hold, whatever the table says."""
+"""How a linear layer's kernels are cut: what every config must hold, whatever the table says."""
 
 import itertools
 from typing import Any
 
 import pytest
 
-from cupyops.ops.linear.config import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, narrow_plan
+from cupyops.ops.linear.config import APART, GELU_SUMS, MOST_ODD, MOST_ODD_K, narrow_config
 from cupyops.ops.linear.products import LEAST_APART_K
-from cupyops.tiling.columns import SUMS, column_cut
+from cupyops.tiling.columns import SUMS, columns_launch
 
 SIZES = (1, 2, 7, 8, 48, 64, 100, 768, 1023, 3072, 4096, 65_536)
 ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
@@ -19,19 +19,21 @@ ROWS = (0, 1, 5, 64, 1000, 16_384, 1_000_003)
 def test_every_plan_covers_its_matrix(itemsize: int, gelu: bool, capability: int, multiprocessors: int) -> None:
     for m, n in itertools.product(ROWS, SIZES):
         works = GELU_SUMS if gelu else SUMS
-        plan, groups, tiles = column_cut(m, n, itemsize, capability, multiprocessors, works)
-        assert n % plan.vector_width == 0
-        assert plan.vector_width * itemsize <= 16
-        assert plan.block % plan.width == 0
-        strips = -(-n // (plan.width * plan.vector_width))
+        config, groups, tiles = columns_launch(m, n, itemsize, capability, multiprocessors, works)
+        assert n % config.vector_width == 0
+        assert config.vector_width * itemsize <= 16
+        assert config.block % config.width == 0
+        strips = -(-n // (config.width * config.vector_width))
         assert tiles == strips * groups
-        assert plan.cluster == 1 or (capability >= 90 and groups == 1)
-        assert plan.cluster in (1, 2, 4, 8)
+        assert config.cluster == 1 or (capability >= 90 and groups == 1)
+        assert config.cluster in (1, 2, 4, 8)
         # Every group has a row; partial sums outgrow neither the matrix nor the launch that adds them up.
-        assert groups == 1 or groups * plan.block // plan.width <= m + plan.block // plan.width
-        rest = column_cut(groups, n, max(itemsize, 4), capability, multiprocessors, one_group=True)
+        assert groups == 1 or groups * config.block // config.width <= m + config.block // config.width
+        rest = columns_launch(groups, n, max(itemsize, 4), capability, multiprocessors, one_group=True)
         assert rest.groups == 1
-        shared = plan.block * plan.vector_width * max(itemsize, 4) + plan.width * plan.vector_width * max(itemsize, 4)
+        shared = config.block * config.vector_width * max(itemsize, 4) + config.width * config.vector_width * max(
+            itemsize, 4
+        )
         assert shared <= 48 * 1024
 
 
@@ -45,9 +47,9 @@ def test_the_shapes_that_were_measured() -> None:
         (4096, 4096, 4): (128, 16, 4),
     }
     for (m, n, itemsize), way in ways.items():
-        plan = column_cut(m, n, itemsize, 90, 132).plan
-        assert (plan.block, plan.width, plan.cluster) == way
-    assert column_cut(16_384, 3072, 2, 90, 132, GELU_SUMS).groups == 22
+        config = columns_launch(m, n, itemsize, 90, 132).config
+        assert (config.block, config.width, config.cluster) == way
+    assert columns_launch(16_384, 3072, 2, 90, 132, GELU_SUMS).groups == 22
 
 
 @pytest.mark.parametrize(
@@ -62,21 +64,21 @@ def test_the_shapes_that_were_measured() -> None:
     + [(1, 4096, 4096, 8, 90), (1, 4096, 4096, 2, 80), (1, 4096, 4096, 4, 100)],
 )
 def test_what_is_left_to_the_library(few: int, rows: int, k: int, itemsize: int, capability: int) -> None:
-    assert narrow_plan(True, few, rows, k, itemsize, capability) is None
+    assert narrow_config(True, few, rows, k, itemsize, capability) is None
 
 
 def test_few_rows_are_ours_on_the_gpu_that_was_measured() -> None:
     for few, itemsize in ((1, 2), (4, 2), (1, 4), (8, 4)):
         for rows in (4096, 16_384):
-            plan = narrow_plan(False, few, rows, 4096, itemsize, 90)
-            assert plan is not None
-            assert (plan.few, plan.vector_width) == (few, 16 // itemsize)
+            config = narrow_config(False, few, rows, 4096, itemsize, 90)
+            assert config is not None
+            assert (config.few, config.vector_width) == (few, 16 // itemsize)
 
 
 def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
     def way(few: int, n: int, itemsize: int, k: int | None = None) -> tuple[int, int] | None:
-        plan = narrow_plan(True, few, n, k or n, itemsize, 90, small=True)
-        return plan and (plan.rows_each, plan.split)
+        config = narrow_config(True, few, n, k or n, itemsize, 90, small=True)
+        return config and (config.rows_each, config.split)
 
     assert [way(few, 64, size) for few in (1, 16) for size in (2, 4)] == [(1, 1)] * 4
     assert [way(8, n, 4) for n in (256, 512, 1024)] == [(1, 1), (2, 4), (2, 4)]
@@ -88,15 +90,15 @@ def test_few_rows_of_a_small_product_are_ours_as_far_as_was_measured() -> None:
 
 def test_small_products_of_odd_rows_are_ours_and_larger_ones_the_librarys() -> None:
     def vector_width(few: int, n: int, k: int, itemsize: int) -> int | None:
-        plan = narrow_plan(True, few, n, k, itemsize, 90, small=True)
-        return plan and plan.vector_width
+        config = narrow_config(True, few, n, k, itemsize, 90, small=True)
+        return config and config.vector_width
 
     assert [vector_width(1, 1, 2, itemsize) for itemsize in (2, 4, 8)] == [2, 2, None]
     assert [vector_width(8, 9, k, 2) for k in (1, 6, 12)] == [1, 2, 4]
     assert [vector_width(few, 9, 6, 4) for few in (8, 9)] == [2, None]
     assert [vector_width(1, 2, k, 4) for k in (MOST_ODD_K - 1, MOST_ODD_K + 1, MOST_ODD_K + 4)] == [1, None, 4]
     assert [vector_width(1, n, 1, 4) for n in (MOST_ODD, MOST_ODD + 1)] == [1, None]
-    assert narrow_plan(False, 1, 4096, 2, 4, 90) is None
+    assert narrow_config(False, 1, 4096, 2, 4, 90) is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cupyops import Rows
-from cupyops.tiling.config import CLUSTERS_SINCE, Plan
+from cupyops.tiling.config import CLUSTERS_SINCE, Config
 
 TEXT = """
 #ifndef EACH
@@ -17,7 +17,7 @@ extern "C" __global__ void copy(const scalar_t* x, scalar_t* y, long long M) {
 
 
 @dataclass(frozen=True)
-class Cut(Plan):
+class Cut(Config):
     launch_only = frozenset({"block", "cluster", "shared"})
 
     block: int

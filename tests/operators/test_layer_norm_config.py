@@ -1,0 +1,172 @@
+"""The tables that choose how a row is normalised: every length has a way that its kernel can go."""
+
+import itertools
+
+import pytest
+
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.launch.geometry import Rows
+from cupyops.ops.layer_norm.body import forward_kernel
+from cupyops.ops.layer_norm.config import (
+    FEW_BACKWARD,
+    FEW_FORWARD,
+    LayerNormConfig,
+    backward_columns,
+    backward_config,
+    backward_rows,
+    forward_config,
+)
+from cupyops.tiling.rows import is_few
+
+LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
+CAPABILITIES = (70, 80, 90, 120)
+
+
+def configs(dtype: str, capability: int) -> list[tuple[int, LayerNormConfig]]:
+    size = DTYPES[dtype].itemsize
+    found = []
+    for n in LENGTHS:
+        for weight_bytes in {size, 4} if size == 2 else {size}:
+            found += [(n, forward_config(n, dtype, inputs * size, weight_bytes, capability, size)) for inputs in (1, 2)]
+            found.append((n, forward_config(n, dtype, size, weight_bytes, capability, size, portable=True)))
+            found.append((n, backward_config(n, dtype, weight_bytes, capability, grad_sum=True)))
+            for result_bytes in (2, 4, 8):
+                found.append((n, forward_config(n, dtype, size, weight_bytes, capability, result_bytes)))
+                found.append((n, found[-1][1].few_rows_forward(n, weight_bytes)))
+                for more in (False, True):
+                    row = n, dtype, weight_bytes, capability, result_bytes
+                    config = backward_config(*row, grad_sum=more)
+                    found += [(n, config), (n, config.few_rows_backward(n, dtype))]
+                    found.append((n, backward_rows(*row, grad_sum=more)))
+                    found.append((n, backward_rows(n, dtype, 0, capability, result_bytes, grad_sum=more)))
+        found.append((n, backward_columns(n, dtype)))
+    return found
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
+    for n, config in configs(dtype, capability):
+        assert n % config.vector_width == 0
+        assert config.vector_width * DTYPES[dtype].itemsize <= 16
+        assert config.block <= 1024
+        assert config.block % config.row_threads == 0
+        assert config.row_threads in (4, 8, 16, 32) or config.row_threads % 32 == 0
+        assert config.block % 32 == 0
+        assert config.since <= capability
+        assert config.shared * config.min_blocks <= 227 * 1024
+        assert config.full == (config.slice * config.cluster == n) or config.kind == "streaming" or not config.full
+        assert min(config.row_threads, 32) * config.vectors * config.vector_width <= 4096, (
+            "more than a sum is scaled for"
+        )
+        if config.kind == "wide":
+            assert config.vector_width * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
+            assert config.block == config.row_threads
+            assert config.stages >= 1
+        if config.cluster > 1:
+            assert config.block == config.row_threads
+            assert config.rows_each == 1
+        if config.kind == "apart":
+            assert config.block % config.width == 0
+            assert config.width in (1, 2, 4, 8, 16, 32)
+            assert config.row_threads // config.folded % 32 == 0 or config.folded == 1
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_row_fits_unless_it_streams(dtype: str, capability: int) -> None:
+    size = DTYPES[dtype].itemsize
+    for n in LENGTHS:
+        for config in (
+            forward_config(n, dtype, size, size, capability, size),
+            backward_config(n, dtype, size, capability),
+        ):
+            assert config.kind == "streaming" or config.slice * config.cluster >= n
+            if capability < 90:
+                assert config.cluster == 1
+                assert config.kind != "wide"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
+    """A row's bits follow from who has which of its elements, and from the warps' order."""
+    size = DTYPES[dtype].itemsize
+    for n in LENGTHS:
+        for capability in (80, 90):
+            many = backward_config(n, dtype, size, capability)
+            few = many.few_rows_backward(n, dtype)
+            if many.kind == "streaming":
+                continue
+            assert (few.vector_width, few.vectors, few.full) == (many.vector_width, many.vectors, many.full)
+            assert few.row_threads * few.cluster == many.row_threads * many.cluster
+            assert few.cluster * few.folded == many.cluster
+            forward = forward_config(n, dtype, size, size, capability, size)
+            few = forward.few_rows_forward(n, size)
+            assert (few.vector_width, few.vectors, few.full) == (forward.vector_width, forward.vectors, forward.full)
+            assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
+
+
+def test_few_rows_are_few_elements_and_few_of_them() -> None:
+    for most in (FEW_BACKWARD, FEW_FORWARD):
+        rows, elements = most
+        assert is_few(1, elements, most)
+        assert not is_few(1, elements + 1, most)
+        assert is_few(rows, 8, most)
+        assert not is_few(rows + 1, 8, most)
+
+
+def test_strips_are_powers_of_2_and_wide_in_large_blocks() -> None:
+    for dtype, capability in itertools.product(("float16", "float32", "float64"), (75, 90)):
+        for n in LENGTHS:
+            few = backward_config(n, dtype, DTYPES[dtype].itemsize, capability).few_rows_backward(n, dtype)
+            assert few.width & (few.width - 1) == 0
+            assert 4 <= few.width <= 32
+            assert few.block % few.width == 0
+            assert few.block // few.width <= 64
+
+
+def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() -> None:
+    for n in (64, 768, 1000, 1024, 8192, 65_536, 262_144):
+        config = backward_rows(n, "bfloat16", 2, 90)
+        assert (config.kind, config.vector_width) == ("apart", 8)
+    assert backward_rows(2**20, "bfloat16", 2, 90).kind == "streaming"
+    assert backward_rows(65_536, "float32", 4, 80).kind == "streaming"
+
+
+def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
+    """It reads a row twice, and the next before the second time."""
+    backwards = [backward_config(n, "float32", 4, 90, grad) for n in LENGTHS for grad in (2, 4)]
+    assert all(config.stages >= 2 for config in backwards if config.kind == "wide")
+
+
+def test_streaming_is_for_what_fits_nowhere() -> None:
+    assert forward_config(262_144, "float32", 4, 4, 90, 4).kind == "wide"
+    assert forward_config(262_144, "float32", 4, 4, 90, 4, portable=True).kind == "registers"
+    assert forward_config(262_144, "float32", 8, 4, 90, 4).kind == "registers", "stages of two arrays would not fit"
+    assert forward_config(262_144, "float32", 4, 4, 120, 4).kind == "registers", (
+        "a multiprocessor of less shared memory"
+    )
+    assert forward_config(65_536, "float32", 4, 4, 90, 4).kind == "wide"
+    assert forward_config(65_536, "float32", 4, 4, 80, 4).kind == "streaming"
+    assert forward_config(2**20, "float32", 4, 4, 90, 4).kind == "streaming"
+    assert forward_config(100_003, "bfloat16", 2, 2, 90, 2).kind == "streaming", "an odd row takes no bulk copies"
+    assert backward_config(65_536, "float32", 4, 90).kind == "wide"
+    assert backward_config(2**18, "float32", 4, 90).kind == "streaming"
+
+
+def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
+    plain, narrow, wide = (backward_config(20_480, "float32", 4, 90, grad_bytes) for grad_bytes in (4, 2, 8))
+    assert plain == backward_config(20_480, "float32", 4, 90)
+    assert plain.shared == plain.stages * plain.slice * (4 + 4)
+    assert (narrow.kind, narrow.shared) == ("wide", narrow.stages * narrow.slice * (4 + 2))
+    assert wide.kind == "registers", "stages of float64 would not fit"
+    assert backward_config(2**16, "float32", 4, 90, 8).kind == "streaming"
+    assert forward_config(4096, "bfloat16", 2, 2, 90, 2) == forward_config(4096, "bfloat16", 2, 2, 90, 4)
+
+
+def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:
+    config = forward_config(1024, "float32", 4, 4, 90, 4)
+    kernel = forward_kernel(config, "float32", False)
+    assert isinstance(kernel.geometry, Rows)
+    assert kernel.geometry.each == config.groups * config.rows_each
+    assert kernel.geometry.sizes == ("M",)
