@@ -104,6 +104,9 @@ class OnAGpu:
     def device_index(self, x: Tensor) -> int:
         return 0
 
+    def in_host_memory(self, x: Tensor) -> bool:
+        return False
+
 
 def test_what_the_kernel_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken(monkeypatch)
