@@ -37,6 +37,15 @@ LANES = [
 ]
 
 
+# Workers of xdist take the cores among themselves: more threads of PyTorch's than cores only wait for each other, and burn them.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    torch.set_num_threads(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for processes that tests start
+    os.environ.setdefault(
+        "TORCHINDUCTOR_COMPILE_THREADS", str(threads)
+    )  # beyond one, processes that import PyTorch first
+
 TESTS = Path(__file__).parent
 # What `-m quick` runs: of each folder, the files that notice most for their time; of a file with endings, the tests with such names.
 QUICK: dict[str, tuple[str, ...]] = {
