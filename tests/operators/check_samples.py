@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.torch.ops import references
+import autograd_bridge  # noqa: F401  (declares the operators)
+from cupyops.torch.core.operator import operator_of
 
 Arguments = tuple[Any, ...]
 
@@ -28,6 +29,11 @@ FEW, GRADIENT, BEFORE = _random(BATCH, FEATURES), _random(BATCH, UNITS, seed=11)
 WEIGHTS, BIASES = _random(3 * UNITS, FEATURES + UNITS, seed=13, scale=0.3), _random(3 * UNITS, seed=14)
 H, CELL = _random(BATCH, UNITS, seed=15, scale=0.5), _random(BATCH, UNITS, seed=16, scale=0.5)
 SEQUENCE = _random(STEPS, BATCH, FEATURES, seed=17)
+
+
+def _reference(name: str, *args: Any) -> Any:
+    """What an operator's reference makes of arguments."""
+    return operator_of(getattr(torch.ops.cupyops, name).default).reference(*args)
 
 
 def _add2() -> list[Arguments]:
@@ -53,12 +59,20 @@ def _add_layer_norm() -> list[Arguments]:
 def _layer_norm_backward() -> list[Arguments]:
     # In float64, so that the statistics are those of x in every dtype.
     grad, x, weight = Z.double(), X.double(), WEIGHT.double()
-    stats = references.layer_norm(x, weight, None, *NORM)[1]
+    stats = _reference("layer_norm", x, weight, None, *NORM)[1]
     everything, nothing = (True, True, True), (True, False, False)
     return [
         (_wanted(grad), x, stats, _wanted(weight), _wanted(grad.flip(0)), *NORM, *everything),
         (_wanted(grad), x, stats, None, None, *NORM, *nothing),
     ]
+
+
+def _rms_norm() -> list[Arguments]:
+    return [(X, WEIGHT, 1e-5)]
+
+
+def _rms_norm_without_weight() -> list[Arguments]:
+    return [(X, 1e-5)]
 
 
 def _linear() -> list[Arguments]:
@@ -82,7 +96,7 @@ def _lltm_cell() -> list[Arguments]:
 
 
 def _lltm_cell_backward() -> list[Arguments]:
-    _, cell, gates = references.lltm_cell(FEW, WEIGHTS, BIASES, H, CELL)
+    _, cell, gates = _reference("lltm_cell", FEW, WEIGHTS, BIASES, H, CELL)
     saved = (FEW, WEIGHTS, H, cell, gates, None)
     grad_h, grad_cell, grad_gates = _wanted(GRADIENT), _wanted(BEFORE), _wanted(_random(*gates.shape, seed=19))
     everything, some = [True] * 5, [True, False, False, True, True]
@@ -94,7 +108,7 @@ def _lltm() -> list[Arguments]:
 
 
 def _lltm_backward() -> list[Arguments]:
-    h, _, cells, gates = references.lltm(SEQUENCE, WEIGHTS, BIASES, H, CELL)
+    h, _, cells, gates = _reference("lltm", SEQUENCE, WEIGHTS, BIASES, H, CELL)
     saved = (SEQUENCE, WEIGHTS, H, h, cells, gates)
     return [(_wanted(_random(*h.shape, seed=18)), None, None, None, *saved, *[True] * 5)]
 
@@ -112,6 +126,8 @@ SAMPLES: dict[str, Callable[[], list[Arguments]]] = {
     "layer_norm_inference": _layer_norm,
     "add_layer_norm": _add_layer_norm,
     "layer_norm_backward": _layer_norm_backward,
+    "rms_norm": _rms_norm,
+    "rms_norm_without_weight": _rms_norm_without_weight,
     "linear": _linear,
     "linear_backward": _linear_backward,
     "linear_gelu": _linear_gelu,
