@@ -12,7 +12,7 @@ import cupyops
 from cupyops import Threads
 from cupyops.ops.add2 import ALIKE, NUMBERS, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
-from cupyops.tiling.broadcasting import collapse, config, divider
+from cupyops.tiling.broadcasting import collapse, strided_loop, divider
 from tests.accuracy import added_as_on_a_gpu, spacing
 from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact, exact_derivative
@@ -196,7 +196,7 @@ def test_add2_of_views(dtypes: tuple[str, str], wide: bool) -> None:
             out = torch.empty(shape, dtype=torch.result_type(p.reshape(-1), q.reshape(-1)))
             p, q = p.expand(shape), q.expand(shape)
             widest = max(t.element_size() for t in (p, q, out))
-            vector_width, _, sizes, _, *_ = config(shape, (p.stride(), q.stride()), widest)
+            vector_width, _, sizes, _, *_ = strided_loop(shape, (p.stride(), q.stride()), widest)
             _, at_p, at_q = collapse(shape, p.stride(), q.stride())
             kernel = strided(len(sizes), vector_width, wide)
             dividers = tuple(0 if wide else divider(n) for n in sizes)
