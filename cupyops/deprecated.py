@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "MovedModules", "moved_names", "renamed"]
+__all__ = ["MOVED", "MovedModules", "moved_names", "renamed", "warn"]
 
 # Below cupyops, by the former name.
 MOVED = {
@@ -91,7 +91,8 @@ MOVED = {
 }
 
 
-def _warn(former: str, now: str) -> None:
+def warn(former: str, now: str) -> None:
+    """Warns that a name is another now, at the line that says it: the caller of this function's caller."""
     # The warning belongs to the line that imports: what lies between are importlib's own frames, which warnings skip, and this.
     warnings.warn(f"{former} is {now} now; the next release drops the former name", DeprecationWarning, stacklevel=3)
 
@@ -116,7 +117,7 @@ class MovedModules(MetaPathFinder):
         now = MOVED.get(fullname.removeprefix("cupyops.")) if fullname.startswith("cupyops.") else None
         if now is None:
             return None
-        _warn(fullname, f"cupyops.{now}")
+        warn(fullname, f"cupyops.{now}")
         return ModuleSpec(fullname, _Moved(f"cupyops.{now}"))
 
 
@@ -127,7 +128,7 @@ def moved_names(package: str, module: str) -> Callable[[str], Any]:
         if name.startswith("__"):
             raise AttributeError(name)
         found = getattr(import_module(module), name)
-        _warn(f"{package}.{name}", f"{module}.{name}")
+        warn(f"{package}.{name}", f"{module}.{name}")
         return found
 
     return __getattr__
@@ -139,7 +140,7 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        _warn(f"{module}.{name}", f"{module}.{names[name]}")
+        warn(f"{module}.{name}", f"{module}.{names[name]}")
         return getattr(import_module(module), names[name])
 
     return __getattr__

@@ -23,6 +23,7 @@ from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.source import assemble, included, read
+from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
 from cupyops.sharing import held_across_fork, once
@@ -189,6 +190,12 @@ class Kernel:
         if not self.geometry.per_call:
             raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
         return partial(self._launch_on, threads)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("since", "exactly", "cooperative", "shared"):
+            warn(f"Kernel.{name}", f"Kernel.hardware.{name}")
+            return getattr(self.hardware, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.filename}: {', '.join(self.signature.names)}>"

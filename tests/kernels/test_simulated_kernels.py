@@ -12,7 +12,7 @@ import cupyops
 from cupyops import Threads
 from cupyops.ops.add2 import ALIKE, NUMBERS, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
-from cupyops.tiling.broadcasting import collapse, strided_loop, divider
+from cupyops.tiling.broadcasting import collapse, divider, strided_loop
 from tests.accuracy import added_as_on_a_gpu, spacing
 from tests.naive import naive_kernel
 from tests.operators.test_gelu import exact, exact_derivative

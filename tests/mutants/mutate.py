@@ -38,6 +38,7 @@ TESTS = (
     "tests/operators/test_{stem}.py",
     "tests/simulator/test_simulator_use.py",
     "tests/operators/test_operators.py",
+    "tests/operators/test_check_op.py",
 )
 WANTED = 0.95
 NO_TESTS = 5  # pytest's exit status where -k leaves none

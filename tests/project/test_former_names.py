@@ -157,6 +157,14 @@ def test_a_name_that_is_another_now_is_found_by_the_former(module: str, former: 
         found.absent  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["since", "exactly", "cooperative", "shared"])
+def test_what_a_kernel_needs_is_found_on_the_kernel(name: str) -> None:
+    kernel = Kernel(TILES, "next", Threads("columns", "rows"), since=90)
+    with pytest.warns(DeprecationWarning, match=rf"Kernel\.{name} is Kernel\.hardware\.{name} now") as told:
+        assert getattr(kernel, name) == getattr(kernel.hardware, name)
+    assert told[0].filename == __file__
+
+
 def test_the_warning_names_the_line_that_imports() -> None:
     sys.modules.pop("cupyops.geometry", None)
     vars(cupyops).pop("geometry", None)
