@@ -96,7 +96,7 @@ def to_torch(array: Any) -> Tensor:
         array: exports DLPack; on a GPU or in host memory.
 
     Returns:
-        A tensor of the same shape, strides, dtype, device and address. Its ``requires_grad`` is False.
+        A tensor of the same shape, strides, dtype, device and address. The tensor's ``requires_grad`` is False.
 
     Raises:
         TypeError: ``array`` does not export DLPack.

@@ -1,8 +1,8 @@
 """Generates the dispatch of an operator: the Python function that runs first in each call of the operator.
 
-The function sends plain CUDA tensors directly to the operator's body, or to an ``autograd.Function`` around the body.
-It sends all other calls to the slower, general dispatch. It calls PyTorch's own functions without wrappers, to save
-host time.
+For plain CUDA tensors, the function calls the operator's body, or an ``autograd.Function`` around the body. For all
+other arguments, the function calls the slower, general dispatch. The function calls PyTorch's own functions without
+Python wrappers, to save host time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +36,14 @@ grad_enabled = torch.is_grad_enabled
 
 
 def forward_mode() -> bool:
-    """Returns whether forward-mode differentiation is active, by ``torch.func.jvp`` or ``torch.autograd.forward_ad``."""
+    """Returns whether ``torch.func.jvp`` or ``torch.autograd.forward_ad`` is active (forward-mode differentiation)."""
     return forward_ad._current_level >= 0
 
 
 def has_tangent(args: Sequence[Any]) -> bool:
     """Returns whether one of the tensors carries a tangent of forward-mode differentiation.
 
-    Returns True if PyTorch raises an error instead of returning the tangent. PyTorch does so while a graph is traced.
+    Returns True if PyTorch raises an error instead of returning the tangent, as it does while a graph is traced.
     """
     try:
         return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args)
@@ -112,7 +112,7 @@ def call_source(
             f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
             f"                return apply({arguments})",
             f"            return body({arguments})",
-            "        except NoStorageError:",  # a batched tensor of autograd has the type Tensor and no memory
+            "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
             f"    return dispatch(({arguments},))",
         ]

@@ -42,7 +42,7 @@ class Schema:
     """The parsed schema of an operator.
 
     Attributes:
-        text: the schema as the user wrote it.
+        text: the text of the schema, unchanged.
         namespace, name: ``"mylib"`` and ``"scale"``, for instance.
         types: the type of each argument as the schema spells it: ``{"x": "Tensor", "eps": "float"}``.
         defaults: the default values, by the names of the arguments.
@@ -110,7 +110,7 @@ class Backward:
 
     Args:
         schema: the schema of the forward operator.
-        function: the declared backward. Its parameter names select its arguments; tensors come first.
+        function: the declared backward. The names of its parameters select its arguments; tensors come first.
         wrt: the inputs whose gradients the function returns, in order.
         reference: the reference of the forward operator.
 
@@ -128,7 +128,7 @@ class Backward:
         lacking = [x for x in schema.types if x not in names]
         if reference is not None and lacking and not any(x in schema.tensors for x in lacking):
             # The second derivative differentiates the forward's reference, which needs all non-tensor arguments of the
-            # forward. The gradient's operator therefore takes them, although the function does not.
+            # forward. The gradient's operator therefore takes these arguments, although the function does not.
             function, names = _of_the_first(function, len(names)), [*names, *lacking]
         types = [_type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
@@ -153,7 +153,7 @@ def _of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any
 
 
 def named_for_its_arguments(name: str, signature: str) -> str:
-    """Returns the schema of a backward, whose name ends in a hash of its signature.
+    """Returns the schema of a backward. The name in the schema ends in a hash of the signature.
 
     PyTorch's compiler caches graphs on disk by the names of operators. A backward with another signature (y in place of
     x, for instance) must therefore have another name.
@@ -231,7 +231,7 @@ def gradient_of(
 
 
 def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the reference with autocast disabled inside it.
+    """Returns a function that calls the reference with autocast disabled.
 
     The operator's own autocast policy has already converted the tensors, and the kernels do not cast further.
     """
@@ -343,8 +343,8 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
     kept = [a for a in arguments if a in schema.types and a not in schema.tensors]
     wants = [f"want_{name}" if name in wrt else "_" for name in schema.types]
     values = [f"ctx_.kept_{a}" if a in kept else a for a in arguments]
-    # With several differentiable results, autograd passes zeros for the gradient of an unused result. With one, an
-    # undefined gradient means that there is nothing to compute.
+    # With several differentiable results, autograd passes zeros for the gradient of an unused result. With one
+    # differentiable result, an undefined gradient means that there is nothing to compute.
     unused = f"if {taken[0]} is None: return {', '.join(['None'] * len(schema.types))},"
     gradients = [f"grad_{x} if want_{x} else None" if x in wrt else "None" for x in schema.types]
     lines = [

@@ -21,8 +21,8 @@ __all__ = ["completed", "counted", "detaching", "on_cpu", "under_transforms", "w
 def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
     """Returns the implementation for CPU tensors.
 
-    The implementation is the reference. Inside ``cupyops.simulate()``, or if the operator has no reference, it is the
-    body, whose kernels run in the simulator.
+    The implementation is the reference. Inside ``cupyops.simulate()``, or if the operator has no reference, the
+    implementation is the body, whose kernels run in the simulator.
     """
 
     def either(*args: Any) -> Any:
@@ -63,7 +63,7 @@ def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[
 
 
 def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Returns the backward with its ctx wrapped in a :class:`Context`.
+    """Returns a function that calls the backward with ctx wrapped in a :class:`Context`.
 
     Args:
         backward: the backward of an ``autograd.Function``.
@@ -77,7 +77,7 @@ def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Sequence[int]) -> Callable[..., Any]:
-    """Returns the reference with some arguments and results detached. Its gradients are then those of the body.
+    """Returns the reference with some arguments and results detached, so that autograd gives the declared gradients.
 
     Args:
         reference: the operator in plain PyTorch.
@@ -106,7 +106,7 @@ def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any
 
 
 def counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
-    """Returns the body with one step added: it increments the version counters of the arguments that the body writes
+    """Returns a function that calls the body and increments the version counters of the arguments that the body writes
     to. Autograd then detects that a saved tensor has been overwritten.
 
     Args:

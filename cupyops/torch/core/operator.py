@@ -1,7 +1,7 @@
 """The class :class:`Operator`, which makes a PyTorch operator from a body.
 
 The body is a function that allocates the results and launches kernels. An operator may also have a reference, which is
-the same operation in plain PyTorch. Its gradient may be a backward body (:mod:`cupyops.torch.core.gradients`), or a
+the same operation in plain PyTorch. The gradient may be a backward body (:mod:`cupyops.torch.core.gradients`), or a
 :class:`torch.autograd.Function` with ``forward`` (without ctx), ``setup_context`` and ``backward``. This table shows
 what Operator derives from these parts:
 
@@ -83,17 +83,18 @@ class Operator:
             result); the name of an input or result is its value; ``want_x`` is whether the gradient of x is needed. If
             ``want_x`` is False, the function may return None for that gradient. Tensors come first.
         wrt: names of the inputs whose gradients ``backward`` returns, in order; by default all tensors.
-        reference: the same operation in plain PyTorch. It runs on CPU tensors. Its gradient is the operator's gradient
-            if none is declared, and gives the second derivative. It must not return an input or a view of an input.
-            Without a reference, CPU tensors run the kernels in the simulator.
+        reference: the same operation in plain PyTorch. The reference runs on CPU tensors. The gradient of the reference
+            is the operator's gradient if no other is declared, and gives the second derivative. The reference must not
+            return an input or a view of an input. Without a reference, CPU tensors run the kernels in the simulator.
         elementwise: whether each element of a result depends only on the inputs' elements at the same index. vmap is
             then one call on the batched tensors.
         autocast: ``None`` for no cast, ``"float32"``, or ``"lower"`` for the dtype of the active autocast; or one of
             these for each type of device, ``{"cuda": "float32"}``.
         onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``. Without
-            it, a model that calls the operator cannot be exported to ONNX.
-        record: ``record(apply, *args)``, called on plain tensors that require grad, where ``apply`` is that of the
-            ``autograd.Function``. It may call PyTorch's own differentiable operators instead, if they take less time.
+            this form, a model that calls the operator cannot be exported to ONNX.
+        record: ``record(apply, *args)``, called on plain tensors that require grad, where ``apply`` is the method of
+            the ``autograd.Function``. ``record`` may call PyTorch's own differentiable operators instead, if these take
+            less time.
         vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
 
     Attributes:
@@ -167,7 +168,7 @@ class Operator:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
-        # Forward mode differentiates this function. cupyops.torch.programs sets it for programs without a reference.
+        # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
         self._apply = (

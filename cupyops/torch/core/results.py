@@ -25,7 +25,7 @@ class WrongResults(RuntimeError):
 
 
 def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """Returns the body with a check of its results.
+    """Returns a function that calls the body and checks the results.
 
     Raises:
         WrongResults: raised by the returned function if the results are not the tensors that the schema declares.

@@ -73,7 +73,7 @@ class TorchLibrary:
     written = staticmethod(torch._C._increment_version)
 
     def __init__(self) -> None:
-        # A CPU build of PyTorch lacks these two functions. It has no CUDA tensors either.
+        # A CPU build of PyTorch has neither these two functions nor CUDA tensors.
         stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         current = getattr(torch._C, "_cuda_getDevice", None)
         self.tensor_access = (

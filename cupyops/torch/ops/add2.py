@@ -26,7 +26,7 @@ def add2_onnx(op: Any, a: Any, b: Any, alpha: float) -> Any:
     from onnx_ir.tensor_adapters import from_torch_dtype
 
     dtype = from_torch_dtype(_promoted(a, b))
-    # A 0-d tensor next to a tensor with dimensions is a number. PyTorch adds it without rounding it to the result's dtype.
+    # A 0-d tensor next to a tensor with dimensions is a number. PyTorch does not round it to the result's dtype.
     ranks = len(a.shape), len(b.shape)
     a, b = (x if rank == 0 and max(ranks) else cast(op, x, dtype) for x, rank in zip((a, b), ranks, strict=True))
     arithmetic = FLOAT if dtype in (FLOAT16, BFLOAT16) else dtype

@@ -36,7 +36,8 @@ def gelu_onnx(op: Any, x: Any, approximate: str) -> Any:
 
 
 # Coefficients of a polynomial in (4 - z)/(4 + z) that approximates exp(z²)·erfc(z)·(4 + z)/4 for z ≥ 0, the constant
-# term last. The polynomial interpolates at Chebyshev nodes, computed with 60 digits. Its error is below 4e-17.
+# term last. The polynomial interpolates at Chebyshev nodes, computed with 60 digits. The error of the polynomial is
+# below 4e-17.
 _ERFC = (
     *(1.9860046213777094e-11, 3.0140315157436664e-10, -1.8056061492473584e-10, -3.8163851917190945e-09),
     *(7.955304769237317e-11, 3.062640513773187e-08, 1.858538071376256e-08, -2.1090510064839227e-07),
@@ -50,7 +51,8 @@ _ERFC = (
 def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     if approximate == "tanh":
         cubic = op.Mul(x, op.Add(op.Mul(op.Mul(x, x), 0.044715), 1.0))
-        return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))  # 1 + tanh(u) = 2·sigmoid(2u)
+        # 1 + tanh(u) cancels for large negative u; the equal 2·sigmoid(2u) does not.
+        return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))
     # Few runtimes implement Erf for float64. The polynomial gives Φ(-|x|) = erfc(z)/2, accurate also for large |x|.
     z = op.Mul(op.Abs(x), math.sqrt(0.5))
     beyond = op.Add(z, 4.0)
@@ -85,8 +87,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     y = x·Φ(x) = ½·x·(1 + erf(x/√2)), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 
     On a GPU, float32 and float64 results keep their relative accuracy for negative x, where ½·(1 + erf) cancels to 0
-    (below -5.5 in float32). float16 and bfloat16 are computed in float32 by a polynomial whose error is below their rounding
-    error.
+    (below -5.5 in float32). For float16 and bfloat16, a polynomial in float32 computes the result. The polynomial's
+    error is below the rounding error of the dtype.
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides.
@@ -127,7 +129,7 @@ def gelu_backward(grad_y: Tensor, x: Tensor, approximate: str = "none") -> Tenso
 
 
 class GELU(nn.GELU):
-    """``torch.nn.GELU`` with :func:`gelu` as its forward. The arguments and the (empty) ``state_dict`` are the same."""
+    """A ``torch.nn.GELU`` that calls :func:`gelu`, with the same arguments and (empty) ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return gelu(input, self.approximate)

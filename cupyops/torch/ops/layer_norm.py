@@ -178,7 +178,7 @@ _layer_norm = Operator(
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
 )
-# The operator of calls that record no gradient. It does not write the statistics to memory.
+# The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
 _layer_norm_inference = Operator(
     "cupyops::layer_norm_inference(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps,"
     " str? dtype=None) -> Tensor",
@@ -312,8 +312,8 @@ def layer_norm_backward(
 
 
 class LayerNorm(nn.LayerNorm):
-    """``torch.nn.LayerNorm`` with :func:`layer_norm` as its forward. The arguments and the ``state_dict`` are the same.
-    ``forward(x, dtype=...)`` returns a result of that dtype."""
+    """A ``torch.nn.LayerNorm`` that calls :func:`layer_norm`, with the same arguments and ``state_dict``. ``forward(x,
+    dtype=...)`` returns a result of that dtype."""
 
     def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         y: Tensor = layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

@@ -77,7 +77,7 @@ def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, 
 
 
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-    """Records the gradient by ``apply`` if the bias gradient is large, else by PyTorch's own linear.
+    """Returns x·Wᵀ + b. Records the autograd node of ``apply`` for a large layer with a bias, else PyTorch's own node.
 
     Only the bias gradient of this operator is faster than PyTorch's. For a small bias gradient, or none, the autograd
     node of PyTorch's linear takes less host time.
@@ -175,7 +175,7 @@ def linear_backward(
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear`` with :func:`linear` as its forward. The arguments and the ``state_dict`` are the same."""
+    """A ``torch.nn.Linear`` that calls :func:`linear`, with the same arguments and ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)

@@ -124,7 +124,7 @@ def linear_gelu_backward(
     *,
     want_bias: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of :func:`linear_gelu`. They are the gradients of :func:`.linear.linear` for grad_z =
+    """Returns the gradients of :func:`linear_gelu`. The gradients are those of :func:`.linear.linear` for grad_z =
     grad_y·gelu'(z), and can themselves be differentiated.
 
     Args:

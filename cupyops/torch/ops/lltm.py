@@ -27,7 +27,7 @@ def _lltm_reference(
     check_sequence(input, weights, bias, h0, c0)
     steps, batch, _ = input.shape
     state = h0.shape[1]
-    # One product of the input and its part of the weights, for all steps.
+    # One product computes the input's part of z for all steps.
     given = F.linear(input, weights[:, state:], bias)
     h, cells, gates = [], [], []
     new_h, new_cell = h0, c0
@@ -105,15 +105,15 @@ def lltm_onnx(op: Any, input: Any, weights: Any, bias: Any, h0: Any, c0: Any) ->
     body = _subgraph(op, step, inputs={"h": h0, "cell": c0, "given": given}, outputs=4)
     last_h, last_cell, h, cells = op.Scan(h0, c0, given, body=body, num_scan_inputs=1, _outputs=4)
     last = op.Concat(op.Unsqueeze(last_h, [0]), op.Unsqueeze(last_cell, [0]), axis=0)
-    # Only a gradient reads the gates. Outside of the Scan, ONNX optimizers remove them if they are not used.
+    # Only a gradient reads the gates. Outside of the Scan, ONNX optimizers remove unused gates.
     before = op.Concat(op.Unsqueeze(h0, [0]), op.Slice(h, [0], [-1], [0]), axis=0)
     gates = op.Add(given, op.MatMul(before, recurrent))
     return cast(op, h, dtype), cast(op, last, dtype), cast(op, cells, dtype), cast(op, gates, dtype)
 
 
 def _subgraph(op: Any, function: Any, *, inputs: dict[str, Any], outputs: int) -> Any:
-    """Returns the ONNX graph of a function, for use as the body of a Scan. ``inputs`` gives the names and dtypes of its
-    inputs."""
+    """Returns the ONNX graph of a function, for use as the body of a Scan. ``inputs`` gives the names and dtypes of the
+    graph's inputs."""
     import onnx_ir as ir
 
     values = [ir.Value(name=name, type=ir.TensorType(x.dtype)) for name, x in inputs.items()]
@@ -169,10 +169,10 @@ def lltm(
 ) -> tuple[Tensor, State]:
     """Applies :func:`.lltm_cell.lltm_cell` to all steps of a sequence, in one kernel launch where possible.
 
-    On a GPU, the weights stay on chip for all steps. They are held by one block (S up to 64), by a thread block cluster
-    (sm_90 and later), or by blocks on several multiprocessors (S up to 1024), which use tensor cores for 16-bit dtypes.
-    float64, larger states, and GPUs that cannot run all blocks at once take two launches per step. PyTorch computes the
-    products over all steps, such as that of the input and its part of the weights.
+    On a GPU, the weights stay on chip for all steps. The weights are held by one block (S up to 64), by a thread block
+    cluster (sm_90 and later), or by blocks on several multiprocessors (S up to 1024), which use tensor cores for 16-bit
+    dtypes. float64, larger states, and GPUs that cannot run all blocks at once take two launches per step. PyTorch
+    computes the products over all steps, such as that of the input and its part of the weights.
 
     Args:
         input: (T, B, F), or (B, T, F) with ``batch_first``; float16, bfloat16, float32 or float64.

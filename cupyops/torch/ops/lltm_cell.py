@@ -122,7 +122,7 @@ class LltmCellFunction(torch.autograd.Function):
         """Runs the forward and saves [h, x] for the backward, if the forward has written [h, x] to memory.
 
         Saving [h, x] avoids one launch in the backward. [h, x] is not a result of the operator, since the kernel of
-        small cells never writes it to memory.
+        small cells never writes [h, x] to memory.
         """
         output, both = forward_and_inputs(*inputs)
         x, weights, _, old_h, _ = inputs

@@ -144,7 +144,7 @@ def rms_norm(
 
 
 class RMSNorm(nn.RMSNorm):
-    """``torch.nn.RMSNorm`` with :func:`rms_norm` as its forward. The arguments and the ``state_dict`` are the same."""
+    """A ``torch.nn.RMSNorm`` that calls :func:`rms_norm`, with the same arguments and ``state_dict``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.normalized_shape, self.weight, self.eps)

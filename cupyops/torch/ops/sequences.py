@@ -13,12 +13,12 @@ from cupyops.errors import expected
 __all__ = ["State", "initial_state", "through_layers", "through_time"]
 
 State = tuple[Tensor, Tensor]
-# A function of the input (T, B, F), h0 (B, S) and c0 (B, S). It returns h and c of every step, and the last state.
+# A function of the input (T, B, F), h0 and c0 (B, S) that returns h and c of every step, and the last state.
 Steps = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, State]]
 
 
 def initial_state(where: str, state: State | None, like: Tensor, shape: Sequence[int]) -> State:
-    """Returns the state that the caller passed, or a state of zeros if it is None.
+    """Returns the state that the caller passed, or zeros if ``state`` is None.
 
     Args:
         where: the operator's name, for messages.
@@ -51,8 +51,8 @@ def through_time(
 ) -> tuple[Tensor, State]:
     """Returns the output of all steps in the layout of the input, and each sequence's last state.
 
-    The output is 0 for the steps after the length of a sequence, and the last state is that of the step at the length.
-    All steps are computed for every sequence, since a step does not depend on later steps.
+    The output is 0 for the steps after the length of a sequence, and the last state is the state after the sequence's
+    own last step. All steps are computed for every sequence, since a step does not depend on later steps.
 
     Args:
         steps: computes all steps.

@@ -61,13 +61,13 @@ def elementwise(
         backward: a program that computes the gradients from the gradients of the results, the inputs and the results:
             ``"grad_a = grad_y * b * ..."``.
         name: the operator's name, ``"mylib::swiglu"``; by default a name with a hash of the program.
-        scalars: inputs that are numbers. They are the last arguments of the operator.
+        scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
             ``vmap``.
 
     Returns:
-        The operator. It takes floating tensors. ``op.show()`` prints its CUDA C++ text.
+        The operator, which takes floating tensors. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
         ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; or the backward
@@ -155,7 +155,7 @@ def named_results(where: str, statements: Sequence[Statement], named: Sequence[s
 
 
 def content_name(result: str, kind: str, *content: object) -> str:
-    """Returns the default name of a program's operator. It ends in a hash of the program, so it is equal in every
+    """Returns the default name of a program's operator. The name ends in a hash of the program, so it is equal in every
     process."""
     return f"cupyops_{kind}::{result}_{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
 
@@ -165,7 +165,7 @@ def schema_of(
 ) -> str:
     """Returns a schema: ``mylib::name(Tensor x, float limit) -> (Tensor y)``.
 
-    Several names in ``wants`` add an argument ``bool want_x`` for each input x among them.
+    If ``wants`` has several names, the schema has an argument ``bool want_x`` for each name x.
     """
     arguments = [f"Tensor {x}" for x in tensors] + [f"float {s}" for s in scalars]
     if len(wants) > 1:

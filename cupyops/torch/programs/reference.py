@@ -33,7 +33,7 @@ _ALIKE = (
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     *("floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "abs"),
 )
-# PyTorch's functions by the number of arguments and the CUDA C++ name. Most names are equal in both languages.
+# PyTorch's functions by the number of arguments and the CUDA C++ name. Most names are those of PyTorch.
 _FUNCTIONS: Mapping[int, Mapping[str, Callable[..., Any]]] = {
     1: {name: getattr(torch, name) for name in _ALIKE} | {"fabs": torch.abs},
     2: {name: getattr(torch, name) for name in ("fmax", "fmin", "pow", "atan2", "hypot", "fmod", "copysign")}

@@ -40,8 +40,7 @@ def row_reduce(
     ahead: Sequence[int] = (),
     **options: Any,
 ) -> Written:
-    """Returns an operator on the rows of its inputs. A row is the last dimension; it is read once and held in
-    registers.
+    """Returns an operator on rows, the last dimension of its inputs. A kernel reads each row once, into registers.
 
     >>> softmax = row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s", name="mylib::row_softmax")
     >>> softmax
@@ -64,7 +63,7 @@ def row_reduce(
         indices: int64 inputs with one value per row. In the program an index is an int; values outside an int's range
             are clamped to that range.
         columns: inputs with one value per column, such as a weight of shape (N).
-        scalars: inputs that are numbers. They are the last arguments of the operator.
+        scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. The kernel of any other
             length is created by the first call with that length.
@@ -73,7 +72,7 @@ def row_reduce(
 
     Returns:
         The operator. Its element inputs are floating tensors of one dtype; inputs in ``rows`` and ``columns`` may have
-        another floating dtype. ``op.show()`` prints its CUDA C++ text.
+        another floating dtype. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
         ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; the backward reads
