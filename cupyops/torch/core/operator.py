@@ -71,9 +71,9 @@ class Operator:
     """A PyTorch operator. Call it with the schema's arguments, in order or by name.
 
     Args:
-        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None. The
-            body writes to ``Tensor(a!)``. There may be several results, ``-> (Tensor y, Tensor z)``, or none, ``->
-            ()``.
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None.
+            ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
+            (Tensor y, Tensor z)``.
         implementation: the body, or an ``autograd.Function`` with ``setup_context`` and ``backward`` whose
             ``forward(*args)`` is the body. ``backward`` receives None for an undefined gradient. The Function may also
             have ``recording(ctx, *args)``, which runs instead of ``forward`` and ``setup_context`` on plain tensors,
@@ -280,8 +280,8 @@ class Operator:
     def _registered(self, args: tuple[Any, ...]) -> Any:
         if self._withdrawn:
             raise RuntimeError(
-                f"{self.qualified_name} has been declared again since; this earlier object still takes plain tensors, but "
-                "tracing, modes and transforms use the newest declaration: call the newest object"
+                f"{self.qualified_name} has been declared again since; this earlier object still takes plain tensors, "
+                "but tracing, modes and transforms use the newest declaration: call the newest object"
             )
         return self.op(*args)
 
@@ -293,8 +293,8 @@ class Operator:
 
     def _refuse(self, *args: Any) -> Any:
         raise RuntimeError(
-            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors requires grad: it "
-            "has no gradient, so call it under torch.no_grad()"
+            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors "
+            "requires grad: it has no gradient, so call it under torch.no_grad()"
         )
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

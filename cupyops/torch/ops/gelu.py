@@ -51,7 +51,7 @@ _ERFC = (
 def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     if approximate == "tanh":
         cubic = op.Mul(x, op.Add(op.Mul(op.Mul(x, x), 0.044715), 1.0))
-        # 1 + tanh(u) cancels for large negative u; the equal 2·sigmoid(2u) does not.
+        # 1 + tanh(u) = 2·sigmoid(2u). The sum on the left cancels for large negative u.
         return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))
     # Few runtimes implement Erf for float64. The polynomial gives Φ(-|x|) = erfc(z)/2, accurate also for large |x|.
     z = op.Mul(op.Abs(x), math.sqrt(0.5))

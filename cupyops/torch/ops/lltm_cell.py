@@ -85,8 +85,7 @@ def lltm_step_backward(
 
 
 def lltm_cell_onnx(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """Returns the ONNX form of new_h and new_cell (B, S), and of z = [old_h, input]·Wᵀ + b (B, 3S), with W (3S,
-    S+F)."""
+    """Returns the ONNX form of new_h and new_cell (B, S), and of z = [old_h, input]·Wᵀ + b (B, 3S)."""
     dtype = input.dtype
     input, weights, bias, old_h, old_cell = in_float32(op, input, weights, bias, old_h, old_cell)
     gates = linear_onnx(op, op.Concat(old_h, input, axis=1), weights, bias)
@@ -95,8 +94,7 @@ def lltm_cell_onnx(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old
 
 
 def lltm_pointwise_onnx(op: Any, gates: Any, old_cell: Any) -> tuple[Any, Any]:
-    """Returns the ONNX form of new_h and new_cell, given z (..., 3S), which are the gates before their activation
-    functions."""
+    """Returns the ONNX form of new_h and new_cell, given z (..., 3S), the gates before their activations."""
     i, o, z = op.Split(gates, axis=-1, num_outputs=3, _outputs=3)
     # elu(z) for z ≤ 0 is exp(z) - 1 = 2t/(1 - t) with t = tanh(z/2). This form does not cancel near 0.
     t = op.Tanh(op.Mul(z, 0.5))
@@ -200,9 +198,9 @@ def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_c
 
 
 class LLTMCell(nn.Module):
-    """A module of :func:`lltm_cell` with the parameters ``weights`` (3·S, S + F) and ``bias`` (3·S), drawn uniformly
-    from ±1/√S.
+    """A module of :func:`lltm_cell` with the parameters ``weights`` (3·S, S + F) and ``bias`` (3·S).
 
+    The parameters are drawn uniformly from [-1/√S, 1/√S].
     ``forward(input, (old_h, old_cell))`` returns (new_h, new_cell). A state of None stands for zeros.
 
     Args:
@@ -233,7 +231,7 @@ class LLTMCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new values for weights and bias, uniformly from ±1/√S."""
+        """Draws new values for weights and bias, uniformly from [-1/√S, 1/√S]."""
         bound = 1 / sqrt(self.state_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)

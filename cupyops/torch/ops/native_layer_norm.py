@@ -29,7 +29,8 @@ def native_layer_norm(
 def recorded(*tensors: Tensor | None) -> bool:
     """Returns whether a function of these tensors may be differentiated.
 
-    Returns True while a transform of ``torch.func`` is active in grad mode, since its tensors need not require grad.
+    Returns True while a transform of ``torch.func`` is active in grad mode, since it differentiates tensors that do not
+    require grad.
     """
     if forward_mode():
         return True

@@ -251,7 +251,7 @@ def elementwise_reference(program: Program, promoted: Callable[[Sequence[Tensor]
 
 
 def _wanted(program: Program | RowProgram, tensors: int, args: Sequence[Any]) -> Sequence[bool]:
-    """Returns the bool of each result, which are the arguments after the tensors and the scalars; by default all
+    """Returns the bools of the results, which are the arguments after the tensors and the scalars; by default all
     True."""
     return args[tensors + len(program.scalars) :] or (True,) * len(program.results)
 

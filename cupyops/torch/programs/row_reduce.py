@@ -40,7 +40,8 @@ def row_reduce(
     ahead: Sequence[int] = (),
     **options: Any,
 ) -> Written:
-    """Returns an operator on rows, the last dimension of its inputs. A kernel reads each row once, into registers.
+    """Returns an operator on rows, the last dimension of its inputs. The kernel reads a row once, into registers,
+    unless the row is too long for them.
 
     >>> softmax = row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s", name="mylib::row_softmax")
     >>> softmax
@@ -61,7 +62,7 @@ def row_reduce(
         name: the operator's name, ``"mylib::softmax"``; by default a name with a hash of the program.
         rows: inputs with one value per row; their shape is x's without the last dimension.
         indices: int64 inputs with one value per row. In the program an index is an int; values outside an int's range
-            are clamped to that range.
+            are clamped to ±(2^31 - 1).
         columns: inputs with one value per column, such as a weight of shape (N).
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
@@ -157,7 +158,7 @@ def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: S
     for x in wrt:
         if kinds[x] != found[f"grad_{x}"]:
             how = {"column": "a column_sum(...)", "row": "a value of the row", "element": "a value of the element"}
-            raise ValueError(f"{where}: `grad_{x}` must be {how[kinds[x]]}, as `{x}` is of one {kinds[x]}")
+            raise ValueError(f"{where}: `grad_{x}` must be {how[kinds[x]]}, as `{x}` has one value per {kinds[x]}")
 
 
 _library = TorchLibrary()
