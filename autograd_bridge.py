@@ -1,4 +1,4 @@
-"""What users import: the shipped operators' functions and modules, and the DLPack crossing between PyTorch and CuPy.
+"""The public names: the shipped operators' functions and modules, and zero-copy conversion between PyTorch and CuPy.
 
 Each operator stands in one file of ``cupyops/torch/ops``. :mod:`cupyops.ops.registry` lists the files.
 """
@@ -47,26 +47,26 @@ __all__ = [
 ]
 
 
-# The crossing
+# Conversion by DLPack
 
 
 def to_cupy(tensor: Tensor) -> Any:
-    """The tensor's memory as a CuPy array, through DLPack, without a copy.
+    """Returns the tensor as a CuPy array that shares its memory, through DLPack, without a copy.
 
-    The array keeps the memory alive. Work on it belongs on CuPy's current stream, which is made to wait for what
-    PyTorch's current stream has been given so far; to work on PyTorch's own stream, enter it first:
-    ``with cupy.cuda.Stream.from_external(torch.cuda.current_stream()): ...``. Gradients do not pass: the array is of
-    the detached values.
+    The array keeps the memory alive. CuPy's current stream waits for all work queued on PyTorch's current stream before
+    the call. Use the array on CuPy's current stream. To run CuPy on PyTorch's stream instead, make that stream current
+    first: ``with cupy.cuda.Stream.from_external(torch.cuda.current_stream()): ...``. Autograd does not record
+    operations on the array.
 
     Args:
-        tensor: on a GPU, of any dtype that CuPy has (bfloat16 by the package ml_dtypes), any layout.
+        tensor: on a GPU, of any dtype that CuPy has (bfloat16 needs the package ml_dtypes), any strides.
 
     Returns:
         A ``cupy.ndarray`` of the same shape, strides, dtype, device and address.
 
     Raises:
-        TypeError: not a tensor.
-        ValueError: not on a CUDA device.
+        TypeError: ``tensor`` is not a tensor.
+        ValueError: ``tensor`` is not on a CUDA device.
         MissingDependencyError: CuPy is missing.
     """
     if not isinstance(tensor, Tensor):
@@ -78,27 +78,28 @@ def to_cupy(tensor: Tensor) -> Any:
     with cupy.cuda.Device(tensor.get_device()):
         stream = cupy.cuda.get_current_stream().ptr
         if stream == torch.cuda.current_stream(tensor.device).cuda_stream:
-            # One stream: nothing to wait for, and the bare capsule costs a fraction of the negotiated exchange.
+            # Both libraries use one stream, so no wait is needed. to_dlpack takes a fraction of the time of
+            # from_dlpack's stream exchange.
             return cupy.from_dlpack(torch.utils.dlpack.to_dlpack(detached))
-        # The allocator must not give this memory to PyTorch's stream again before CuPy's is done with it.
+        # PyTorch's allocator must not reuse this memory before the work queued on CuPy's stream has finished.
         detached.record_stream(torch.cuda.ExternalStream(stream, device=tensor.device))
         return cupy.from_dlpack(detached)
 
 
 def to_torch(array: Any) -> Tensor:
-    """A CuPy array's memory (or that of any array that exports DLPack) as a tensor, without a copy.
+    """Returns a tensor that shares the memory of a CuPy array, or of any array that exports DLPack, without a copy.
 
-    The tensor keeps the memory alive. PyTorch's current stream is made to wait for what CuPy's current stream has been
-    given so far.
+    The tensor keeps the memory alive. PyTorch's current stream waits for all work queued on CuPy's current stream
+    before the call.
 
     Args:
-        array: exports DLPack, on a GPU or in host memory.
+        array: exports DLPack; on a GPU or in host memory.
 
     Returns:
-        A tensor of the same shape, strides, dtype, device and address, that requires no gradient.
+        A tensor of the same shape, strides, dtype, device and address. The tensor's ``requires_grad`` is False.
 
     Raises:
-        TypeError: it does not export DLPack.
+        TypeError: ``array`` does not export DLPack.
     """
     if not hasattr(array, "__dlpack__"):
         raise TypeError(f"to_torch: `array` must export DLPack, got {type(array).__name__}")

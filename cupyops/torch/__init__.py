@@ -1,5 +1,5 @@
-"""The only place under cupyops that imports PyTorch: tensors for launches, the mechanism that makes an operator, and the
-export to ONNX."""
+"""The part of cupyops that imports PyTorch: the class Operator, operators from formulas, checks, benchmarks and the
+export to ONNX. No other folder of cupyops imports PyTorch."""
 
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for

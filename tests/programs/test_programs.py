@@ -211,7 +211,7 @@ def test_reductions_that_no_pass_can_make_are_refused(program: str, words: str) 
 
 
 def test_gradients_of_the_wrong_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`grad_weight` must be a column_sum\(...\), as `weight` is of one column"):
+    with pytest.raises(ValueError, match=r"`grad_weight` must be a column_sum\(...\), as `weight` has one value"):
         row_reduce(
             "y = x * weight",
             "grad_x = grad_y * weight; grad_weight = grad_y * x",

@@ -1,1 +1,1 @@
-"""What makes a PyTorch operator out of a body."""
+"""The class Operator, which registers a Python function that launches kernels as a PyTorch operator."""

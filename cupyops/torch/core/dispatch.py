@@ -1,5 +1,9 @@
-"""The generated dispatch of an operator, written for each schema: plain tensors on a GPU go straight to the body, or to a Function
-around the body. Every call runs it, so it calls PyTorch's own functions, not wrappers."""
+"""Generates the dispatch of an operator: the Python function that runs first in each call of the operator.
+
+For plain CUDA tensors, the function calls the operator's body, or an ``autograd.Function`` around the body. For all
+other arguments, the function calls the slower, general dispatch. The function calls PyTorch's own functions without
+Python wrappers, to save host time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,12 +36,15 @@ grad_enabled = torch.is_grad_enabled
 
 
 def forward_mode() -> bool:
-    """Whether tensors may carry tangents, of ``torch.func.jvp`` or of ``torch.autograd.forward_ad``."""
+    """Returns whether ``torch.func.jvp`` or ``torch.autograd.forward_ad`` is active (forward-mode differentiation)."""
     return forward_ad._current_level >= 0
 
 
 def has_tangent(args: Sequence[Any]) -> bool:
-    """Whether one of the tensors carries a tangent; where PyTorch cannot tell, as while a graph is traced, it counts as one."""
+    """Returns whether one of the tensors carries a tangent of forward-mode differentiation.
+
+    Returns True if PyTorch raises an error instead of returning the tangent, as it does while a graph is traced.
+    """
     try:
         return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args)
     except RuntimeError:
@@ -52,15 +59,18 @@ def call_source(
     *,
     casts: bool = False,
 ) -> str:
-    """The text of an operator's generated dispatch: plain tensors on a GPU straight on, anything else to ``dispatch``.
+    """Returns the text of an operator's generated dispatch.
 
-    It is written for each schema (:mod:`cupyops.codegen`): a loop over the tensors takes half a microsecond, a tenth of what a
-    launch costs altogether. ``print(source_of(operator.call))`` shows it.
+    The generated function calls ``body`` or ``apply`` on plain CUDA tensors, and ``dispatch`` otherwise. A text for
+    each schema (:mod:`cupyops.codegen`) replaces a loop over the tensors, which takes 0.5 µs, a tenth of the host time
+    of a launch. ``print(source_of(operator.call))`` prints the text.
 
     Args:
-        tensors: names, and whether each may be None.
-        defaults: of arguments that may be left out.
-        casts: autocast would convert the tensors.
+        name: the name of the generated function.
+        tensors: the names of the tensor arguments, and whether each may be None.
+        others: the names of the other arguments.
+        defaults: the default values, by the names of the arguments.
+        casts: whether autocast converts the operator's tensors on a GPU.
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
@@ -102,7 +112,7 @@ def call_source(
             f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
             f"                return apply({arguments})",
             f"            return body({arguments})",
-            "        except NoStorageError:",  # of a type like others, and no tensor of memory: found at the launch
+            "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
             f"    return dispatch(({arguments},))",
         ]
@@ -110,8 +120,13 @@ def call_source(
 
 
 def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] | None = None) -> Any:
-    """The function of :func:`call_source`, over body, apply and dispatch; ``first`` takes the body's place in its first
-    call."""
+    """Compiles the text of :func:`call_source` and returns the generated function.
+
+    Args:
+        source: the text.
+        parts: the functions ``body``, ``apply`` and ``dispatch`` that the text calls.
+        first: called in place of ``body`` until one call of it has returned.
+    """
     scope: dict[str, Any] = {
         "is_autocast_enabled": torch.is_autocast_enabled,
         "is_compiling": is_compiling,
@@ -139,11 +154,18 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
 def fast_function(
     name: str, body: Any, setup_context: Any, backward: Any, recording: Any = None, first: Any = None
 ) -> Callable[..., Any]:
-    """``apply`` of a Function that saves within forward: the form with ``setup_context`` costs about four times as much
-    a call. ``first`` takes the body's place in its first call.
+    """Returns ``apply`` of an ``autograd.Function`` around the body, in the form with the least host time.
 
-    The bound method is the one in C++. Function.apply, in Python, first looks for functorch's wrappers; an operator has
-    done so before.
+    The Function's ``forward`` takes ctx and saves tensors itself. A Function with a separate ``setup_context`` takes
+    about four times as long per call. The returned method is the C++ ``apply`` of the base class: the Python method
+    ``Function.apply`` also looks for tensors of ``torch.func``, which the operator's dispatch has already excluded.
+
+    Args:
+        name: the operator's name.
+        body: the operator's body.
+        setup_context, backward: the functions of the same names of an ``autograd.Function``.
+        recording: ``recording(ctx, *args)``, which replaces both ``body`` and ``setup_context``.
+        first: called in place of ``body`` until one call of it has returned.
     """
 
     run = body

@@ -1,8 +1,8 @@
-"""How an operator comes by its gradient: declared as a function of named values, or as that of its reference.
+"""Builds the gradient of an operator, from a declared backward or from the operator's reference.
 
-A declared backward says by the names of its parameters what it needs, so that nothing else is kept: ``grad_y`` is the
-gradient of the result ``y``; the name of an input or of a result is its value; ``want_x`` is whether the gradient of x
-is asked for. A result whose gradient it does not take is not differentiable.
+The parameter names of a declared backward select its arguments. ``grad_y`` is the gradient of the result ``y``. The
+name of an input or of a result is its value. ``want_x`` is whether the gradient of x is needed. The forward saves only
+the values that the backward names. A result y is not differentiable if the backward has no parameter ``grad_y``.
 """
 
 import contextlib
@@ -39,16 +39,16 @@ _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
 
 @dataclass(frozen=True)
 class Schema:
-    """An operator's schema, taken apart.
+    """The parsed schema of an operator.
 
     Attributes:
-        text: as given.
-        namespace, name: ``"mylib"``, ``"scale"``.
-        types: of each argument, as written: ``{"x": "Tensor", "weight": "Tensor?", "eps": "float"}``.
-        defaults: of those arguments that have one.
-        tensors: names of the arguments that are tensors, which come first, and whether each may be None.
-        mutated: names of the tensors that are written to, ``Tensor(a!) x``.
-        results: names; ``out``, or ``out0`` and so on, where the schema gives none.
+        text: the text of the schema, unchanged.
+        namespace, name: ``"mylib"`` and ``"scale"``, for instance.
+        types: the type of each argument as the schema spells it: ``{"x": "Tensor", "eps": "float"}``.
+        defaults: the default values, by the names of the arguments.
+        tensors: names of the tensor arguments, which come first, and whether each may be None.
+        mutated: names of the tensors that the operator writes to, ``Tensor(a!) x``.
+        results: names of the results. An unnamed result is ``out``; several are ``out0``, ``out1`` and so on.
     """
 
     text: str
@@ -66,12 +66,12 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> "Schema":
-        """Reads it.
+        """Parses the text of a schema.
 
         Raises:
-            ValueError: it has no namespace, no tensor, or a tensor behind other arguments, or a result that is a view of
-                an argument.
-            RuntimeError: PyTorch does not take it.
+            ValueError: the schema has no namespace, no tensor argument, a tensor after other arguments, a keyword-only
+                argument, or a result that is a view of an argument.
+            RuntimeError: PyTorch rejects the schema.
         """
         namespace, separator, _ = text.partition("::")
         if not separator:
@@ -106,19 +106,19 @@ Gradient = tuple[Callable[..., None], Callable[..., Any]]
 
 
 class Backward:
-    """A backward declared as a function, made ready to be an operator of its own.
+    """The parts of the operator that computes a gradient, made from a backward that was declared as a function.
 
     Args:
-        schema: of the forward.
-        function: its parameters say what it needs, tensors first.
-        wrt: the inputs whose gradients it returns, in order.
-        reference: of the forward.
+        schema: the schema of the forward operator.
+        function: the declared backward. The names of its parameters select its arguments; tensors come first.
+        wrt: the inputs whose gradients the function returns, in order.
+        reference: the reference of the forward operator.
 
     Attributes:
-        schema: of the gradient's operator.
-        body: the function; a gradient that it gives as None has no elements.
-        reference: the gradient of the forward's reference, or None where the function does not take all inputs.
-        refusal: why it has no gradient itself, where it has none.
+        schema: the schema of the gradient's operator.
+        body: the function, with each None among its results replaced by an empty tensor.
+        reference: the gradient of the forward's reference, or None if the function does not take all inputs.
+        refusal: the end of the error message for a second derivative, used if the gradient's operator has no gradient.
     """
 
     def __init__(
@@ -127,7 +127,8 @@ class Backward:
         names = list(inspect.signature(function).parameters)
         lacking = [x for x in schema.types if x not in names]
         if reference is not None and lacking and not any(x in schema.tensors for x in lacking):
-            # The reference, of which derivatives are made, takes numbers that the function does not ask for.
+            # The second derivative differentiates the forward's reference, which needs all non-tensor arguments of the
+            # forward. The gradient's operator therefore takes these arguments, although the function does not.
             function, names = _of_the_first(function, len(names)), [*names, *lacking]
         types = [_type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
@@ -141,7 +142,7 @@ class Backward:
         self.refusal = "give the operator a reference, or an Operator with a gradient as its backward"
         if reference is not None and self.reference is None:
             words = ", ".join(f"`{x}`" for x in lacking)
-            self.refusal = f"have the backward take {words}, too, which the derivative of the reference is made of"
+            self.refusal = f"have the backward take {words}, too, since the reference's derivative needs all inputs"
 
 
 def _of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -152,16 +153,19 @@ def _of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any
 
 
 def named_for_its_arguments(name: str, signature: str) -> str:
-    """A backward's schema. Compilers keep graphs on disk under the names of operators, so one that takes other things (y
-    in place of x, say) must have another name."""
+    """Returns the schema of a backward. The name in the schema ends in a hash of the signature.
+
+    PyTorch's compiler caches graphs on disk by the names of operators. A backward with another signature (y in place of
+    x, for instance) must therefore have another name.
+    """
     return f"{name}_{hashlib.sha256(signature.encode()).hexdigest()[:8]}{signature}"
 
 
 def _type_of(schema: Schema, name: str) -> str:
-    """What an argument of a backward is, by its name.
+    """Returns the schema type of a backward's argument.
 
     Raises:
-        ValueError: it is nothing that a backward can be given.
+        ValueError: the name is none of these: an input, a result, ``grad_`` and a result, ``want_`` and an input.
     """
     if name in schema.types:
         return re.sub(r"\(.*?\)", "", schema.types[name])
@@ -181,7 +185,7 @@ def _without_none(function: Callable[..., Any], count: int) -> Callable[..., Any
         given = function(*args)
         found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
         if len(found) != count:
-            return given  # which is said to be wrong as any body's results are
+            return given  # results.held_to_schema raises an error for the wrong number of results
         filled = tuple(args[0].new_empty(0) if g is None else g for g in found)
         return filled if count > 1 else filled[0]
 
@@ -191,8 +195,15 @@ def _without_none(function: Callable[..., Any], count: int) -> Callable[..., Any
 def gradient_of(
     reference: Callable[..., Any] | None, schema: Schema, names: Sequence[str], wrt: Sequence[str]
 ) -> Callable[..., Any] | None:
-    """A backward in plain PyTorch: the gradient of the forward's reference, by the arguments of the backward; None where
-    it is not given all that the reference needs.
+    """Returns the gradient of the forward's reference, as a function of the backward's arguments, in plain PyTorch.
+
+    Returns None if there is no reference, or if the backward does not take all arguments of the forward.
+
+    Args:
+        reference: the reference of the forward operator.
+        schema: the schema of the forward operator.
+        names: the names of the backward's arguments.
+        wrt: the inputs whose gradients the backward returns, in order.
     """
     if reference is None or not schema.types.keys() <= set(names):
         return None
@@ -212,7 +223,7 @@ def gradient_of(
         found = pullback(forward, primals, [given[f"grad_{schema.results[i]}"] for i in taken]) if wanted else ()
         filled = [torch.zeros_like(x) if g is None else g for x, g in zip(primals, found, strict=True)]
         grads = dict(zip(wanted, filled, strict=True))
-        # A gradient may be the very one that came in, which an operator must not give back.
+        # A gradient may be the incoming gradient itself. An operator must not return one of its arguments.
         results = tuple(grads[x].clone() if x in grads else args[0].new_empty(0) for x in wrt)
         return results if len(results) > 1 else results[0]
 
@@ -220,8 +231,10 @@ def gradient_of(
 
 
 def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference whose own operations autocast leaves alone: an operator's policy has converted its tensors, and a kernel
-    computes in what it is given."""
+    """Returns a function that calls the reference with autocast disabled.
+
+    The operator's own autocast policy has already converted the tensors, and the kernels do not cast further.
+    """
 
     def plain(*args: Any) -> Any:
         kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
@@ -238,21 +251,23 @@ def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
 def pullback(
     function: Callable[..., Sequence[Tensor]], primals: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
-    """The vector-Jacobian product of a function in plain PyTorch, itself differentiable where gradients are recorded.
+    """Returns the vector-Jacobian product of a function in plain PyTorch.
 
-    The derivative by a primal is a partial one, although one primal, or a cotangent, may have been computed from another
-    primal. So the function is evaluated on views of the primals, and differentiated by these views.
+    The product is differentiable if grad mode is on.
+    Each gradient is a partial derivative with respect to one primal, even if a primal or a cotangent was computed from
+    another primal. The function is therefore evaluated on views of the primals, and differentiated with respect to
+    these views.
 
     Returns:
-        A gradient for each primal; None where no result depends on it.
+        A gradient for each primal; None for a primal that no result depends on.
     """
     if torch._C._are_functorch_transforms_active() or torch.is_inference_mode_enabled():
-        # Here tensors cannot be made to require gradients.
+        # requires_grad_() is not available here, so torch.autograd.grad cannot be used.
         with torch.enable_grad():
             by_transform: Sequence[Tensor] = torch.func.vjp(function, *primals)[1](tuple(cotangents))
         return by_transform
-    again = torch.is_grad_enabled()  # somebody will differentiate this gradient, too
-    # Within an operator's implementation autograd is left out.
+    again = torch.is_grad_enabled()  # the gradient itself must be differentiable
+    # PyTorch's dispatcher excludes autograd inside an operator's implementation. The guard includes autograd again.
     autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
     with autograd, torch.enable_grad():
         variables = [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in primals]
@@ -266,15 +281,16 @@ def pullback(
 
 
 class Context:
-    """``ctx`` of a Function that a transform or the dispatcher calls.
+    """A wrapper around ``ctx`` of an ``autograd.Function`` that ``torch.func`` or PyTorch's dispatcher calls.
 
-    ``saved_tensors``: a pullback of ``torch.func.vjp`` may be called after its transform has ended. The saved tensors are
-    dead wrappers then, without memory; the tensors within them are given. ``needs_input_grad``: the dispatcher leaves out
-    arguments that equal their default; they are filled with False.
+    The wrapper corrects two attributes. ``saved_tensors``: the pullback of ``torch.func.vjp`` may be called after its
+    transform has ended. The saved tensors are then wrapper tensors without memory, and the attribute returns the
+    tensors inside them. ``needs_input_grad``: the dispatcher omits arguments that equal their default, and the
+    attribute is False for them.
 
     Args:
-        ctx: of the Function.
-        count: arguments of the operator.
+        ctx: the ``ctx`` of the Function.
+        count: the number of the operator's arguments.
     """
 
     __slots__ = ("_count", "_ctx")
@@ -300,17 +316,19 @@ class Context:
 
 
 def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
-    """``setup_context`` and ``backward`` of an operator whose gradient is another operator, written for the two
-    (:mod:`cupyops.codegen`): closures over tuples of positions take 1.4 µs longer, of both together.
+    """Returns ``setup_context`` and ``backward`` of an operator whose gradient is another operator.
+
+    Both functions are generated for the schema (:mod:`cupyops.codegen`). Closures over tuples of positions would take
+    1.4 µs more for the two calls together.
 
     Args:
-        schema: of the forward.
-        arguments: names that the gradient's operator takes, see the module.
-        call: that operator.
-        wrt: the inputs whose gradients it returns, in order.
+        schema: the schema of the forward operator.
+        arguments: names of the arguments of the gradient's operator, as the module describes them.
+        call: the gradient's operator.
+        wrt: the inputs whose gradients ``call`` returns, in order.
 
     Raises:
-        ValueError: a name is unknown, or no gradient is taken.
+        ValueError: an argument's name is unknown, or none of the arguments is the gradient of a result.
     """
     for name in arguments:
         _type_of(schema, name)
@@ -325,7 +343,8 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
     kept = [a for a in arguments if a in schema.types and a not in schema.tensors]
     wants = [f"want_{name}" if name in wrt else "_" for name in schema.types]
     values = [f"ctx_.kept_{a}" if a in kept else a for a in arguments]
-    # Among several results, one that was not used has a gradient of zeros; the only one leaves nothing to do.
+    # With several differentiable results, autograd passes zeros for the gradient of an unused result. With one
+    # differentiable result, an undefined gradient means that there is nothing to compute.
     unused = f"if {taken[0]} is None: return {', '.join(['None'] * len(schema.types))},"
     gradients = [f"grad_{x} if want_{x} else None" if x in wrt else "None" for x in schema.types]
     lines = [
@@ -350,10 +369,11 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
 
 
 def refused(name: str, mend: str = "declare it with backward=, or with a reference that is differentiated") -> Gradient:
-    """``setup_context`` and ``backward`` of an operator that has no gradient.
+    """Returns ``setup_context`` and ``backward`` of an operator without a gradient. ``backward`` raises RuntimeError.
 
     Args:
-        mend: what would give it one.
+        name: the operator's name, for the message.
+        mend: the end of the message, which tells the user how to give the operator a gradient.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -366,7 +386,7 @@ def refused(name: str, mend: str = "declare it with backward=, or with a referen
 
 
 def of_reference(reference: Callable[..., Any]) -> Gradient:
-    """``setup_context`` and ``backward`` of an operator whose gradient is its reference's."""
+    """Returns ``setup_context`` and ``backward`` of an operator whose gradient is the gradient of its reference."""
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)))
@@ -376,7 +396,7 @@ def of_reference(reference: Callable[..., Any]) -> Gradient:
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if other is None else other[0] for other in ctx.others]
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
-        # A transform gives zeros for results that are whole numbers, too.
+        # torch.func passes a gradient of zeros for an integer result, too.
         taken = {i: g for i, g in enumerate(grads) if g is not None and (g.is_floating_point() or g.is_complex())}
         if not (wanted and taken):
             return tuple(None for _ in inputs)

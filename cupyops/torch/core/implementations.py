@@ -1,7 +1,8 @@
-"""What an operator's body, reference and backward become before PyTorch calls them: functions around functions, one for each
-thing that the dispatcher, a transform or autograd does not do by itself.
+"""Wrappers around an operator's body, reference and backward, for registration with PyTorch. Each wrapper adds one step
+that PyTorch's dispatcher, ``torch.func`` and autograd do not perform.
 
-None of them knows its operator, which would then live as long as the library that holds the function.
+No wrapper holds a reference to its operator. The ``torch.library.Library`` holds the wrappers, and would keep the
+operator alive.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,11 @@ __all__ = ["completed", "counted", "detaching", "on_cpu", "under_transforms", "w
 
 
 def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What an operator is for CPU tensors."""
+    """Returns the implementation for CPU tensors.
+
+    The implementation is the reference. Inside ``cupyops.simulate()``, or if the operator has no reference, the
+    implementation is the body, whose kernels run in the simulator.
+    """
 
     def either(*args: Any) -> Any:
         if simulator.enabled():
@@ -32,7 +37,12 @@ def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Ca
 
 
 def under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., Any]:
-    """What the dispatcher calls while a transform of ``torch.func`` is active."""
+    """Returns the implementation that the dispatcher calls while a transform of ``torch.func`` is active.
+
+    Args:
+        find: returns the operator.
+        schema: the operator's schema.
+    """
 
     def transformed(*args: Any) -> Any:
         return find()._by_transforms(args)
@@ -41,7 +51,8 @@ def under_transforms(find: Callable[[], Any], schema: Schema) -> Callable[..., A
 
 
 def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """The implementation, which refuses tensors with tangents: below autograd it would drop them."""
+    """Returns the implementation with a check that raises RuntimeError if a tensor carries a tangent. Without the
+    check, a call through ``torch.ops`` would silently drop the tangent."""
 
     def checked(*args: Any) -> Any:
         if forward_mode() and has_tangent(args):
@@ -52,7 +63,12 @@ def without_tangents(name: str, implementation: Callable[..., Any]) -> Callable[
 
 
 def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """The backward of a Function of so many arguments, given a :class:`Context`."""
+    """Returns a function that calls the backward with ctx wrapped in a :class:`Context`.
+
+    Args:
+        backward: the backward of an ``autograd.Function``.
+        count: the number of the operator's arguments.
+    """
 
     def careful(ctx: Any, *grads: Any) -> Any:
         return backward(Context(ctx, count), *grads)
@@ -61,7 +77,13 @@ def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Sequence[int]) -> Callable[..., Any]:
-    """The reference, of which some tensors get no gradient and some results take none, as of the body."""
+    """Returns the reference with some arguments and results detached, so that autograd gives the declared gradients.
+
+    Args:
+        reference: the operator in plain PyTorch.
+        constant: positions of the tensor arguments that get no gradient.
+        fixed: positions of the results that are not differentiable.
+    """
 
     def plain(*args: Any) -> Any:
         found = reference(*(x.detach() if i in constant and x is not None else x for i, x in enumerate(args)))
@@ -71,7 +93,8 @@ def detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Seq
 
 
 def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """The function of all arguments, where the dispatcher leaves out those that have their default."""
+    """Returns the function with omitted trailing arguments filled in. PyTorch's dispatcher omits arguments that equal
+    their defaults."""
     if not schema.defaults:
         return function
     rest = [schema.defaults.get(name) for name in schema.types]
@@ -83,8 +106,13 @@ def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any
 
 
 def counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:
-    """The body of an operator that writes to arguments, which counts their versions up: autograd then knows that what it
-    has saved of them is no more."""
+    """Returns a function that calls the body and increments the version counters of the arguments that the body writes
+    to. Autograd then detects that a saved tensor has been overwritten.
+
+    Args:
+        body: the operator's body.
+        mutated: positions of the arguments that the body writes to.
+    """
 
     def counting(*args: Any) -> Any:
         results = body(*args)

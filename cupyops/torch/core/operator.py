@@ -1,26 +1,28 @@
-"""The mechanism that makes a PyTorch operator out of one body.
+"""The class :class:`Operator`, which makes a PyTorch operator from a body.
 
-An operator has a body (allocate, launch), perhaps a reference in plain PyTorch, and, where it has a gradient of its own,
-the backward's body (:mod:`cupyops.torch.core.gradients`) or a :class:`torch.autograd.Function` in the documented form:
-``forward`` without ctx, ``setup_context``, ``backward``. From these follow:
+The body is a function that allocates the results and launches kernels. An operator may also have a reference, which is
+the same operation in plain PyTorch. The gradient may be a backward body (:mod:`cupyops.torch.core.gradients`), or a
+:class:`torch.autograd.Function` with ``forward`` (without ctx), ``setup_context`` and ``backward``. This table shows
+what Operator derives from these parts:
 
 =========================  ==========================================================================================
 CUDA, no gradient          the body, called directly
-CUDA, gradient             a Function around body and backward, in the form that costs least
-CPU                        the reference; autograd differentiates it. While kernels are simulated, or without a
-                           reference, as CUDA, the kernels simulated
-tracing, modes, wrappers   a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
-torch.func                 a Function of the same parts, in the form that transforms ask for
-gradient of a gradient     the operators that the backward calls have gradients themselves: declared, or their
-                           reference's
-vmap                       a rule of its own; one call on the batched tensors, for elementwise operators; the
-                           reference's; else a call for each
-autocast                   a policy: as they come, float32, or the lower type
-ONNX                       a declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
+CUDA, gradient             an autograd Function around body and backward, in the form with the least host time
+CPU                        the reference, which autograd differentiates. Inside ``cupyops.simulate()``, or without a
+                           reference: the body, whose kernels run in the simulator
+tracing, modes,            a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
+tensor subclasses
+torch.func                 an autograd Function of the same parts, with a separate ``setup_context``
+second derivatives         the gradients of the operators that the backward calls: each has a declared backward, or the
+                           gradient of its reference
+vmap                       the declared rule; else one call on the batched tensors, for elementwise operators; else vmap
+                           of the reference; else one call for each index of the batch
+autocast                   the declared policy: no cast, float32, or the lower-precision dtype of autocast
+ONNX                       the declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
 =========================  ==========================================================================================
 
-An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient and says so. Declaring a name again replaces the
-operator of before, as a notebook does.
+An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient, and raises an error for tensors that
+require grad. Declaring a name again replaces the earlier operator, so that a notebook cell can be run twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,12 +55,12 @@ from .vmap import vmap_by_loop, vmap_of_reference
 
 __all__ = ["Operator", "operator", "operator_of"]
 
-# By qualified name; an operator that is forgotten is not kept by it.
+# All operators by qualified name. The dictionary does not keep an operator alive.
 _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 
 
 def operator_of(target: Any) -> "Operator | None":
-    """The operator that a node of a traced graph calls, if it was made by :class:`Operator`."""
+    """Returns the :class:`Operator` behind the target of a node of a traced graph, or None if there is none."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
 
 
@@ -66,40 +68,44 @@ is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 class Operator:
-    """A PyTorch operator: call it with the schema's arguments, in order or by name.
+    """A PyTorch operator. Call it with the schema's arguments, in order or by name.
 
     Args:
-        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``; tensors come first, ``Tensor?`` may be None,
-            ``Tensor(a!)`` is written to, and there may be several results or none: ``-> (Tensor y, Tensor z)``.
-        implementation: the body, or an ``autograd.Function`` whose ``forward(*args)`` is the body, with
-            ``setup_context`` and ``backward``. Undefined gradients reach ``backward`` as None. A Function may have
-            ``recording(ctx, *args)``, too: the first two in one, for plain tensors, which may save what is no result.
-        backward: the gradient's body, which says by the names of its parameters what it needs: ``grad_y`` is the gradient
-            of the result y (``grad_out`` where the schema names none), the name of an input or result is its value,
-            ``want_x`` is whether x's gradient is asked for (where not, None will do). Tensors first. Or an operator of
-            such arguments.
+        schema: ``"mylib::scale(Tensor x, float factor) -> Tensor y"``. Tensors come first. ``Tensor?`` may be None.
+            ``Tensor(a!)`` is an argument that the body writes to. There may be no result, ``-> ()``, or several, ``->
+            (Tensor y, Tensor z)``.
+        implementation: the body, or an ``autograd.Function`` with ``setup_context`` and ``backward`` whose
+            ``forward(*args)`` is the body. ``backward`` receives None for an undefined gradient. The Function may also
+            have ``recording(ctx, *args)``, which runs instead of ``forward`` and ``setup_context`` on plain tensors,
+            and may save tensors that are not results.
+        backward: a function that computes the gradients, or an :class:`Operator`. The names of its parameters select
+            its arguments: ``grad_y`` is the gradient of the result y (``grad_out`` if the schema does not name the
+            result); the name of an input or result is its value; ``want_x`` is whether the gradient of x is needed. If
+            ``want_x`` is False, the function may return None for that gradient. Tensors come first.
         wrt: names of the inputs whose gradients ``backward`` returns, in order; by default all tensors.
-        reference: the same operation in plain PyTorch: what CPU tensors get, and the gradient where there is no other,
-            also that of a gradient. It must not return an input or a view of one. Without it, CPU tensors run the
-            kernels, simulated.
-        elementwise: each element of the result depends on the elements at its place alone, so that vmap is one call on
-            batched tensors.
-        autocast: ``None`` as the tensors come, ``"float32"``, or ``"lower"`` for the type that autocast has been given; or
-            one of these per kind of device, ``{"cuda": "float32"}``.
-        onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``; without it, a
-            model that calls the operator cannot be exported to ONNX.
-        record: what records a gradient on plain tensors instead of the Function, where PyTorch's own operators do so at
-            less cost: called as ``record(apply, *args)``, with the Function's ``apply``.
-        vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, as ``torch.library.register_vmap`` takes it.
+        reference: the same operation in plain PyTorch. The reference runs on CPU tensors. The gradient of the reference
+            is the operator's gradient if no other is declared, and gives the second derivative. The reference must not
+            return an input or a view of an input. Without a reference, CPU tensors run the kernels in the simulator.
+        elementwise: whether each element of a result depends only on the inputs' elements at the same index. vmap is
+            then one call on the batched tensors.
+        autocast: ``None`` for no cast, ``"float32"``, or ``"lower"`` for the dtype of the active autocast; or one of
+            these for each type of device, ``{"cuda": "float32"}``.
+        onnx: the operation in ONNX's standard operators, ``lambda op, x, factor: op.Mul(op.Sin(x), factor)``. Without
+            this form, a model that calls the operator cannot be exported to ONNX.
+        record: ``record(apply, *args)``, called on plain tensors that require grad, where ``apply`` is the method of
+            the ``autograd.Function``. ``record`` may call PyTorch's own differentiable operators instead, if these take
+            less time.
+        vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
-        call: the operator as a plain function, which costs a call a little less.
-        backward: the operator that makes the gradient, if one was declared.
+        call: the operator as a plain function, which takes slightly less host time than calling the Operator.
+        backward: the operator that computes the gradient, or None if no backward was declared.
 
     Raises:
-        ValueError: another word for ``autocast``; a schema without a namespace, or with a tensor behind other
-            arguments; a backward that asks for what there is not; a gradient of an operator that writes to arguments.
+        ValueError: ``autocast`` is none of the values above; the schema has no namespace, or has a tensor after other
+            arguments; the backward has a parameter of unknown name; or a gradient is declared for an operator that
+            writes to its arguments.
     """
 
     def __init__(
@@ -126,8 +132,8 @@ class Operator:
         self.schema = schema
         self.reference = reference
         plain = None if reference is None else without_autocast(reference)
-        fixed: tuple[int, ...] = ()  # results that take no gradient, and tensors that get none
-        constant: tuple[int, ...] = ()
+        fixed: tuple[int, ...] = ()  # positions of results that are not differentiable
+        constant: tuple[int, ...] = ()  # positions of tensors that get no gradient
         self.onnx = onnx
         self.elementwise = elementwise
         self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
@@ -162,7 +168,7 @@ class Operator:
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
-        # What makes tangents; programs without a reference have it of their expressions.
+        # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
         self._apply = (
@@ -199,17 +205,18 @@ class Operator:
         return f"<Operator {self.op._schema}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The operator's result.
+        """Returns the operator's result.
 
         Raises:
-            TypeError: an argument that should be a tensor is none; else what body and reference raise.
-            RuntimeError: it writes to a tensor, and one of its tensors requires grad; body or backward returned something
-                other than its schema says.
+            TypeError: the schema declares an argument as a tensor, and the argument is not one.
+            RuntimeError: the operator writes to a tensor, and one of its tensors requires grad; or the body or the
+                backward returned something other than the schema's tensors.
+            Exception: any error that the body or the reference raises.
         """
         return self.call(*args, **kwargs)
 
     def _dispatch(self, args: tuple[Any, ...]) -> Any:
-        """All but the common case, which is plain tensors on a GPU."""
+        """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses."""
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
@@ -232,7 +239,8 @@ class Operator:
             with simulator.simulate():
                 return self._dispatch(args)
         if any(x.is_neg() for x in tensors):
-            # A view whose memory holds the negated values (the imaginary part of a conjugate): a kernel must see its own.
+            # A negative view (the imaginary part of a conjugate, for instance) has the negated values in memory. A
+            # kernel needs a tensor whose memory holds the values themselves.
             resolved = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args)
             results = self._dispatch(resolved)
             for i, name in self._tensors:
@@ -248,7 +256,7 @@ class Operator:
         except NoStorageError:
             if not any(is_batched(x) for x in tensors):
                 raise
-        return self._registered(args)  # gradients that autograd batches by itself: the dispatcher calls it for each
+        return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
@@ -256,11 +264,12 @@ class Operator:
         return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
 
     def _with_tangents(self, args: tuple[Any, ...]) -> Any:
-        """The results with their tangents, by operations that PyTorch knows the derivatives of, the reference's; None where no
-        tensor has a tangent.
+        """Returns the results with their tangents, computed by the reference.
+
+        Returns None if the operator has no reference and no tensor carries a tangent.
 
         Raises:
-            RuntimeError: a tensor has a tangent, and the operator no reference.
+            RuntimeError: a tensor carries a tangent, and the operator has no reference.
         """
         if self._with_derivatives is not None and not self._mutated:
             return self._with_derivatives(*args)
@@ -271,20 +280,21 @@ class Operator:
     def _registered(self, args: tuple[Any, ...]) -> Any:
         if self._withdrawn:
             raise RuntimeError(
-                f"{self.qualified_name} has been declared again since; this object of before still takes plain tensors, but "
-                "tracing, modes and transforms know the newest alone: call that one"
+                f"{self.qualified_name} has been declared again since; this earlier object still takes plain tensors, "
+                "but tracing, modes and transforms use the newest declaration: call the newest object"
             )
         return self.op(*args)
 
     def _withdraw(self) -> None:
-        """Leaves the name to another declaration. Plain tensors need none."""
+        """Removes the registration with PyTorch, so that another operator can take the name. Calls on plain tensors
+        still work, since they need no registration."""
         self._withdrawn = True
         self._library._destroy()
 
     def _refuse(self, *args: Any) -> Any:
         raise RuntimeError(
-            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors requires grad: it "
-            "has no gradient, so call it under torch.no_grad()"
+            f"{self.name} writes to {', '.join(f'`{name}`' for name in self._mutated)}, and one of its tensors "
+            "requires grad: it has no gradient, so call it under torch.no_grad()"
         )
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -311,7 +321,8 @@ class Operator:
         library.impl(self.name, without_tangents(self.name, body), "CUDA")
         library.impl(self.name, without_tangents(self.name, either), "CPU")
         if not self._mutated:
-            # Transforms know no operators of torch.library: they find what this object does under them.
+            # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a
+            # transform is active, and applies the Function of _transformed_function instead.
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
@@ -329,8 +340,10 @@ class Operator:
             torch.library.register_vmap(name, vmap, lib=library)
 
     def _transformed_function(self, setup_context: Any, backward: Any, vmap: Any) -> Any:
-        """The Function in the form that ``torch.func`` asks for. A transform finds it by an Operator's call, and by
-        :func:`under_transforms` where an operator of ``torch.library`` is called."""
+        """Returns an ``autograd.Function`` in the form that ``torch.func`` requires: with a separate ``setup_context``.
+
+        :meth:`_by_transforms` applies the Function, for calls of the Operator and for calls through ``torch.ops``.
+        """
 
         def forward(*args: Any) -> Any:
             return self._registered(args)
@@ -341,7 +354,8 @@ class Operator:
         return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
 
     def _vmap(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """All tensors with the batch in front and the same rank behind it; the operator does the rest."""
+        """Batches an elementwise operator: moves the batch dimension to the front, gives all tensors the same rank, and
+        calls the operator once."""
         positions = [i for i, _ in self._tensors]
         rank = max(args[i].dim() - (in_dims[i] is not None) for i in positions)
         batched = list(args)
@@ -354,19 +368,19 @@ class Operator:
         found = self(*batched)
         if isinstance(found, Tensor):
             return found, 0
-        # A gradient that nobody wants has no elements, and no batch.
+        # A gradient that was not requested is an empty tensor without a batch dimension. vmap needs a batch dimension.
         size = info.batch_size
         return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
 
 
 def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
-    """:class:`Operator` as a decorator of its body::
+    """Returns a decorator that makes an :class:`Operator` from the decorated body::
 
         @operator("mylib::swiglu(Tensor a, Tensor b) -> Tensor", backward=swiglu_backward)
         def swiglu(a, b): ...
 
     Args:
-        schema, options: as for :class:`Operator`.
+        schema, options: the arguments of :class:`Operator`.
     """
 
     def declare(body: Callable[..., Any]) -> Operator:

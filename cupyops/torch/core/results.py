@@ -1,5 +1,8 @@
-"""Whether a body returns what its schema says. It is looked at wherever PyTorch takes the results on, and at the first of the
-calls that go straight to the body, which no look at their results may slow down."""
+"""Checks that a body returns the tensors that its schema declares.
+
+Each call through PyTorch's dispatcher is checked. The generated dispatch checks only its first call of the body, to
+save host time.
+"""
 
 import re
 from collections.abc import Callable
@@ -13,16 +16,20 @@ from .gradients import Schema
 __all__ = ["WrongResults", "held_to_schema"]
 
 _MAYBE_TENSOR = torch.OptionalType(torch.TensorType.get())
-# As gradients.named_for_its_arguments calls the operator of a declared backward.
+# The suffix that gradients.named_for_its_arguments gives to the operator of a declared backward.
 _BACKWARD = re.compile(r"_backward_[0-9a-f]{8}$")
 
 
 class WrongResults(RuntimeError):
-    """A body returned something other than the tensors of its schema."""
+    """A body returned something other than the tensors that its schema declares."""
 
 
 def held_to_schema(body: Callable[..., Any], schema: Schema) -> Callable[..., Any]:
-    """The body, which raises :class:`WrongResults` where it returns something else than the schema's tensors."""
+    """Returns a function that calls the body and checks the results.
+
+    Raises:
+        WrongResults: raised by the returned function if the results are not the tensors that the schema declares.
+    """
     kinds = [r.type for r in torch._C.parse_schema(schema.text).returns]
     if not kinds or not all(kind.isSubtypeOf(_MAYBE_TENSOR) for kind in kinds):
         return body

@@ -1,5 +1,5 @@
-"""PyTorch's tensors, made known to launches and bodies. The functions are PyTorch's own, not wrappers: they stand on
-the hot path."""
+"""Registers :class:`torch.Tensor` with :mod:`cupyops.arrays`, so that kernels can be launched on tensors. Most methods
+are PyTorch's own functions, since a Python wrapper would add its time to each launch."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from cupyops.launch.generated import TensorAccess
 
 __all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "wide_dtype"]
 
-# torch.float32 -> "float32"; dtypes that kernels do not know keep a name for messages
+# torch.float32 -> "float32". Dtypes that kernels do not support are listed, too, for error messages.
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
@@ -25,24 +25,25 @@ PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class NoStorageError(RuntimeError):
-    """A launch was given a tensor without memory of its own: a wrapper of a transform, a batch of autograd's."""
+    """A kernel was launched on a tensor without memory, such as a wrapper tensor of ``torch.func`` or a batched tensor
+    of ``torch.autograd.grad(..., is_grads_batched=True)``."""
 
 
 def alive(x: torch.Tensor) -> torch.Tensor:
-    """The tensor; of a wrapper whose transforms have ended, the one within."""
+    """Returns the tensor; for a wrapper tensor of a ``torch.func`` transform that has ended, the tensor inside."""
     while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
         x = inner
     return x
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a kernel's arithmetic: float64 for float64, else float32."""
+    """Returns the dtype in which kernels compute: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(4096)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a contiguous tensor."""
+    """Returns the strides of a contiguous tensor, in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -51,7 +52,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class TorchLibrary:
-    """Tensors, as :class:`cupyops.arrays.ArrayLibrary` wants them."""
+    """Implements the protocol :class:`cupyops.arrays.ArrayLibrary` for PyTorch's tensors."""
 
     name = "torch"
     empty_like = staticmethod(torch.empty_like)
@@ -66,12 +67,13 @@ class TorchLibrary:
     device_index = staticmethod(torch.Tensor.get_device)
     in_host_memory = staticmethod(vars(torch._C.TensorBase)["is_cpu"].__get__)
     address = staticmethod(torch.Tensor.data_ptr)
-    # It counts versions up, so that autograd notices when what it has saved is gone; of inference tensors, which have none,
-    # nothing. The public function is this one behind a question that costs as much again.
+    # Increments the tensors' version counters, so that autograd detects when a saved tensor has been overwritten.
+    # Inference tensors have no version counter, and are skipped. The public function
+    # torch.autograd.graph.increment_version takes twice as long.
     written = staticmethod(torch._C._increment_version)
 
     def __init__(self) -> None:
-        # A CPU build of PyTorch has no such functions, and no tensors that would need them.
+        # A CPU build of PyTorch has neither these two functions nor CUDA tensors.
         stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         current = getattr(torch._C, "_cuda_getDevice", None)
         self.tensor_access = (
@@ -89,8 +91,8 @@ class TorchLibrary:
 
     def empty(self, shape: Sequence[int], dtype: str, like: torch.Tensor) -> torch.Tensor:
         if type(like) not in PLAIN_TENSORS:
-            return like.new_empty(shape, dtype=_DTYPES[dtype])  # sizes may be symbols
-        # Given the strides, too, PyTorch takes half the time.
+            return like.new_empty(shape, dtype=_DTYPES[dtype])  # a fake tensor's sizes may be symbolic
+        # new_empty_strided takes half the time of new_empty.
         return like.new_empty_strided(shape, _strides(tuple(shape)), dtype=_DTYPES[dtype])
 
     def dtype_name(self, x: torch.Tensor) -> str:
@@ -103,7 +105,7 @@ class TorchLibrary:
         return x.dim() == 0 and x.is_cpu
 
     def host_number(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
-        # As PyTorch converts it: integers wrap, numbers beyond a float's range are infinite.
+        # PyTorch's conversion: integers wrap around, and numbers beyond a float's range become infinite.
         return x.to(_DTYPES[dtype])
 
     def is_fake(self, x: torch.Tensor) -> bool:
@@ -117,7 +119,7 @@ class TorchLibrary:
         except RuntimeError as error:
             if (inner := alive(x)) is not x:
                 return self.info(inner)
-            raise NoStorageError(f"a kernel needs a tensor with memory, and this has none: {error}") from error
+            raise NoStorageError(f"a kernel needs a tensor with memory, and this tensor has none: {error}") from error
         return Info(
             *(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.device.index, pointer, fake),
             negated=x.is_neg(),
@@ -136,7 +138,7 @@ class TorchLibrary:
     def tf32(self) -> bool:
         try:
             return torch.backends.cuda.matmul.allow_tf32
-        except RuntimeError:  # it has been said in the newer way, which the older one does not follow
+        except RuntimeError:  # raised if the program has set fp32_precision instead of allow_tf32
             return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 

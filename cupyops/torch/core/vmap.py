@@ -1,6 +1,7 @@
-"""How an operator that has no rule of its own is batched: by its reference, or by a call for each.
+"""The vmap rules of operators that declare none: vmap of the reference, or a loop over the batch.
 
-No rule knows its operator, which would then live as long as the library that holds the rule.
+No rule holds a reference to its operator. The ``torch.library.Library`` holds the rule, and would keep the operator
+alive.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,11 @@ __all__ = ["vmap_by_loop", "vmap_of_reference"]
 
 
 def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of an operator whose reference, in plain PyTorch, knows how to be batched."""
+    """Returns a vmap rule that applies ``torch.func.vmap`` to the reference.
+
+    Args:
+        reference: the operator in plain PyTorch.
+    """
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
         batched = [i for i, x in enumerate(args) if isinstance(x, Tensor) and in_dims[i] is not None]
@@ -32,10 +37,10 @@ def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vmap_by_loop(find: Callable[[], Any]) -> Callable[..., Any]:
-    """The rule of an operator of which nothing is known: a call for each.
+    """Returns a vmap rule that calls the operator once for each index of the batch and stacks the results.
 
     Args:
-        find: gives the operator, which its rule must not keep.
+        find: returns the operator. The rule itself must not hold a reference to the operator.
     """
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:

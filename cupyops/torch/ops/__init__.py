@@ -1,1 +1,1 @@
-"""The shipped operators, one file each, in the order of :mod:`cupyops.ops.registry`."""
+"""The shipped operators, one file each. :mod:`cupyops.ops.registry` lists them."""

@@ -1,4 +1,4 @@
-"""a + alpha·b for PyTorch."""
+"""The PyTorch operator add2: a + alpha·b."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +22,11 @@ def _add2_reference(a: Tensor, b: Tensor, alpha: complex) -> Tensor:
 
 
 def add2_onnx(op: Any, a: Any, b: Any, alpha: float) -> Any:
-    """a + alpha·b in the promoted dtype; integers wrap."""
+    """Returns the ONNX form of a + alpha·b in the promoted dtype. Integers wrap around."""
     from onnx_ir.tensor_adapters import from_torch_dtype
 
     dtype = from_torch_dtype(_promoted(a, b))
-    # Beside a tensor with dimensions, one without is a number, which is not rounded to the result's dtype first.
+    # A 0-d tensor next to a tensor with dimensions is a number. PyTorch does not round it to the result's dtype.
     ranks = len(a.shape), len(b.shape)
     a, b = (x if rank == 0 and max(ranks) else cast(op, x, dtype) for x, rank in zip((a, b), ranks, strict=True))
     arithmetic = FLOAT if dtype in (FLOAT16, BFLOAT16) else dtype
@@ -38,7 +38,7 @@ def add2_onnx(op: Any, a: Any, b: Any, alpha: float) -> Any:
 
 
 def _promoted(*values: Any) -> torch.dtype:
-    """The dtype that PyTorch promotes to, for which a tensor without dimensions counts less."""
+    """Returns the dtype that PyTorch promotes the ONNX values to. A 0-d value has lower priority, as in PyTorch."""
     from onnx_ir.tensor_adapters import to_torch_dtype
 
     a, b = (torch.empty((1,) * len(x.shape), dtype=to_torch_dtype(x.dtype), device="meta") for x in values)
@@ -46,15 +46,15 @@ def _promoted(*values: Any) -> torch.dtype:
 
 
 class Add2Function(torch.autograd.Function):
-    """out = a + alpha·b, so grad_a = grad_out and grad_b = alpha·grad_out, each summed over the dimensions its operand
-    was broadcast along."""
+    """out = a + alpha·b. The gradients are grad_a = grad_out and grad_b = alpha·grad_out, each summed over the
+    dimensions along which its operand was broadcast."""
 
     forward = staticmethod(add2_body)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         a, b, ctx.alpha = inputs
-        # A gradient needs neither operand's values, only what it has to fit.
+        # The gradients do not depend on the values of a and b, only on shapes, dtypes and devices.
         ctx.a, ctx.b = (a.shape, a.dtype, a.device), (b.shape, b.dtype, b.device)
 
     @staticmethod
@@ -62,7 +62,8 @@ class Add2Function(torch.autograd.Function):
         if grad_out is None:
             return None, None, None
         grad_a = _fit(grad_out, *ctx.a) if ctx.needs_input_grad[0] else None
-        # One tensor may serve both: autograd copies it before it becomes a leaf's own, as with PyTorch's add.
+        # grad_a and grad_b may be the same tensor: autograd copies a gradient before it accumulates into a leaf's
+        # ``grad``. PyTorch's own add returns one tensor for both, too.
         grad_b = None
         if ctx.needs_input_grad[1]:
             grad_b = _fit(grad_out if ctx.alpha == 1 else grad_out * ctx.alpha, *ctx.b)
@@ -70,7 +71,7 @@ class Add2Function(torch.autograd.Function):
 
 
 def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The gradient of a tensor of this shape that was broadcast and promoted."""
+    """Returns ``grad`` summed to the shape of an operand, and converted to the operand's dtype and device."""
     if grad.shape != shape:
         grad = grad.sum_to_size(shape)
     if grad.dtype != dtype or grad.device != device:
@@ -88,22 +89,23 @@ _add2 = Operator(
 
 
 def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
-    """a + alpha·b, with the broadcasting and type promotion of ``torch.add`` and the same bits.
+    """Returns a + alpha·b, with the bits, the broadcasting and the type promotion of ``torch.add``.
 
     Args:
-        a: floating or integer, any shape and layout.
+        a: floating or integer, any shape and strides.
         b: a tensor whose shape broadcasts with a's, or a number.
-        alpha: a number; an integer where the result is of integers.
+        alpha: a number; must be an integer if the result's dtype is an integer.
 
     Returns:
-        A new tensor of the broadcast shape and promoted dtype. Floating results are one fused multiply-add in float32
-        (float64 for float64), rounded once; integer results wrap.
+        A new tensor of the broadcast shape and promoted dtype. A floating element is one fused multiply-add in float32
+        (float64 for float64), rounded once. Integer elements wrap around.
 
     Raises:
-        TypeError: an operand is no tensor or number, or bool or complex.
-        RuntimeError: shapes that do not broadcast; a floating alpha for integers.
-        ValueError: tensors on different devices (a 0-d tensor on the CPU goes with any).
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: ``a`` is not a tensor, ``b`` is neither a tensor nor a number, or an operand is bool or complex.
+        RuntimeError: the shapes do not broadcast, or alpha is floating and the result is an integer.
+        ValueError: the tensors are on different devices. A 0-d tensor on the CPU may be combined with any device.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: ``torch.add``.
 
@@ -118,8 +120,11 @@ def add2(a: Tensor, b: Tensor | complex, *, alpha: complex = 1) -> Tensor:
 
 
 def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
-    """A number takes no part in promotion within its kind, as a 0-d tensor on the CPU takes none beside a tensor with
-    dimensions."""
+    """Returns a + alpha·b for a number b, which is passed as a 0-d CPU tensor.
+
+    PyTorch promotes numbers and 0-d tensors alike: neither changes the dtype of a tensor with dimensions, unless its
+    category (bool, integer, floating, complex) is higher.
+    """
     if not isinstance(b, (int, float, complex)):
         raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
     if not isinstance(a, Tensor):

@@ -1,4 +1,4 @@
-"""Layer normalisation of a sum for PyTorch."""
+"""The PyTorch operator add_layer_norm: layer normalisation of x + residual."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,14 +35,15 @@ def _add_layer_norm_reference(
 def _add_layer_norm_onnx(
     op: Any, x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
 ) -> tuple[Any, Any, Any]:
-    """layer_norm(s), s and the statistics, of s = x + residual."""
+    """Returns the ONNX form of layer_norm(s), s and the statistics, with s = x + residual."""
     s = add2_onnx(op, x, residual, 1)
     y, stats = layer_norm_onnx(op, s, weight, bias, normalized_shape, eps, dtype)
     return y, s, stats
 
 
 class AddLayerNormFunction(torch.autograd.Function):
-    """(layer_norm(s), s) of s = x + residual: as :class:`LayerNormFunction`, and both summands get the gradient of s."""
+    """(layer_norm(s), s) with s = x + residual. The gradients are those of :class:`LayerNormFunction`; the gradient of
+    s is the gradient of both x and residual."""
 
     forward = staticmethod(add_layer_norm_body)
 
@@ -88,20 +89,22 @@ def add_layer_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """s = x + residual and layer_norm(s) in one pass: what a transformer does before each of its branches.
+    """Computes s = x + residual and layer_norm(s) in one pass over memory, the residual step of a transformer block.
 
-    s is rounded to its dtype before it is normalised, so the result is that of the two operations one after the other.
-    Under autocast the dtypes are as they come. The gradient of s is in s's dtype, whatever that of y.
+    s is rounded to its dtype before it is normalised. The result therefore equals that of the two separate operations.
+    Autocast does not change the dtypes. The gradient of s has the dtype of s, independent of the dtype of y.
 
     Args:
-        x, residual: of one shape; s has their promoted dtype.
-        normalized_shape, weight, bias, eps, dtype: as for :func:`.layer_norm.layer_norm` of s; s itself keeps its dtype.
+        x, residual: tensors of equal shape; s has their promoted dtype.
+        normalized_shape, weight, bias, eps, dtype: the arguments of :func:`.layer_norm.layer_norm` for s; ``dtype``
+            does not change the dtype of s.
 
     Returns:
         New tensors (layer_norm(s), s).
 
     Raises:
-        ValueError: residual has not x's shape; else as :func:`.layer_norm.layer_norm`.
+        ValueError: the shapes of x and residual differ.
+        TypeError, RuntimeError, MissingDependencyError: as for :func:`.layer_norm.layer_norm`.
 
     >>> y, s = add_layer_norm(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, -1.0]), 3)
     >>> s
@@ -113,7 +116,7 @@ def add_layer_norm(
 
 
 class AddLayerNorm(nn.LayerNorm):
-    """:class:`.layer_norm.LayerNorm` of a sum: ``forward(x, residual)`` gives (layer_norm(x + residual), x + residual)."""
+    """:class:`.layer_norm.LayerNorm` of s = x + residual: ``forward(x, residual)`` returns (layer_norm(s), s)."""
 
     def forward(  # type: ignore[override]
         self, input: Tensor, residual: Tensor, *, dtype: torch.dtype | None = None

@@ -1,4 +1,4 @@
-"""GELU for PyTorch."""
+"""The PyTorch operator gelu: the Gaussian error linear unit."""
 
 import math
 from typing import Any
@@ -29,14 +29,15 @@ def gelu_backward_reference(grad_y: Tensor, x: Tensor, approximate: str) -> Tens
 
 
 def gelu_onnx(op: Any, x: Any, approximate: str) -> Any:
-    """x·Φ(x), or its tanh form."""
+    """Returns the ONNX form of x·Φ(x), or of its tanh approximation."""
     if x.dtype == DOUBLE:
         return _gelu_float64(op, x, approximate)
     return cast(op, op.Gelu(in_float32(op, x), approximate=approximate), x.dtype)
 
 
-# exp(z²)·erfc(z)·(4 + z)/4 as a polynomial in (4 - z)/(4 + z) for z ≥ 0, the constant last: interpolated at Chebyshev's
-# nodes with 60 digits, within 4e-17 everywhere.
+# Coefficients of a polynomial in (4 - z)/(4 + z) that approximates exp(z²)·erfc(z)·(4 + z)/4 for z ≥ 0, the constant
+# term last. The polynomial interpolates at Chebyshev nodes, computed with 60 digits. The error of the polynomial is
+# below 4e-17.
 _ERFC = (
     *(1.9860046213777094e-11, 3.0140315157436664e-10, -1.8056061492473584e-10, -3.8163851917190945e-09),
     *(7.955304769237317e-11, 3.062640513773187e-08, 1.858538071376256e-08, -2.1090510064839227e-07),
@@ -50,8 +51,9 @@ _ERFC = (
 def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     if approximate == "tanh":
         cubic = op.Mul(x, op.Add(op.Mul(op.Mul(x, x), 0.044715), 1.0))
-        return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))  # 1 + tanh(u) is 2·sigmoid(2u), and cancels
-    # Erf of float64 is in the standard and in few runtimes. Φ(-|x|) = erfc(z)/2 keeps its relative accuracy in the tail.
+        # 1 + tanh(u) = 2·sigmoid(2u). The sum on the left cancels for large negative u.
+        return op.Mul(x, op.Sigmoid(op.Mul(cubic, math.sqrt(8 / math.pi))))
+    # Few runtimes implement Erf for float64. The polynomial gives Φ(-|x|) = erfc(z)/2, accurate also for large |x|.
     z = op.Mul(op.Abs(x), math.sqrt(0.5))
     beyond = op.Add(z, 4.0)
     s = op.Div(op.Sub(4.0, z), beyond)
@@ -62,7 +64,7 @@ def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     return op.Mul(x, op.Where(op.Greater(x, 0.0), op.Sub(1.0, tail), tail))
 
 
-# y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)); the tanh form likewise. The derivation stands in kernels_cu/gelu.cu.
+# y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)). kernels_cu/gelu.cu states the gradient of the tanh form.
 gelu_backward_operator = Operator(
     "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
     gelu_backward_body,
@@ -80,24 +82,26 @@ _gelu = Operator(
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit, a drop-in for ``torch.nn.functional.gelu``.
+    """Applies the Gaussian error linear unit; a drop-in for ``torch.nn.functional.gelu``.
 
     y = x·Φ(x) = ½·x·(1 + erf(x/√2)), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 
-    On a GPU, float32 and float64 keep their relative accuracy in the negative tail, where ½·(1 + erf) cancels to 0 (x <
-    -5.5 in float32). float16 and bfloat16 are computed in float32 by a polynomial that is exact to their rounding.
+    On a GPU, float32 and float64 results keep their relative accuracy for negative x, where ½·(1 + erf) cancels to 0
+    (below -5.5 in float32). For float16 and bfloat16, a polynomial in float32 computes the result. The polynomial's
+    error is below the rounding error of the dtype.
 
     Args:
-        x: float16, bfloat16, float32 or float64, any shape and layout.
+        x: float16, bfloat16, float32 or float64, any shape and strides.
         approximate: ``"none"`` or ``"tanh"``.
 
     Returns:
         A new tensor of x's shape and dtype.
 
     Raises:
-        TypeError: x is no tensor, or not floating.
-        RuntimeError: another word for ``approximate``.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: x is not a tensor, or its dtype is not floating.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
 
@@ -109,22 +113,23 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def gelu_backward(grad_y: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
-    """grad_y·(Φ(x) + x·φ(x)), or grad_y times the derivative of the tanh form: the gradient of :func:`gelu`, itself
-    differentiable.
+    """Returns the gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or grad_y times the derivative of the tanh form.
+    The gradient can itself be differentiated.
 
     Args:
         grad_y: gradient of the result, of x's shape and dtype.
-        x, approximate: what :func:`gelu` was given.
+        x, approximate: the arguments of :func:`gelu`.
 
     Raises:
-        ValueError: grad_y is not of x's shape; else as :func:`gelu`.
+        ValueError: the shapes of grad_y and x differ.
+        TypeError, RuntimeError, MissingDependencyError: as for :func:`gelu`.
     """
     grad_x: Tensor = gelu_backward_operator(grad_y, x, approximate)
     return grad_x
 
 
 class GELU(nn.GELU):
-    """``torch.nn.GELU`` with :func:`gelu` as its forward: same arguments, same (empty) ``state_dict``."""
+    """A ``torch.nn.GELU`` that calls :func:`gelu`, with the same arguments and (empty) ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return gelu(input, self.approximate)

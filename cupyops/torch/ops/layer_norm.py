@@ -1,4 +1,4 @@
-"""Layer normalisation for PyTorch."""
+"""The PyTorch operator layer_norm: layer normalisation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def layer_norm_reference(
 ) -> tuple[Tensor, Tensor]:
     check_layer_norm(x, DTYPE_NAMES[x.dtype], weight, bias, normalized_shape, dtype)
     wide, result = wide_dtype(x.dtype), x.dtype if dtype is None else getattr(torch, dtype)
-    if result != x.dtype:  # else it would be rounded to x's dtype first
+    if result != x.dtype:  # without this conversion, y would be rounded to x's dtype first
         x = x.to(wide)
         weight, bias = (None if t is None else t.to(wide) for t in (weight, bias))
     y, mean, rstd = native_layer_norm(x, weight, bias, normalized_shape, eps)
@@ -69,7 +69,7 @@ def _layer_norm_backward_reference(
     row = list(range(x.dim() - len(normalized_shape), x.dim()))
     g, s = grad_y.to(wide), x.to(wide)
     if recorded(x):
-        # The statistics anew, since their own derivatives belong to the gradient of this gradient.
+        # The second derivative includes the derivatives of mean and rstd. Autograd records their computation here.
         centered = s - s.mean(row, keepdim=True)
         rstd = torch.rsqrt(centered.square().mean(row, keepdim=True) + eps)
     else:
@@ -90,7 +90,7 @@ def _layer_norm_backward_reference(
 def layer_norm_onnx(
     op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
 ) -> tuple[Any, Any]:
-    """(x - mean)/√(var + eps)·weight + bias by rows, and the statistics."""
+    """Returns the ONNX form of (x - mean)/√(var + eps)·weight + bias by rows, and of the statistics."""
     axis, result = -len(normalized_shape), x.dtype if dtype is None else FLOATS[dtype]
     if x.dtype == DOUBLE:
         y, mean, rstd = _layer_norm_float64(op, x, weight, bias, axis, eps)
@@ -117,13 +117,13 @@ def _layer_norm_float64(op: Any, x: Any, weight: Any, bias: Any, axis: int, eps:
 def _layer_norm_inference_onnx(
     op: Any, x: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, dtype: str | None = None
 ) -> Any:
-    """(x - mean)/√(var + eps)·weight + bias by rows."""
+    """Returns the ONNX form of (x - mean)/√(var + eps)·weight + bias by rows."""
     return layer_norm_onnx(op, x, weight, bias, normalized_shape, eps, dtype)[0]
 
 
 class LayerNormFunction(torch.autograd.Function):
-    """y = x̂·weight + bias; the gradients stand in ``kernels_cu/layer_norm_backward.cu``. The statistics are results, too,
-    that take no gradient."""
+    """y = x̂·weight + bias with x̂ = (x - mean)/√(var + eps). ``kernels_cu/layer_norm_backward.cu`` states the formulas
+    of the gradients. The second result holds the statistics, and is not differentiable."""
 
     forward = staticmethod(layer_norm_body)
 
@@ -175,10 +175,10 @@ _layer_norm = Operator(
     " -> (Tensor, Tensor)",
     LayerNormFunction,
     reference=layer_norm_reference,
-    autocast={"cuda": "float32"},  # on a CPU, PyTorch's takes the tensors as they come
+    autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
 )
-# What a call takes that records no gradient: the statistics are not written.
+# The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
 _layer_norm_inference = Operator(
     "cupyops::layer_norm_inference(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps,"
     " str? dtype=None) -> Tensor",
@@ -196,7 +196,8 @@ _layer_norm_backward = Operator(
 
 
 def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether a call may be asked for its gradient; what is traced or transformed may be later."""
+    """Returns whether the gradient of a call may be needed. A traced or transformed call may be differentiated
+    later."""
     try:
         wanted = (
             x.requires_grad
@@ -204,14 +205,19 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
             or (bias is not None and bias.requires_grad)
         )
     except AttributeError:
-        return True  # no tensor, which the operator refuses by the name that was called
+        return True  # an argument is not a tensor: the operator layer_norm raises TypeError
     if wanted and grad_enabled():
         return True
     return bool(is_compiling() or transforms_active() or dispatch_modes())
 
 
 def name_of(where: str, dtype: torch.dtype | None) -> str | None:
-    """What the operators call a dtype, since a body knows no torch."""
+    """Returns the name of a dtype, such as ``"float32"``; None for None. Operators take names, since bodies do not
+    import torch.
+
+    Raises:
+        TypeError: ``dtype`` is neither a ``torch.dtype`` nor None.
+    """
     if dtype is None:
         return None
     if not isinstance(dtype, torch.dtype):
@@ -229,32 +235,34 @@ def layer_norm(
     return_stats: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """Layer normalisation, a drop-in for ``torch.nn.functional.layer_norm``.
+    """Applies layer normalisation; a drop-in for ``torch.nn.functional.layer_norm``.
 
     y = (x - mean)/√(var + eps)·weight + bias, with mean and (biased) variance over the last dimensions of x.
 
-    On a GPU, float32 and float64 keep the rows' accuracy where the mean is large beside the deviation; the gradients of
-    weight and bias are sums in a fixed order; a row's result does not depend on the other rows. Under autocast on a
-    GPU the operation is in float32, as PyTorch's.
+    On a GPU, float32 and float64 results stay accurate if the mean is much larger than the standard deviation. The
+    gradients of weight and bias are summed in a fixed order. The bits of a row do not depend on the other rows. Under
+    autocast on a GPU the operation runs in float32, as in PyTorch.
 
     Args:
-        x: float16, bfloat16, float32 or float64, any layout.
+        x: float16, bfloat16, float32 or float64, any strides.
         normalized_shape: the last dimensions of x.
-        weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
-        eps: what is added to the variance.
-        return_stats: also give mean and 1/√(var + eps), which take no gradient.
-        dtype: of y, which is rounded to it once; by default x's. A matrix product under autocast that reads y as bfloat16
-            reads the same bits where the norm has rounded them, and a pass over memory is saved in each direction.
+        weight, bias: of shape ``normalized_shape``, or None. Their dtype is x's, or float32 if x is 16-bit.
+        eps: the number added to the variance.
+        return_stats: whether to return mean and 1/√(var + eps) as well; they are not differentiable.
+        dtype: the dtype of y, to which y is rounded once; by default x's. With ``dtype=torch.bfloat16``, a matrix
+            product under autocast needs no conversion of y. This saves one pass over memory in the forward and one in
+            the backward. The product reads the same bits.
 
     Returns:
-        A new tensor of x's shape, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
-        in place of each dimension of ``normalized_shape``.
+        A new tensor y of x's shape; with ``return_stats``, (y, mean, rstd). mean and rstd = 1/√(var + eps) are float32
+        (float64 for float64), with size 1 in each dimension of ``normalized_shape``.
 
     Raises:
-        TypeError: x is no tensor, or it or the dtype not floating.
-        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
-        ValueError: tensors on different devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: x is not a tensor, or the dtype of x or y is not floating.
+        RuntimeError: the shapes or dtypes do not match. The message is PyTorch's.
+        ValueError: the tensors are on different devices.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
@@ -280,20 +288,22 @@ def layer_norm_backward(
     grad_sum: Tensor | None = None,
     wants: Sequence[bool] = (True, True, True),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of :func:`layer_norm`, itself differentiable.
+    """Returns the gradients of :func:`layer_norm`. The gradients can themselves be differentiated.
 
     Args:
         grad_y: gradient of the result, of x's shape and the result's dtype.
-        x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
+        x, normalized_shape, weight, eps: the arguments of :func:`layer_norm`.
         stats: mean and rstd, stacked: (2, ...).
-        grad_sum: added to the gradient of x.
-        wants: whether the gradients of x, weight and bias are wanted.
+        grad_sum: a tensor of x's shape that is added to the gradient of x, or None.
+        wants: whether to compute the gradients of x, weight and bias.
 
     Returns:
-        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+        (grad_x, grad_weight, grad_bias). A gradient that was not requested is an empty tensor.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
+        ValueError: a shape or a device does not match the other operands.
+        TypeError: a dtype does not match the other operands.
+        RuntimeError, MissingDependencyError: as for :func:`layer_norm`.
     """
     found: tuple[Tensor, Tensor, Tensor] = _layer_norm_backward.call(
         grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants
@@ -302,8 +312,8 @@ def layer_norm_backward(
 
 
 class LayerNorm(nn.LayerNorm):
-    """``torch.nn.LayerNorm`` with :func:`layer_norm` as its forward: same arguments, same ``state_dict``. ``forward(x, dtype=...)``
-    asks for a result of that dtype."""
+    """A ``torch.nn.LayerNorm`` that calls :func:`layer_norm`, with the same arguments and ``state_dict``. ``forward(x,
+    dtype=...)`` returns a result of that dtype."""
 
     def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         y: Tensor = layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Linear layers for PyTorch."""
+"""The PyTorch operator linear: x·Wᵀ + b."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,8 @@ def linear_backward_reference(
 
 
 def linear_onnx(op: Any, x: Any, weight: Any, bias: Any) -> Any:
-    """x·Wᵀ + b. bfloat16, which few runtimes multiply on a CPU, is multiplied in float32."""
+    """Returns the ONNX form of x·Wᵀ + b. bfloat16 is multiplied in float32, since few runtimes multiply bfloat16 on a
+    CPU."""
     dtype = x.dtype
     if dtype == BFLOAT16:
         x, weight, bias = in_float32(op, x, weight, bias)
@@ -49,7 +50,8 @@ def linear_onnx(op: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 
 class LinearFunction(torch.autograd.Function):
-    """y = x·Wᵀ + b, so grad_x = grad_y·W, grad_weight = grad_yᵀ·x, and grad_bias the sums of grad_y's columns."""
+    """y = x·Wᵀ + b. The gradients are grad_x = grad_y·W, grad_weight = grad_yᵀ·x, and grad_bias, the column sums of
+    grad_y."""
 
     forward = staticmethod(linear_body)
 
@@ -66,7 +68,7 @@ class LinearFunction(torch.autograd.Function):
 
 
 def operands_of_gradient(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Each of the two only where the other one's gradient is wanted."""
+    """Returns x if the gradient of weight is needed, and weight if the gradient of x is needed; None otherwise."""
     return x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None
 
 
@@ -75,15 +77,18 @@ def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, 
 
 
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-    """The gradient of the bias is what we have to offer; where it is not wanted, or soon summed up, PyTorch's own node
-    costs a call less."""
+    """Returns x·Wᵀ + b. Records the autograd node of ``apply`` for a large layer with a bias, else PyTorch's own node.
+
+    Only the bias gradient of this operator is faster than PyTorch's. For a small bias gradient, or none, the autograd
+    node of PyTorch's linear takes less host time.
+    """
     if bias is None:
         return linear_by_library(x, weight, bias)
     n, of_weight = bias.numel(), weight.numel()
-    # M·N by the elements, which are had sooner than parts of shapes.
+    # M·N is computed from numel(), which takes less host time than reading sizes.
     if of_weight and bias.requires_grad and x.numel() * n * n >= linear_config.LEAST_GRADIENT * of_weight:
         return apply(x, weight, bias)
-    # What a small layer is, with nothing left to ask: on the host, each microsecond of it shows.
+    # A small layer calls F.linear directly, since the further checks of linear_by_library would add to its host time.
     dtype = x.dtype
     if of_weight <= SMALL_WEIGHT and dtype in _FLOATING and weight.dtype is dtype and bias.dtype is dtype:
         try:
@@ -113,26 +118,27 @@ linear_backward_operator = Operator(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y = x·Wᵀ + b, a drop-in for ``torch.nn.functional.linear``.
+    """Returns y = x·Wᵀ + b; a drop-in for ``torch.nn.functional.linear``.
 
-    The product is PyTorch's, with the bias in its epilogue, except where one of the matrices has so few rows that a kernel
-    of ours is faster. On a GPU, the gradient of the bias is one pass over grad_y, its sums in a fixed order; where the
-    layer is too small for that to show, PyTorch's own gradient is recorded. Under autocast the operation is in the lower
-    type, as PyTorch's.
+    PyTorch computes the product with the bias in its epilogue in most cases. A cupyops kernel computes the product if x
+    or weight has so few rows (at most 16) that the kernel is faster. On a GPU, the gradient of the bias is one pass
+    over grad_y, and is summed in a fixed order. For small layers, PyTorch's own gradient takes less time and is
+    recorded instead. Under autocast the operation runs in the lower-precision dtype, as in PyTorch.
 
     Args:
-        x: (..., K), float16, bfloat16, float32 or float64, any layout.
-        weight: (N, K), of x's dtype; or (K), for a result without the last dimension.
-        bias: (N), of x's dtype; None beside a weight (K).
+        x: (..., K), float16, bfloat16, float32 or float64, any strides.
+        weight: (N, K), of x's dtype; or (K), in which case the result has no last dimension.
+        bias: (N), of x's dtype, or None; must be None for a weight (K).
 
     Returns:
         A new tensor (..., N) of x's dtype.
 
     Raises:
-        TypeError: x or weight is no tensor, or x not floating.
-        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
-        ValueError: tensors on different devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: x or weight is not a tensor, or the dtype of x is not floating.
+        RuntimeError: the shapes or dtypes do not match. The message is PyTorch's.
+        ValueError: the tensors are on different devices.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: ``torch.nn.functional.linear``.
 
@@ -148,27 +154,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_backward(
     grad_y: Tensor, x: Tensor | None = None, weight: Tensor | None = None, *, want_bias: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of :func:`linear`, themselves differentiable: grad_x = grad_y·W, grad_weight = grad_yᵀ·x, and
-    grad_bias, the sums of grad_y's columns in a fixed order.
+    """Returns the gradients of :func:`linear`: grad_x = grad_y·W, grad_weight = grad_yᵀ·x, and grad_bias, the column
+    sums of grad_y in a fixed order. The gradients can themselves be differentiated.
 
     Args:
         grad_y: (..., N), gradient of the result.
-        x: (..., K), what :func:`linear` was given, for the gradient of weight; else None.
-        weight: (N, K), what :func:`linear` was given, for the gradient of x; else None.
-        want_bias: whether the gradient of the bias is wanted.
+        x: (..., K), the argument of :func:`linear`; None if the gradient of weight is not needed.
+        weight: (N, K), the argument of :func:`linear`; None if the gradient of x is not needed.
+        want_bias: whether to compute the gradient of the bias.
 
     Returns:
-        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+        (grad_x, grad_weight, grad_bias). A gradient that was not requested is an empty tensor.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together.
+        ValueError: a shape or a device does not match the other operands.
+        TypeError: a dtype does not match the other operands.
     """
     found: tuple[Tensor, Tensor, Tensor] = linear_backward_operator.call(grad_y, x, weight, want_bias)
     return found
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear`` with :func:`linear` as its forward: same arguments, same ``state_dict``."""
+    """A ``torch.nn.Linear`` that calls :func:`linear`, with the same arguments and ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)

@@ -1,4 +1,4 @@
-"""Linear layers with GELU behind for PyTorch."""
+"""The PyTorch operator linear_gelu: gelu(x·Wᵀ + b)."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ def _linear_gelu_backward_reference(
 
 
 def linear_gelu_onnx(op: Any, x: Any, weight: Any, bias: Any, approximate: str) -> tuple[Any, Any]:
-    """gelu(pre) and pre = x·Wᵀ + b."""
+    """Returns the ONNX form of gelu(pre) and pre, with pre = x·Wᵀ + b."""
     pre = linear_onnx(op, x, weight, bias)
     return gelu_onnx(op, pre, approximate), pre
 
 
 class LinearGeluFunction(torch.autograd.Function):
-    """y = gelu(z) of z = x·Wᵀ + b; from grad_z = grad_y·gelu'(z) on as :class:`.linear.LinearFunction`. z is a result of its own, so
-    that the gradient of this gradient finds its way through it."""
+    """y = gelu(z) with z = x·Wᵀ + b. grad_z = grad_y·gelu'(z), and the other gradients follow from grad_z as in
+    :class:`.linear.LinearFunction`. z is a second result, so that second derivatives can be computed through z."""
 
     forward = staticmethod(linear_gelu_body)
 
@@ -85,15 +85,17 @@ _linear_gelu_backward = Operator(
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "none") -> Tensor:
-    """gelu(x·Wᵀ + b): :func:`.gelu.gelu` of :func:`.linear.linear`, with one pass less in the backward.
+    """Returns gelu(x·Wᵀ + b). The backward takes one pass over memory fewer than :func:`.gelu.gelu` of
+    :func:`.linear.linear`.
 
-    The product is PyTorch's, or a kernel's of ours that applies GELU, too: of few rows and, on sm_90, where it is large and of
-    16 bits. Some in float32 are made without the bias, which the pass of GELU adds. What the product gives is kept for the
-    backward, where one kernel makes of it the gradient of the product and the gradient of the bias, its sums in a fixed order.
-    Under autocast the operation is in the lower type.
+    PyTorch computes the product z = x·Wᵀ + b in most cases. A cupyops kernel computes z and applies GELU if x or weight
+    has few rows (at most 16), and for large 16-bit products on sm_90. For some float32 products, PyTorch computes x·Wᵀ,
+    and the GELU kernel adds the bias. z is saved for the backward. In the backward, one kernel computes grad_z and the
+    gradient of the bias, which is summed in a fixed order. Under autocast the operation runs in the lower-precision
+    dtype.
 
     Args:
-        x: (..., K), float16, bfloat16, float32 or float64, any layout.
+        x: (..., K), float16, bfloat16, float32 or float64, any strides.
         weight: (N, K), of x's dtype.
         bias: (N), of x's dtype, or None.
         approximate: ``"none"`` or ``"tanh"``, as for :func:`.gelu.gelu`.
@@ -102,7 +104,9 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approxima
         A new tensor (..., N) of x's dtype.
 
     Raises:
-        RuntimeError: another word for ``approximate``; else as :func:`.linear.linear`.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``, or :func:`.linear.linear` rejects the shapes
+            or dtypes.
+        TypeError, ValueError, MissingDependencyError: as for :func:`.linear.linear`.
 
     >>> linear_gelu(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
     tensor([[0.8413, 0.0000]])
@@ -120,28 +124,30 @@ def linear_gelu_backward(
     *,
     want_bias: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of :func:`linear_gelu`, themselves differentiable: those of :func:`.linear.linear`, by way of
-    grad_z = grad_y·gelu'(z).
+    """Returns the gradients of :func:`linear_gelu`. The gradients are those of :func:`.linear.linear` for grad_z =
+    grad_y·gelu'(z), and can themselves be differentiated.
 
     Args:
         grad_y: (..., N), gradient of the result.
         z: (..., N), x·Wᵀ + b.
         x, weight, want_bias: as for :func:`.linear.linear_backward`.
-        approximate: what :func:`linear_gelu` was given.
+        approximate: the argument of :func:`linear_gelu`.
 
     Returns:
-        (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+        (grad_x, grad_weight, grad_bias). A gradient that was not requested is an empty tensor.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`linear_gelu`.
+        ValueError: a shape or a device does not match the other operands.
+        TypeError: a dtype does not match the other operands.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
     """
     found: tuple[Tensor, Tensor, Tensor] = _linear_gelu_backward.call(grad_y, z, x, weight, approximate, want_bias)
     return found
 
 
 class LinearGELU(nn.Linear):
-    """``torch.nn.Linear`` with GELU behind it, by :func:`linear_gelu`: the arguments of ``nn.Linear`` and ``approximate``;
-    the ``state_dict`` of ``nn.Linear``."""
+    """A ``torch.nn.Linear`` followed by GELU, computed by :func:`linear_gelu`. The arguments are those of ``nn.Linear``
+    and ``approximate``. The ``state_dict`` is that of ``nn.Linear``."""
 
     def __init__(
         self,

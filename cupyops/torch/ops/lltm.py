@@ -1,4 +1,4 @@
-"""The LLTM over sequences for PyTorch."""
+"""The PyTorch operator lltm: the LLTM, a recurrent cell, over all steps of a sequence."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def _lltm_reference(
     check_sequence(input, weights, bias, h0, c0)
     steps, batch, _ = input.shape
     state = h0.shape[1]
-    # The part of every step's gates that the input makes, at once.
+    # One product computes the input's part of z for all steps.
     given = F.linear(input, weights[:, state:], bias)
     h, cells, gates = [], [], []
     new_h, new_cell = h0, c0
@@ -86,8 +86,12 @@ def _lltm_backward_reference(
 
 
 def lltm_onnx(op: Any, input: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
-    """Of all steps h and cells (T, B, S) and the gates' sums (T, B, 3S), and the last state (2, B, S), of input (T, B, F): a
-    Scan over the steps. The products with the input are one product in front of it."""
+    """Returns the ONNX form of h (T, B, S), the last state (2, B, S), cells (T, B, S) and z (T, B, 3S), given input (T,
+    B, F).
+
+    z are the gates before their activation functions. The form is one product with the input, and a Scan over the
+    steps.
+    """
     dtype = input.dtype
     input, weights, bias, h0, c0 = in_float32(op, input, weights, bias, h0, c0)
     S = weights.shape[0] // 3
@@ -101,14 +105,15 @@ def lltm_onnx(op: Any, input: Any, weights: Any, bias: Any, h0: Any, c0: Any) ->
     body = _subgraph(op, step, inputs={"h": h0, "cell": c0, "given": given}, outputs=4)
     last_h, last_cell, h, cells = op.Scan(h0, c0, given, body=body, num_scan_inputs=1, _outputs=4)
     last = op.Concat(op.Unsqueeze(last_h, [0]), op.Unsqueeze(last_cell, [0]), axis=0)
-    # For the gradient alone: outside of the loop, it goes where nothing uses it.
+    # Only a gradient reads the gates. Outside of the Scan, ONNX optimizers remove unused gates.
     before = op.Concat(op.Unsqueeze(h0, [0]), op.Slice(h, [0], [-1], [0]), axis=0)
     gates = op.Add(given, op.MatMul(before, recurrent))
     return cast(op, h, dtype), cast(op, last, dtype), cast(op, cells, dtype), cast(op, gates, dtype)
 
 
 def _subgraph(op: Any, function: Any, *, inputs: dict[str, Any], outputs: int) -> Any:
-    """The graph of a function of values of these names and these values' dtypes, as ONNX's loops take it."""
+    """Returns the ONNX graph of a function, for use as the body of a Scan. ``inputs`` gives the names and dtypes of the
+    graph's inputs."""
     import onnx_ir as ir
 
     values = [ir.Value(name=name, type=ir.TensorType(x.dtype)) for name, x in inputs.items()]
@@ -117,7 +122,7 @@ def _subgraph(op: Any, function: Any, *, inputs: dict[str, Any], outputs: int) -
 
 
 class LltmFunction(torch.autograd.Function):
-    """h of all steps, the last h and c, and c and z of all steps. A gradient may come back to each of them."""
+    """h of all steps, the last h and c, c of all steps, and z of all steps. All results are differentiable."""
 
     forward = staticmethod(lltm_body)
 
@@ -162,29 +167,30 @@ def lltm(
     batch_first: bool = False,
     lengths: Tensor | Sequence[int] | None = None,
 ) -> tuple[Tensor, State]:
-    """:func:`.lltm_cell.lltm_cell` over a sequence, all steps in one launch.
+    """Applies :func:`.lltm_cell.lltm_cell` to all steps of a sequence, in one kernel launch where possible.
 
-    On a GPU the weights stay on chip from step to step: in one block of threads for each row (S up to 64), in a cluster
-    of blocks (sm_90 and later), or in blocks all over the GPU (S up to 1024), in 16 bits as operands of tensor cores.
-    float64, larger states and GPUs that cannot run the blocks at once get two launches a step. Products over all steps are
-    PyTorch's.
+    On a GPU, the weights stay on chip for all steps. The weights are held by one block (S up to 64), by a thread block
+    cluster (sm_90 and later), or by blocks on several multiprocessors (S up to 1024), which use tensor cores for 16-bit
+    dtypes. float64, larger states, and GPUs that cannot run all blocks at once take two launches per step. PyTorch
+    computes the products over all steps, such as that of the input and its part of the weights.
 
     Args:
         input: (T, B, F), or (B, T, F) with ``batch_first``; float16, bfloat16, float32 or float64.
-        state: (h, c) of shape (B, S) each before the first step; None for zeros.
+        state: the first state (h, c), of shape (B, S) each; None for zeros.
         weights, bias: as for :func:`.lltm_cell.lltm_cell`.
-        lengths: steps of each row, on the CPU; the steps behind are 0 in the output, and take no part.
+        lengths: the number of steps of each sequence, on the CPU. The output is 0 for later steps, and later steps do
+            not change the last state.
 
     Returns:
-        h of all steps, in input's layout, and the state behind the last step, (B, S) each.
+        h of all steps, in input's layout, and the state (h, c) after the last step, of shape (B, S) each.
 
     Raises:
-        TypeError: no tensor, not floating, or dtypes that differ.
-        ValueError: shapes that do not belong together, lengths that are not from 1 to T, or tensors on different
-            devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: an argument is not a floating tensor, or the dtypes differ.
+        ValueError: the shapes do not match, a length is not between 1 and T, or the tensors are on different devices.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
-    Source: as :func:`.lltm_cell.lltm_cell`.
+    Source: Goldsborough, "Custom C++ and CUDA Extensions", PyTorch's tutorials, 2018.
 
     >>> output, (h, c) = lltm(torch.ones(3, 1, 1), None, torch.zeros(3, 2), torch.tensor([0.0, 0.0, 1.0]))
     >>> output.flatten(), c
@@ -207,7 +213,7 @@ def lltm(
 
 
 class LLTM(LLTMCell):
-    """:class:`.lltm_cell.LLTMCell` that also takes whole sequences: :meth:`forward_sequence`."""
+    """A :class:`.lltm_cell.LLTMCell` with a second method, :meth:`forward_sequence`, for whole sequences."""
 
     def forward_sequence(
         self,
@@ -217,24 +223,25 @@ class LLTM(LLTMCell):
         *,
         batch_first: bool = False,
     ) -> tuple[Tensor, State]:
-        """:func:`lltm` with the module's parameters."""
+        """Returns :func:`lltm` of the input and the module's parameters."""
         return lltm(input, state, self.weights, self.bias, batch_first=batch_first, lengths=lengths)
 
 
 class LLTMLayers(nn.Module):
-    """Layers of :class:`LLTM`, one on the output of the other, called as ``torch.nn.LSTM``: ``forward(input, (h0, c0))``
-    gives (output, (h_n, c_n)).
+    """Stacked :class:`LLTM` layers with the interface of ``torch.nn.LSTM``: ``forward(input, (h0, c0))`` returns
+    (output, (h_n, c_n)).
 
     Args:
         input_features: F of the first layer.
-        state_size: S of each.
+        state_size: S of each layer.
         num_layers: at least 1.
-        batch_first: input and output are (B, T, ·) instead of (T, B, ·).
+        batch_first: whether input and output are (B, T, ·) instead of (T, B, ·).
 
-    Input may also be (T, F) without a batch, or a ``PackedSequence``. States are (num_layers, B, S); None for zeros.
+    The input may also be (T, F) without a batch, or a ``PackedSequence``. Each state is (num_layers, B, S); None for
+    zeros.
 
     Raises:
-        ValueError: sizes that cannot be.
+        ValueError: ``num_layers`` or ``state_size`` is less than 1, or ``input_features`` is negative.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One step of the LLTM for PyTorch."""
+"""The PyTorch operator lltm_cell: one step of the LLTM, a recurrent cell."""
 
 from math import sqrt
 from typing import Any
@@ -47,7 +47,10 @@ def _lltm_cell_backward_reference(
     want_h: bool,
     want_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """``both`` is [h, x] again, and not read: the gradients of this one belong to h and x."""
+    """Returns the gradients of input, weights, bias, old_h and old_cell in plain PyTorch.
+
+    ``both`` is [old_h, input]. The reference does not read ``both``, so that second derivatives go to old_h and input.
+    """
     dtype, state = input.dtype, old_h.shape[1]
     check_cell_backward(input, grad_h, grad_cell, grad_gates, old_h, new_cell, gates, both)
     grad_z, grad_old = lltm_step_backward(grad_h, grad_cell, grad_gates, new_cell, gates)
@@ -64,8 +67,10 @@ def _lltm_cell_backward_reference(
 def lltm_step_backward(
     grad_h: Tensor | None, grad_cell: Tensor | None, grad_gates: Tensor | None, new_cell: Tensor, gates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """From the gradients of a step's results, those of z = [h, x]·Wᵀ + b and of the old cell, in the arithmetic's
-    dtype."""
+    """Returns the gradients of z = [h, x]·Wᵀ + b and of the old cell, given the gradients of a step's results.
+
+    The gradients are float32, or float64 for float64.
+    """
     wide = wide_dtype(gates.dtype)
     zero = torch.zeros_like(new_cell, dtype=wide)
     dh, dc = (zero if g is None else g.to(wide) for g in (grad_h, grad_cell))
@@ -73,14 +78,14 @@ def lltm_step_backward(
     i, o, g = z_i.sigmoid(), z_o.sigmoid(), F.elu(z_g)
     t = new_cell.to(wide).tanh()
     dc = dc + dh * o * (1 - t * t)
-    # The derivative of elu from its value: right at 0, and NaN where z is.
+    # The derivative of elu, computed from elu's value. The derivative is 1 at 0, and NaN where z is NaN.
     slope = torch.where(g > 0, torch.ones_like(g), g + 1)
     grad_z = torch.cat((dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * i * slope), 1)
     return grad_z if grad_gates is None else grad_z + grad_gates.to(wide), dc
 
 
 def lltm_cell_onnx(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """new_h and new_cell (B, S) of one step, and the gates' sums z = [old_h, input]·Wᵀ + b (B, 3S), W (3S, S+F)."""
+    """Returns the ONNX form of new_h and new_cell (B, S), and of z = [old_h, input]·Wᵀ + b (B, 3S)."""
     dtype = input.dtype
     input, weights, bias, old_h, old_cell = in_float32(op, input, weights, bias, old_h, old_cell)
     gates = linear_onnx(op, op.Concat(old_h, input, axis=1), weights, bias)
@@ -89,9 +94,9 @@ def lltm_cell_onnx(op: Any, input: Any, weights: Any, bias: Any, old_h: Any, old
 
 
 def lltm_pointwise_onnx(op: Any, gates: Any, old_cell: Any) -> tuple[Any, Any]:
-    """new_h and new_cell of the gates' sums (..., 3S)."""
+    """Returns the ONNX form of new_h and new_cell, given z (..., 3S), the gates before their activations."""
     i, o, z = op.Split(gates, axis=-1, num_outputs=3, _outputs=3)
-    # elu(z) with exp(z) - 1 = 2t/(1 - t), t = tanh(z/2), which does not cancel near 0.
+    # elu(z) for z ≤ 0 is exp(z) - 1 = 2t/(1 - t) with t = tanh(z/2). This form does not cancel near 0.
     t = op.Tanh(op.Mul(z, 0.5))
     candidate = op.Where(op.Greater(z, 0.0), z, op.Div(op.Mul(t, 2.0), op.Sub(1.0, t)))
     new_cell = op.Add(old_cell, op.Mul(candidate, op.Sigmoid(i)))
@@ -99,8 +104,8 @@ def lltm_pointwise_onnx(op: Any, gates: Any, old_cell: Any) -> tuple[Any, Any]:
 
 
 class LltmCellFunction(torch.autograd.Function):
-    """h' and c' of one step, and z = [h, x]·Wᵀ + b, which the gradient is made of: a result like the others, so that
-    gradients of gradients pass through it. The derivation stands in ``kernels_cu/lltm.cuh``."""
+    """h' and c' of one step, and z = [h, x]·Wᵀ + b, which the backward reads. z is a differentiable result, so that
+    second derivatives can be computed through z. ``kernels_cu/lltm.cuh`` states the formulas of the gradients."""
 
     forward = staticmethod(lltm_cell_body)
 
@@ -112,8 +117,11 @@ class LltmCellFunction(torch.autograd.Function):
 
     @staticmethod
     def recording(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keeps [h, x], too, where it has been made: a launch less in the backward. As a result of the operator's, it would
-        have to be made for small cells, too."""
+        """Runs the forward and saves [h, x] for the backward, if the forward has written [h, x] to memory.
+
+        Saving [h, x] avoids one launch in the backward. [h, x] is not a result of the operator, since the kernel of
+        small cells never writes [h, x] to memory.
+        """
         output, both = forward_and_inputs(*inputs)
         x, weights, _, old_h, _ = inputs
         _, new_cell, gates = output
@@ -150,27 +158,29 @@ _lltm_cell_backward = Operator(
 
 
 def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of the long-long-term memory, a recurrent cell that has no gate to forget.
+    """Computes one step of the LLTM (long-long-term memory), an LSTM cell without a forget gate.
 
     With (z_i, z_o, z_g) = [old_h, input]·weightsᵀ + bias: new_cell = old_cell + elu(z_g)·σ(z_i), and
     new_h = tanh(new_cell)·σ(z_o).
 
-    Small cells are one kernel in each direction, products included; for larger ones the products are PyTorch's. Under
-    autocast the operation is in the lower type, as PyTorch's cells.
+    For small cells, one kernel computes the forward and one kernel the backward, including the matrix products. For
+    larger cells, PyTorch computes the products. Under autocast the operation runs in the lower-precision dtype, like
+    PyTorch's cells.
 
     Args:
-        input: (B, F), or (F) without a batch, or with more dimensions before F; float16, bfloat16, float32 or float64.
-        weights: (3·S, S + F): the gates in, out and candidate; the columns of old_h first.
+        input: (..., F), usually (B, F); float16, bfloat16, float32 or float64.
+        weights: (3·S, S + F). The rows are those of z_i, z_o and z_g. The first S columns multiply old_h.
         bias: (3·S).
-        old_h, old_cell: (B, S), or what input has before its last dimension, and S.
+        old_h, old_cell: (..., S), with the leading dimensions of input.
 
     Returns:
         New tensors (new_h, new_cell) of old_h's shape.
 
     Raises:
-        TypeError: no tensor, not floating, or dtypes that differ.
-        ValueError: shapes that do not belong together, or tensors on different devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: an argument is not a floating tensor, or the dtypes differ.
+        ValueError: the shapes do not match, or the tensors are on different devices.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: Goldsborough, "Custom C++ and CUDA Extensions", PyTorch's tutorials, 2018.
 
@@ -188,16 +198,17 @@ def lltm_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_c
 
 
 class LLTMCell(nn.Module):
-    """:func:`lltm_cell` with its parameters: ``weights`` (3·S, S + F) and ``bias`` (3·S), uniform within ±1/√S.
+    """A module of :func:`lltm_cell` with the parameters ``weights`` (3·S, S + F) and ``bias`` (3·S).
 
-    ``forward(input, (old_h, old_cell))`` gives (new_h, new_cell); a state of None is zeros.
+    The parameters are drawn uniformly from [-1/√S, 1/√S].
+    ``forward(input, (old_h, old_cell))`` returns (new_h, new_cell). A state of None stands for zeros.
 
     Args:
         input_features: F.
         state_size: S, at least 1.
 
     Raises:
-        ValueError: sizes that cannot be.
+        ValueError: ``input_features`` is negative, or ``state_size`` is less than 1.
     """
 
     def __init__(
@@ -220,7 +231,7 @@ class LLTMCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws both anew."""
+        """Draws new values for weights and bias, uniformly from [-1/√S, 1/√S]."""
         bound = 1 / sqrt(self.state_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -229,10 +240,11 @@ class LLTMCell(nn.Module):
         return f"input_features={self.input_features}, state_size={self.state_size}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Takes the bias of the tutorial's C++ and CUDA modules, too, which is of shape (1, 3·S)."""
+        """Loads a state dict. Accepts also a bias of shape (1, 3·S), the shape in PyTorch's tutorial on C++ and CUDA
+        extensions."""
         bias = state_dict.get(f"{prefix}bias")
         if isinstance(bias, Tensor) and bias.shape == (1, 3 * self.state_size):
-            state_dict[f"{prefix}bias"] = bias.squeeze(0)  # load_state_dict hands out a copy of the dictionary
+            state_dict[f"{prefix}bias"] = bias.squeeze(0)  # load_state_dict passes a copy of the dictionary
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, input: Tensor, state: State | None = None) -> State:

@@ -1,5 +1,5 @@
-"""PyTorch's layer normalisation with derivatives of any order: PyTorch's own operator takes the statistics for constants in its
-third derivative."""
+"""PyTorch's layer normalisation with correct derivatives of any order. The third derivative of PyTorch's own operator
+treats the statistics as constants."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["native_layer_norm", "recorded"]
 def native_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``torch.native_layer_norm``: y, mean and 1/√(var + eps)."""
+    """Returns the results of ``torch.native_layer_norm``: y, mean and 1/√(var + eps)."""
     if not recorded(x, weight, bias):
         return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     if transforms_active() or forward_mode():
@@ -27,7 +27,11 @@ def native_layer_norm(
 
 
 def recorded(*tensors: Tensor | None) -> bool:
-    """Whether what is computed of these may be differentiated. A transform's tensors do not all say so."""
+    """Returns whether a function of these tensors may be differentiated.
+
+    Returns True while a transform of ``torch.func`` is active in grad mode, since it differentiates tensors that do not
+    require grad.
+    """
     if forward_mode():
         return True
     if not torch.is_grad_enabled():
@@ -38,7 +42,8 @@ def recorded(*tensors: Tensor | None) -> bool:
 def _normalized(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm over the last dimensions, and its statistics, by the formula."""
+    """Returns layer norm over the last ``dims`` dimensions, the mean and 1/√(var + eps), computed by elementary
+    operations."""
     row, wide = list(range(x.dim() - dims, x.dim())), x.to(wide_dtype(x.dtype))
     mean = wide.mean(row, keepdim=True)
     rstd = torch.rsqrt((wide - mean).square().mean(row, keepdim=True) + eps)
@@ -49,7 +54,7 @@ def _normalized(
 
 
 class _RecordedLayerNorm(torch.autograd.Function):
-    """PyTorch's own operator, whose backward is differentiated by the formula."""
+    """PyTorch's own operator and backward. A differentiable backward uses :func:`_normalized` instead."""
 
     @staticmethod
     def forward(

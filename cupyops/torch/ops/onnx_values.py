@@ -1,11 +1,13 @@
-"""What the operators' ONNX forms share.
+"""Helper functions for the operators' ONNX forms.
 
-An ONNX form gets ``op``, whose attributes are ONNX's operators of opset 20 (``op.Mul(x, 2.0)``), and the operator's own
-arguments in order: tensors as values that know their ``dtype`` and ``shape``, absent ones as None, everything else as it was
-given. The form returns a value for each result. Numbers beside values take their dtype.
+An ONNX form is a function of ``op`` and the operator's arguments in order. The attributes of ``op`` are ONNX's
+operators of opset 20 (``op.Mul(x, 2.0)``). A tensor argument is an ONNX value with a ``dtype`` and a ``shape``, an
+absent tensor is None, and other arguments are Python objects. The form returns an ONNX value for each result. A Python
+number next to an ONNX value takes the dtype of the value.
 
-16-bit floats are computed in float32, as the kernels compute them. Where a runtime's operator is not as wide as float64
-(constants and attributes of float32, or no implementation at all), float64 is written out.
+16-bit floats are computed in float32, as in the kernels. Some ONNX operators are not accurate in float64, because they
+have float32 constants or attributes, or have no float64 implementation in common runtimes. For float64, the forms write
+such an operator as elementary operations.
 """
 
 from typing import Any
@@ -18,11 +20,11 @@ FLOATS = {"float32": FLOAT, "float16": FLOAT16, "float64": DOUBLE, "bfloat16": B
 
 
 def in_float32(op: Any, *values: Any) -> Any:
-    """16-bit floats as float32, others as they are; None stays None."""
+    """Returns the values with 16-bit floats converted to float32. Other values, and None, are unchanged."""
     wide = [op.Cast(x, to=FLOAT) if x is not None and x.dtype in (FLOAT16, BFLOAT16) else x for x in values]
     return wide[0] if len(wide) == 1 else wide
 
 
 def cast(op: Any, x: Any, dtype: int) -> Any:
-    """The value in a dtype; the value itself where it has that dtype."""
+    """Returns the value converted to a dtype; the value itself if it already has that dtype."""
     return x if x.dtype == dtype else op.Cast(x, to=dtype)

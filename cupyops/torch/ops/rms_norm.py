@@ -1,4 +1,4 @@
-"""Root mean square normalisation for PyTorch, a row program."""
+"""The PyTorch operator rms_norm: root mean square normalisation, made by :func:`cupyops.torch.row_reduce`."""
 
 from collections.abc import Sequence
 from numbers import Real
@@ -40,7 +40,8 @@ def _normalized(x: Tensor, eps: float, weight: Tensor | None) -> Tensor:
 
 
 def _onnx(op: Any, x: Any, weight: Any, eps: float) -> Any:
-    """x·weight/√(mean x² + eps) by rows. RMSNormalization is of opset 23, beyond the export's."""
+    """Returns the ONNX form of x·weight/√(mean x² + eps) by rows. ONNX's RMSNormalization needs opset 23; the export
+    uses 20."""
     wide = in_float32(op, x)
     y = op.Div(wide, op.Sqrt(op.Add(op.ReduceMean(op.Mul(wide, wide), [-1], keepdims=1), eps)))
     return cast(op, y if weight is None else op.Mul(y, cast(op, weight, wide.dtype)), x.dtype)
@@ -50,10 +51,13 @@ def _onnx_without_weight(op: Any, x: Any, eps: float) -> Any:
     return _onnx(op, x, None, eps)
 
 
-# With r = 1/√(mean x² + eps) and g = grad_y·weight: grad_x = r·(g - x·r²·mean(g·x)), and grad_weight sums grad_y·x·r over the rows.
-# Lengths whose kernels hold a row in registers with two accesses a thread and four, and read a long row again.
+# With r = 1/√(mean x² + eps) and g = grad_y·weight, the gradients are grad_x = r·(g - x·r²·mean(g·x)), and grad_weight,
+# the sum of grad_y·x·r over the rows.
+
+# Row lengths whose kernels are compiled ahead. The first two kernels hold a row in registers, with two and four
+# accesses per thread. The third kernel reads its long rows from memory once for each pass.
 _AHEAD = (1024, 8192, 131072)
-# PyTorch's own takes the tensors as they come on a CPU, and before 2.12 on a GPU, too.
+# Autocast converts the tensors of PyTorch's rms_norm to float32 on a GPU, from PyTorch 2.12 on, and never on a CPU.
 _IN_FLOAT32 = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 _AUTOCAST = {"cuda": "float32"} if _IN_FLOAT32 else None
 _rms_norm = row_reduce(
@@ -92,28 +96,30 @@ _EPS, _EPS_FLOAT64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).
 def rms_norm(
     x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Root mean square normalisation, a drop-in for ``torch.nn.functional.rms_norm``.
+    """Applies root mean square normalisation; a drop-in for ``torch.nn.functional.rms_norm``.
 
     y = x/√(mean(x²) + eps)·weight, with the mean over the last dimensions of x.
 
-    On a GPU, the gradient of the weight sums over the rows in a fixed order; a row's result does not depend on the other
-    rows. Under autocast on a GPU the operation is in float32 where PyTorch's is (from 2.12 on).
+    On a GPU, the gradient of the weight is summed over the rows in a fixed order. The bits of a row do not depend on
+    the other rows. Under autocast on a GPU the operation runs in float32 with PyTorch 2.12 or later, as PyTorch's own
+    does.
 
     Args:
-        x: float16, bfloat16, float32 or float64, any layout.
+        x: float16, bfloat16, float32 or float64, any strides.
         normalized_shape: the last dimensions of x.
-        weight: of that shape, of any of these dtypes; may be absent.
-        eps: what is added to the mean; by default the eps of the arithmetic's dtype, ``torch.finfo(torch.float32).eps``,
-            also for x of 16 bits, and ``torch.finfo(torch.float64).eps`` for float64.
+        weight: of shape ``normalized_shape``, float16, bfloat16, float32 or float64; or None.
+        eps: the number added to the mean. The default is ``torch.finfo(torch.float64).eps`` for float64, and
+            ``torch.finfo(torch.float32).eps`` for all other dtypes.
 
     Returns:
-        A new tensor of x's shape and dtype, rounded to that dtype once.
+        A new tensor of x's shape and dtype. The result is rounded once.
 
     Raises:
-        TypeError: x or weight is no tensor or not floating, or eps no number.
-        RuntimeError: shapes that do not belong together, in PyTorch's words.
-        ValueError: tensors on different devices.
-        MissingDependencyError: on CUDA tensors, if CuPy or what it needs is missing; the message says what installs it.
+        TypeError: x or weight is not a floating tensor, or eps is not a number.
+        RuntimeError: ``normalized_shape`` does not match x or weight. The message is PyTorch's.
+        ValueError: the tensors are on different devices.
+        MissingDependencyError: the tensors are on a GPU, and CuPy or a library that CuPy needs is missing. The message
+            ends with the command that installs it.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
@@ -138,7 +144,7 @@ def rms_norm(
 
 
 class RMSNorm(nn.RMSNorm):
-    """``torch.nn.RMSNorm`` with :func:`rms_norm` as its forward: same arguments, same ``state_dict``."""
+    """A ``torch.nn.RMSNorm`` that calls :func:`rms_norm`, with the same arguments and ``state_dict``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.normalized_shape, self.weight, self.eps)

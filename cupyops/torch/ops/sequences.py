@@ -1,5 +1,5 @@
-"""What users of ``torch.nn.LSTM`` expect around the steps of a recurrent layer: layouts, lengths, packed sequences, several
-layers."""
+"""Input handling of the recurrent layers, as in ``torch.nn.LSTM``: batch-first layout, sequence lengths, packed
+sequences and stacked layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,16 +13,22 @@ from cupyops.errors import expected
 __all__ = ["State", "initial_state", "through_layers", "through_time"]
 
 State = tuple[Tensor, Tensor]
-# From (T, B, F) and a state (B, S): h and c of every step, and the last state.
+# A function of the input (T, B, F), h0 and c0 (B, S) that returns h and c of every step, and the last state.
 Steps = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, State]]
 
 
 def initial_state(where: str, state: State | None, like: Tensor, shape: Sequence[int]) -> State:
-    """The state given, or zeros.
+    """Returns the state that the caller passed, or zeros if ``state`` is None.
+
+    Args:
+        where: the operator's name, for messages.
+        state: (h, c), or None.
+        like: a tensor of the dtype and device of the zeros.
+        shape: the shape of h and of c.
 
     Raises:
-        TypeError: it is not a pair.
-        ValueError: of another shape.
+        TypeError: the state is not a pair of tensors.
+        ValueError: h or c has another shape.
     """
     if state is None:
         zeros = like.new_zeros(shape)
@@ -43,10 +49,17 @@ def initial_state(where: str, state: State | None, like: Tensor, shape: Sequence
 def through_time(
     steps: Steps, input: Tensor, h0: Tensor, c0: Tensor, batch_first: bool, lengths: Tensor | Sequence[int] | None
 ) -> tuple[Tensor, State]:
-    """The output of all steps in the layout of the input, and each row's last state.
+    """Returns the output of all steps in the layout of the input, and each sequence's last state.
 
-    With lengths, a row's steps behind its own are 0 in the output, and its last state is the one before them. Since no
-    step depends on later ones, they may be made all the same.
+    The output is 0 for the steps after the length of a sequence, and the last state is the state after the sequence's
+    own last step. All steps are computed for every sequence, since a step does not depend on later steps.
+
+    Args:
+        steps: computes all steps.
+        input: (T, B, F), or (B, T, F) with ``batch_first``.
+        h0, c0: (B, S), the first state.
+        batch_first: whether the batch is the first dimension of input and output.
+        lengths: the number of steps of each sequence; None for T steps each.
     """
     x = input.transpose(0, 1) if batch_first else input
     h, cells, last = steps(x, h0, c0)
@@ -61,7 +74,7 @@ def _checked(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
         wanted = f"be {rows} integers, one a row"
         raise ValueError(expected("lltm", "lengths", wanted, f"{found.dtype} of shape {tuple(found.shape)}"))
     if found.is_cuda:
-        raise ValueError(expected("lltm", "lengths", "be on the CPU, where they can be looked at", found.device))
+        raise ValueError(expected("lltm", "lengths", "be on the CPU", found.device))
     if rows and not 1 <= int(found.min()) <= int(found.max()) <= steps:
         raise ValueError(expected("lltm", "lengths", f"be from 1 to {steps}", found.tolist()))
     return found.to(torch.int64)
@@ -81,12 +94,14 @@ def through_layers(
     state_size: int,
     batch_first: bool,
 ) -> tuple[Any, State]:
-    """The output of the last layer, and the last states of all, (layers, B, S).
+    """Returns the output of the last layer, and the last states of all layers, (layers, B, S).
 
     Args:
-        layers: each from (input, state, lengths) to (output, state), with time first.
-        input: (T, B, F), (B, T, F) with ``batch_first``, (T, F) without a batch, or packed.
-        state: (layers, B, S) each, or without a batch (layers, S); zeros by default.
+        layers: functions of (input, state, lengths) that return (output, state); the first dimension is time.
+        input: (T, B, F); (B, T, F) with ``batch_first``; (T, F) without a batch; or a ``PackedSequence``.
+        state: h and c, (layers, B, S) each, or (layers, S) without a batch; zeros by default.
+        state_size: S.
+        batch_first: whether the batch is the first dimension of input and output.
     """
     if isinstance(input, PackedSequence):
         return _through_packed(layers, input, state, state_size)

@@ -1,1 +1,1 @@
-"""Operators written as formulas: elementwise and by rows."""
+"""Operators whose kernels are generated from formulas: elementwise operators and operators on rows."""

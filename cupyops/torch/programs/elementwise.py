@@ -1,4 +1,4 @@
-"""Operators from element-wise programs: ``elementwise("y = x / (1 + exp(-x))", backward="grad_x = ...")``."""
+"""Makes elementwise operators from formulas: ``elementwise("y = x / (1 + exp(-x))", backward="grad_x = ...")``."""
 
 import functools
 import hashlib
@@ -23,16 +23,16 @@ __all__ = ["Written", "elementwise"]
 
 
 class Written(Operator):
-    """An operator whose kernels were written from a program.
+    """An operator whose kernels were generated from a program.
 
     Attributes:
-        text: of the kernels, forward's before backward's.
+        text: the CUDA C++ text of the forward kernel, and then of the backward kernel.
     """
 
     text: str = ""
 
     def show(self) -> None:
-        """Prints the kernels' text."""
+        """Prints the CUDA C++ text of the kernels."""
         print(self.text)
 
 
@@ -45,34 +45,35 @@ def elementwise(
     results: Sequence[str] = (),
     **options: Any,
 ) -> Written:
-    """An operator that makes each element of its results of its inputs' elements at that place.
+    """Returns an operator that computes each element of its results from the inputs' elements at the same index.
 
     >>> swish = elementwise("y = x / (1 + exp(-x))", name="mylib::swish")
     >>> swish
     <Operator mylib::swish(Tensor x) -> Tensor y>
 
-    The program is of assignments in CUDA C++, which end at ``;`` or with their line; arithmetic is in float32, or float64
-    for float64. Names that are only read are the inputs, in order of appearance; those that are assigned and not read
-    again are the results. Inputs broadcast, and are promoted, as PyTorch does; a call is one pass over memory by accesses
-    of 16 bytes.
+    The program is a list of assignments in CUDA C++, separated by ``;`` or line ends. The arithmetic is float32, or
+    float64 for float64 tensors. A name that is read and never assigned is an input; the inputs are in order of
+    appearance. A name that is assigned and not read again is a result. Inputs are broadcast and promoted by PyTorch's
+    rules. A call is one pass over memory with accesses of 16 bytes.
 
     Args:
         program: ``"s = 1 / (1 + exp(-a)); y = a * s * b"``.
-        backward: of the gradients, in terms of those of the results, of the inputs and of the results:
+        backward: a program that computes the gradients from the gradients of the results, the inputs and the results:
             ``"grad_a = grad_y * b * ..."``.
-        name: ``"mylib::swiglu"``; by default made of the program.
-        scalars: inputs that are numbers; they come behind the tensors.
-        results: names of the results, where one of them is read again.
-        options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
+        name: the operator's name, ``"mylib::swiglu"``; by default a name with a hash of the program.
+        scalars: inputs that are numbers. The operator takes the numbers after the tensors.
+        results: names of the results; needed if the program reads a result again.
+        options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
+            ``vmap``.
 
     Returns:
-        The operator, of floating tensors; ``op.show()`` prints its text.
+        The operator, which takes floating tensors. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
-        ValueError: the program is not of assignments, or of Python's or NumPy's words, or its backward reads what there is
-            not or makes no gradient.
-        TypeError: an option that there is not.
-        CompileError: at the first call for a dtype: what the expressions say is no CUDA C++.
+        ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; or the backward
+            reads an unknown name or assigns no gradient.
+        TypeError: an option is unknown.
+        CompileError: raised by the first call for a dtype, if NVRTC rejects an expression.
     """
     where = (name or "elementwise").rpartition(":")[2]
     statements = parse(program, where)
@@ -124,26 +125,27 @@ def elementwise(
 
 
 def check_options(where: str, options: Mapping[str, object]) -> None:
-    """Refuses options that a written operator does not have.
+    """Raises unless every option is one that :func:`elementwise` and ``row_reduce`` accept.
 
     Raises:
-        TypeError: `options` holds one.
+        TypeError: an option is unknown.
     """
     known = ("reference", "autocast", "onnx", "record", "vmap")
     for name in options:
         if name == "dtypes":
             raise TypeError(
-                f"{where}: there is no option `dtypes`: a program is of all floating dtypes, and a call's tensors decide"
+                f"{where}: there is no option `dtypes`: a program is of all floating dtypes, and a call's tensors select one"
             )
         if name not in known:
             raise TypeError(f"{where}: there is no option `{name}`{nearest(name, known)}; there are {', '.join(known)}")
 
 
 def named_results(where: str, statements: Sequence[Statement], named: Sequence[str]) -> tuple[str, ...]:
-    """The results: those that are named, else what is assigned and not read again.
+    """Returns the names of the results: ``named`` if it is not empty, else the names that are assigned and not read
+    again.
 
     Raises:
-        ValueError: one of the named is not assigned.
+        ValueError: a name in ``named`` is never assigned.
     """
     assigned = [s.name for s in statements]
     for name in named:
@@ -153,14 +155,18 @@ def named_results(where: str, statements: Sequence[Statement], named: Sequence[s
 
 
 def content_name(result: str, kind: str, *content: object) -> str:
-    """A name for a program that was given none: the same for the same program, in every process."""
+    """Returns the default name of a program's operator. The name ends in a hash of the program, so it is equal in every
+    process."""
     return f"cupyops_{kind}::{result}_{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
 
 
 def schema_of(
     name: str, tensors: Sequence[str], scalars: Sequence[str], results: Sequence[str], wants: Sequence[str] = ()
 ) -> str:
-    """``mylib::name(Tensor x, float limit) -> (Tensor y)``; ``wants`` are the inputs of which each gradient is asked for."""
+    """Returns a schema: ``mylib::name(Tensor x, float limit) -> (Tensor y)``.
+
+    If ``wants`` has several names, the schema has an argument ``bool want_x`` for each name x.
+    """
     arguments = [f"Tensor {x}" for x in tensors] + [f"float {s}" for s in scalars]
     if len(wants) > 1:
         arguments += [f"bool want_{x}" for x in wants]
@@ -170,10 +176,11 @@ def schema_of(
 def of_backward(
     where: str, steps: Sequence[Statement], inputs: Sequence[str], results: Sequence[str], scalars: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of which inputs a backward program makes gradients, and the tensors that it reads, gradients first.
+    """Returns the inputs whose gradients a backward program computes, and the tensors that the program reads, gradients
+    first.
 
     Raises:
-        ValueError: it makes none, or reads a name that means nothing.
+        ValueError: the program assigns no gradient of an input, or reads an unknown name.
     """
     assigned = [s.name for s in steps]
     wrt = tuple(x for x in inputs if f"grad_{x}" in assigned)
@@ -190,8 +197,11 @@ def of_backward(
 
 
 def _whole(gradient: Callable[..., Any] | None, count: int) -> Callable[..., Any] | None:
-    """A gradient's reference as its kernel has it: of the shape and dtype that the tensors are broadcast and promoted to.
-    Autograd sums what was broadcast."""
+    """Returns a gradient's reference with its tensors first broadcast and promoted to one shape and dtype, as in the
+    kernel.
+
+    Autograd sums the gradients over the broadcast dimensions afterwards.
+    """
     if gradient is None:
         return None
 
@@ -207,7 +217,13 @@ _library = TorchLibrary()
 
 
 def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[..., Any]:
-    """The body: tensors, numbers and, where ``wants``, for each result whether it is wanted."""
+    """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
+
+    Args:
+        program: the program of the forward or the backward.
+        text: the CUDA C++ text of the program.
+        wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
+    """
     alike = alike_kernel(program, text)
     count, numbers, made = len(program.inputs), len(program.scalars), len(program.results)
     strided = functools.cache(lambda *cut: strided_kernel(program, text, *cut))
@@ -247,7 +263,7 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
             return results_of_call(outs, first, dtype)
         outs = allocate(first, dtype, shape, wanted)
         total = next((out.numel() for out in outs if out is not None), 0)
-        # Sizes of fakes may be symbols; planning a loop by them would tie a compiled graph to their values.
+        # The sizes of fake tensors may be symbolic. strided_loop would specialise a compiled graph to their values.
         if not _library.is_fake(first) and total:
             widest = max(x.dtype.itemsize for x in (*tensors, *(out for out in outs if out is not None)))
             views = [spread(x.shape, stride, shape) for x, stride in zip(tensors, strides, strict=True)]
@@ -261,6 +277,6 @@ def body_of(program: Program, text: str, *, wants: bool = False) -> Callable[...
 
 
 def promoted(tensors: Sequence[Tensor]) -> torch.dtype:
-    """The dtype of the results: that of the tensors with dimensions, where there are some, as PyTorch promotes."""
+    """Returns the dtype of the results by PyTorch's promotion. 0-d tensors count only if no tensor has dimensions."""
     leading = [x for x in tensors if x.dim()] or tensors
     return functools.reduce(torch.promote_types, (x.dtype for x in leading))

@@ -1,8 +1,8 @@
-"""A program in plain PyTorch. PyTorch differentiates it where a backward does not take all inputs of the forward's reference,
-and in forward mode where there is no reference.
+"""Translates programs in CUDA C++ to functions in plain PyTorch, for derivatives.
 
-The expressions are CUDA C++, and are parsed here. A program with an expression that PyTorch has no counterpart of has no such
-function.
+PyTorch differentiates the translation of a backward program for second derivatives, if the forward has no reference
+that fits. It differentiates the translation of a forward program in forward mode, if the operator has no reference. A
+program is not translated if one of its expressions has no counterpart in PyTorch.
 """
 
 import math
@@ -33,7 +33,7 @@ _ALIKE = (
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     *("floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "abs"),
 )
-# By the number of arguments; what is called alike in both languages, and what is not.
+# PyTorch's functions by the number of arguments and the CUDA C++ name. Most names are those of PyTorch.
 _FUNCTIONS: Mapping[int, Mapping[str, Callable[..., Any]]] = {
     1: {name: getattr(torch, name) for name in _ALIKE} | {"fabs": torch.abs},
     2: {name: getattr(torch, name) for name in ("fmax", "fmin", "pow", "atan2", "hypot", "fmod", "copysign")}
@@ -48,12 +48,13 @@ class _NoCounterpart(Exception):
 
 @dataclass
 class _Place:
-    """Where an expression is evaluated.
+    """The values of the names in an expression.
 
     Attributes:
-        values: by name: tensors in the dtype of the arithmetic, of whole numbers for indices, and numbers.
-        like: of that dtype and device.
-        reduce: the reductions that there are, by name.
+        values: Python numbers and tensors, by name. Tensors have the dtype of the arithmetic; indices are integer
+            tensors.
+        like: a tensor of the arithmetic's dtype and of the inputs' device.
+        reduce: the functions ``sum``, ``max`` and ``min`` over a row, by name; empty for elementwise programs.
     """
 
     values: dict[str, Any]
@@ -61,7 +62,7 @@ class _Place:
     reduce: Mapping[str, Callable[[Any], Tensor]]
 
     def tensor(self, value: Any) -> Tensor:
-        """The value as a tensor of the arithmetic's dtype."""
+        """Returns the value as a tensor of the arithmetic's dtype."""
         if isinstance(value, Tensor):
             return value if value.dtype == self.like.dtype else value.to(self.like.dtype)
         return self.like.new_full((), value)
@@ -80,7 +81,7 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
 
 
 class _Expression:
-    """A parsed expression: a function of a :class:`_Place`."""
+    """A parsed expression. ``of(place)`` evaluates the expression with the values of a :class:`_Place`."""
 
     def __init__(self, expression: str) -> None:
         self._expression, self._tokens, self._at = expression, _tokens(expression), 0
@@ -169,7 +170,7 @@ class _Expression:
 
 
 def _number(place: _Place, value: Any) -> Any:
-    """The value as a number: a comparison counts as 0 or 1."""
+    """Returns the value with bool converted to a number, 0 or 1, since comparisons are numbers in CUDA C++."""
     if isinstance(value, Tensor) and value.dtype == torch.bool:
         return place.tensor(value)
     return int(value) if isinstance(value, bool) else value
@@ -215,11 +216,14 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def elementwise_reference(program: Program, promoted: Callable[[Sequence[Tensor]], torch.dtype]) -> Any:
-    """The program as a function of its tensors, its scalars and, of several results, whether each is wanted; one that is not has
-    no elements. None where an expression has no counterpart in PyTorch.
+    """Returns a function in plain PyTorch that computes an elementwise program.
+
+    The arguments of the function are the tensors, the scalars and, optionally, a bool for each result. A result whose
+    bool is False is an empty tensor. Returns None if an expression has no counterpart in PyTorch.
 
     Args:
-        promoted: the dtype of the results, of tensors of several.
+        program: the program.
+        promoted: returns the dtype of the results, given the tensors.
     """
     statements = _parsed(program.statements)
     if statements is None:
@@ -247,7 +251,8 @@ def elementwise_reference(program: Program, promoted: Callable[[Sequence[Tensor]
 
 
 def _wanted(program: Program | RowProgram, tensors: int, args: Sequence[Any]) -> Sequence[bool]:
-    """Whether each result is, by the arguments behind tensors and scalars."""
+    """Returns the bools of the results, which are the arguments after the tensors and the scalars; by default all
+    True."""
     return args[tensors + len(program.scalars) :] or (True,) * len(program.results)
 
 
@@ -258,11 +263,13 @@ def _named(names: Sequence[str], numbers: Sequence[Any]) -> dict[str, Any]:
 def row_reference(
     program: RowProgram, kinds: Sequence[str], dtype_like: Callable[[int, Sequence[Tensor]], torch.dtype]
 ) -> Any:
-    """The row program, as :func:`elementwise_reference`.
+    """Returns a function in plain PyTorch that computes a row program. Arguments and results follow
+    :func:`elementwise_reference`.
 
     Args:
-        kinds: of the results: of elements, rows or columns.
-        dtype_like: the dtype of a result with a value for each column.
+        program: the program.
+        kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
+        dtype_like: returns the dtype of a column result, given the result's position and the tensors.
     """
     column_sum = re.compile(r"\s*column_sum\s*\((.*)\)\s*", re.DOTALL)
     inner = [column_sum.fullmatch(s.expression) for s in program.statements]

@@ -1,4 +1,4 @@
-"""Operators from row programs: ``row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s")``."""
+"""Makes operators on rows from formulas: ``row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s")``."""
 
 import functools
 import itertools
@@ -40,40 +40,46 @@ def row_reduce(
     ahead: Sequence[int] = (),
     **options: Any,
 ) -> Written:
-    """An operator on the rows of its inputs, their last dimension, which are read once and held in registers.
+    """Returns an operator on rows, the last dimension of its inputs. The kernel reads a row once, into registers,
+    unless the row is too long for them.
 
     >>> softmax = row_reduce("m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s", name="mylib::row_softmax")
     >>> softmax
     <Operator mylib::row_softmax(Tensor x) -> Tensor y>
 
-    The program is as :func:`elementwise`'s, and may reduce: ``sum(...)``, ``max(...)`` and ``min(...)`` of one argument go
-    over the row and give one value for it; ``j`` is the column and ``N`` the length of a row. In a backward,
-    ``grad_weight = column_sum(...)`` sums over the rows, in a fixed order. A row's bits do not depend on the other rows'.
-    Of 16-bit dtypes ``exp`` is a single instruction behind a product: off by some |x|·2^-24 + 2^-22 of its value. A name that a
-    function makes and several passes read is kept in registers: give ``exp(x - m)`` a name where it stands twice.
+    The program has the syntax of :func:`cupyops.torch.elementwise`, with three reductions over a row: ``sum(...)``,
+    ``max(...)`` and ``min(...)`` of one argument. ``j`` is the column index and ``N`` the length of a row. In a
+    backward, ``grad_weight = column_sum(...)`` sums over the rows in a fixed order. The bits of a row do not depend on
+    the other rows.
+
+    For 16-bit dtypes ``exp`` is a multiplication and one hardware instruction, with a relative error of about
+    |x|·2^-24 + 2^-22. A name whose expression calls a function is kept in registers if several passes read the name. If
+    ``exp(x - m)`` occurs twice, assign it to a name.
 
     Args:
-        program: results may be of elements, of x's shape, or of rows, of that without its last dimension.
-        backward: of the gradients, as :func:`elementwise`'s.
-        name: ``"mylib::softmax"``; by default made of the program.
-        rows: inputs with one value a row; their shape is x's without its last dimension.
-        indices: the same, of int64; in the program an int, which those beyond an int's range do not leave.
-        columns: inputs with one value a column, a weight of shape (N).
-        scalars: inputs that are numbers; they come behind the tensors.
-        results: names of the results, where one of them is read again.
-        ahead: lengths of rows whose kernels are declared here, for :func:`cupyops.warmup` and the compile command; the first call
-            for another length declares its kernel.
-        options: as for :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``vmap``.
+        program: the formulas. An element result has x's shape; a row result has x's shape without the last dimension.
+        backward: a program that computes the gradients, as in :func:`cupyops.torch.elementwise`.
+        name: the operator's name, ``"mylib::softmax"``; by default a name with a hash of the program.
+        rows: inputs with one value per row; their shape is x's without the last dimension.
+        indices: int64 inputs with one value per row. In the program an index is an int; values outside an int's range
+            are clamped to ±(2^31 - 1).
+        columns: inputs with one value per column, such as a weight of shape (N).
+        scalars: inputs that are numbers. The operator takes the numbers after the tensors.
+        results: names of the results; needed if the program reads a result again.
+        ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. The kernel of any other
+            length is created by the first call with that length.
+        options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
+            ``vmap``.
 
     Returns:
-        The operator, of floating tensors of one dtype; rows and columns may have another floating one. ``op.show()``
-        prints its text.
+        The operator. Its element inputs are floating tensors of one dtype; inputs in ``rows`` and ``columns`` may have
+        another floating dtype. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
-        ValueError: the program is not of assignments, or of Python's or NumPy's words, its backward reads what there is not or
-            makes no gradient, or a reduction stands where none can.
-        TypeError: an option that there is not.
-        CompileError: at the first call for a dtype: what the expressions say is no CUDA C++.
+        ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; the backward reads
+            an unknown name or assigns no gradient; or a reduction is in an invalid place.
+        TypeError: an option is unknown.
+        CompileError: raised by the first call for a dtype, if NVRTC rejects an expression.
     """
     where = (name or "row_reduce").rpartition(":")[2]
     statements = parse(program, where)
@@ -143,7 +149,7 @@ def row_reduce(
 
 
 def ordered(program: RowProgram) -> tuple[str, ...]:
-    """The tensors in the order in which the kernel takes them."""
+    """Returns the names of the tensors in the order of the kernel's parameters."""
     return (*program.elements, *program.rows, *program.indices, *program.columns)
 
 
@@ -152,7 +158,7 @@ def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: S
     for x in wrt:
         if kinds[x] != found[f"grad_{x}"]:
             how = {"column": "a column_sum(...)", "row": "a value of the row", "element": "a value of the element"}
-            raise ValueError(f"{where}: `grad_{x}` must be {how[kinds[x]]}, as `{x}` is of one {kinds[x]}")
+            raise ValueError(f"{where}: `grad_{x}` must be {how[kinds[x]]}, as `{x}` has one value per {kinds[x]}")
 
 
 _library = TorchLibrary()
@@ -166,12 +172,15 @@ def body_of(
     wants: bool = False,
     columns_like: Sequence[str] = (),
 ) -> Callable[..., Any]:
-    """The body: tensors, numbers and, where ``wants``, for each result whether it is wanted.
+    """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        kernel: of a config and the dtype of the rows.
-        kinds: of the results.
-        columns_like: inputs that the results are gradients of, whose dtype a sum over rows takes if they are given.
+        program: the program of the forward or the backward.
+        kernel: returns the kernel for a config and the dtype of the rows.
+        kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
+        wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
+        columns_like: for a backward, the input whose gradient each result is. A column result has the dtype of that
+            input.
     """
     names, held = ordered(program), program.held
     count, numbers, made = len(names), len(program.scalars), len(program.results)
@@ -213,7 +222,8 @@ def body_of(
         blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), device_of(library_of(x), x)))
         parts = blocks * config.groups
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        # Where rows are too long for registers, the sums grow in place.
+        # If a row is too long for registers, the kernel adds to the column sums in global memory, which must start at
+        # zero.
         make = x.new_zeros if config.stream else x.new_empty
         sums = [make((parts, n), dtype=wide) if s else None for s in summed]
         arrays: list[Any] = [part if s else out for part, out, s in zip(sums, outs, summed, strict=True)]
@@ -224,7 +234,8 @@ def body_of(
 
 
 def _dtype_like(of: Sequence[str], names: Sequence[str], i: int, tensors: Sequence[Tensor]) -> torch.dtype:
-    """The dtype of the gradient of a column, ``of[i]``: its own, or x's where the program does not read it."""
+    """Returns the dtype of the gradient of the input ``of[i]``: the input's dtype, or x's if the program does not read
+    the input."""
     return tensors[names.index(of[i])].dtype if of[i] in names else tensors[0].dtype
 
 
@@ -238,10 +249,10 @@ def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict
 
 
 def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
-    """Refuses tensors that do not belong together.
+    """Raises unless all tensors match the shape and the device of the program's first tensor.
 
     Raises:
-        ValueError: a shape or a device other than the first's asks for.
+        ValueError: the first tensor has no dimension, or a shape or a device does not match.
     """
     lead, x = program.elements[0], tensors[0]
     if x.dim() == 0:
