@@ -5,9 +5,8 @@ number of rows, so the bits of a row do not either. Up to the bounds below, the 
 Two bounds are measurements on an H200:
 
 - The backward of 128 steps of 128 units takes 157 µs in one block and 123 µs in two.
-- The table holds microseconds forward and backward, in bfloat16, for 128 steps. "Tensor cores" are teams of blocks
-anywhere on the
-  GPU. "No tensor cores" are the other kernels, with clusters where these have room.
+- Teams of blocks anywhere on the GPU are faster with tensor cores. Clusters are faster without tensor cores. The table
+  holds the microseconds of 128 steps in bfloat16, forward and backward:
 
 =====  =====  ============  ===============
 rows   units  tensor cores  no tensor cores
