@@ -110,7 +110,7 @@ def check_alpha(alpha: Any, dtype: str) -> None:
     same.
 
     Raises:
-        TypeError: the dtype is complex or bool, or alpha is no number.
+        TypeError: the dtype is complex or bool, or alpha is not a number.
         RuntimeError: alpha is floating for an integer dtype, or alpha is a bool.
     """
     if dtype not in NUMBERS:
@@ -140,7 +140,7 @@ def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:
         multiply-add in float32 (float64 for float64), rounded once. An integer result wraps.
 
     Raises:
-        TypeError: an operand is no array, or its dtype is bool or complex.
+        TypeError: an operand is not an array, or its dtype is bool or complex.
         ValueError: an operand is in host memory, or the operands are on different devices.
         RuntimeError: the shapes do not broadcast, or alpha is floating for an integer result.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.

@@ -90,7 +90,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
         A CuPy array of x's shape and dtype, computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or x is not floating.
+        TypeError: x is not an array, or x is not floating.
         ValueError: x is in host memory.
         RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.

@@ -46,7 +46,7 @@ SHIPPED = (
 
 
 def families(*work: str) -> tuple[str, ...]:
-    """Returns the families of the operators that have one of the given works, in the order of the list.
+    """Returns the families of the operators whose ``work`` is one of the arguments, in the order of the list.
 
     >>> families("rows", "products")
     ('layer_norm', 'rms_norm', 'linear')

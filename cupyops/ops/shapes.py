@@ -26,10 +26,10 @@ def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
             value.
 
     Returns:
-        The function. Its parameters are the arrays, in the order of ``shapes``. The function returns the library of the
-        first array, the name of the first array's dtype, and the values of the letters in the order of their
-        definitions. The function raises TypeError for a wrong dtype and ValueError for a wrong shape. The message names
-        the array, the wanted shape and the given shape.
+        The function. The function's parameters are the arrays, in the order of ``shapes``. The function returns the
+        library of the first array, the name of the first array's dtype, and the values of the letters in the order of
+        their definitions. The function raises TypeError for a wrong dtype and ValueError for a wrong shape. The message
+        names the array, the wanted shape and the given shape.
 
     >>> import cupyops
     >>> check = shape_check("scale", x="(B, F)", weight="(2 * F,)", bias="(F,)?")
@@ -102,7 +102,7 @@ def _tuple(text: str) -> ast.Tuple:
     """Returns the syntax tree of a shape.
 
     Raises:
-        ValueError: the text is no tuple.
+        ValueError: the text is not a tuple.
     """
     expression = ast.parse(text, mode="eval").body
     if not isinstance(expression, ast.Tuple):

@@ -132,7 +132,7 @@ _CUDA_FUNCTIONS = frozenset(
 )
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# Words of an expression that are no variables.
+# Words of an expression that are not variables.
 _KNOWN = frozenset(
     (
         "INFINITY",
@@ -171,7 +171,7 @@ def parse(program: str, where: str) -> list[Statement]:
         where: the operator's name, for messages.
 
     Raises:
-        ValueError: a statement is no assignment, a name is assigned twice, or the program is empty.
+        ValueError: a statement is not an assignment, a name is assigned twice, or the program is empty.
     """
     statements: list[Statement] = []
     if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
@@ -212,7 +212,7 @@ def _paired(expression: str) -> bool:
 
 
 def names_in(expression: str) -> list[str]:
-    """Returns the variables that an expression reads, in order. Functions are no variables.
+    """Returns the variables that an expression reads, in order. Functions are not variables.
 
     >>> names_in("x * exp(-0.5f * x) + 1e-3 * scale")
     ['x', 'scale']
@@ -383,7 +383,7 @@ def _function_before(expression: str, end: int) -> str:
     inside = expression[at + 1 : end]
     if called:
         return called[1]
-    # Comparisons and casts may give whole numbers. Any other expression in parentheses has the kind of its names.
+    # Comparisons and casts may give whole numbers. Any other expression in parentheses is floating if its names are.
     return "" if re.search(r"[<>=!&|(]", inside) else next(iter(names_in(inside)), "")
 
 

@@ -214,8 +214,7 @@ def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
 
 
 def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
-    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which writes the elements'
-    results."""
+    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N)."""
     lines: list[str] = []
     kept = _kept(program, steps)
     made: set[str] = set()  # the kept values that an earlier pass has computed
@@ -381,8 +380,8 @@ class ProgramConfig(RowsConfig):
 def config_of(n: int, dtype: str, held: Holding) -> ProgramConfig:
     """Returns the config for rows of n elements.
 
-    A thread makes two accesses to a row of up to 512 threads, and four accesses to a longer row. A program that stores
-    no element has four accesses a thread for short rows, too, since its time is spent in the threads' reductions. The
+    A thread makes two accesses to a row if the row then has up to 512 threads, else four. A program that stores
+    no element has four accesses a thread for short rows, too, since the reductions among threads dominate its time. The
     more registers an access takes, the fewer threads are resident on a multiprocessor, and the fewer bytes are in
     flight.
 

@@ -89,7 +89,7 @@ def other_language(piece: str) -> str:
 
 
 def no_assignment(piece: str) -> str:
-    """Returns a hint about the most likely mistake in a statement that is no assignment, or ""."""
+    """Returns a hint about the most likely mistake in a statement that is not an assignment, or ""."""
     if re.match(r"\s*\w+\s*==", piece):
         return "; an assignment has one =, and == compares"
     if changed := re.match(r"\s*(\w+)\s*([-+*/%&|^]|<<|>>)=", piece):

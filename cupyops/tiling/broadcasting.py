@@ -88,8 +88,8 @@ def strided_loop(shape: Sequence[int], views: Sequence[Sequence[int]], widest: i
 def divider(size: int) -> int:
     """Returns the argument of ``divide(i, divider)`` in ``strided.cuh`` for i // size with i < 2^31.
 
-    The low 32 bits are a multiplier, and the bits above are a shift. For sizes from 2^31 the kernel divides by the size
-    itself, and the divider is 0.
+    The low 32 bits are a multiplier, and the bits above are a shift. For a size of 2^31 or more, the kernel divides by
+    the size itself, and the divider is 0.
     """
     if not 0 < size < 2**31:
         return 0

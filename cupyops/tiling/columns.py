@@ -75,14 +75,14 @@ class Work:
     """Measured properties of a kernel that sums columns.
 
     Attributes:
-        enough: threads a multiprocessor that saturate the memory bandwidth.
+        enough: threads on a multiprocessor that saturate the memory bandwidth.
         capacity: the most threads that are resident on a multiprocessor.
-        groups: blocks a multiprocessor in launches whose strips are shared by several groups.
-        passes: matrices of this size that the kernel reads or writes.
+        groups: blocks on a multiprocessor, in launches with several groups on a strip.
+        passes: the number of matrices of the same size that the kernel reads or writes.
         rows_each: rows that a thread has in flight.
         min_blocks: blocks resident on a multiprocessor.
-        blocks: numbers of threads of a block that are considered.
-        widths: bytes of a row that a block reads at once: the numbers that are considered.
+        blocks: the candidates for the threads of a block.
+        widths: the candidates for the bytes of a row that a block reads at once.
     """
 
     enough: int
@@ -127,13 +127,13 @@ def columns_launch(
     """
     work = works[itemsize]
     vector_width = vector_width_for(n, itemsize)
-    # Launches by their sort keys. Of launches with equal times, the smallest blocks win, then the widest strips, then
-    # the smallest clusters.
+    # Pairs of a sort key and a launch. Of launches with equal times, the smallest blocks win, then the widest strips,
+    # then the smallest clusters.
     ways: list[tuple[tuple[float, int, int, int], ColumnsLaunch]] = []
     for block in work.blocks:
         for width in {_width(n, vector_width, itemsize, nbytes) for nbytes in work.widths}:
             strips = -(-n // (width * vector_width))
-            most = max(1, -(-m * width // block))  # blocks of a strip, if each block has a row
+            most = max(1, -(-m * width // block))  # the most blocks on a strip that all have a row
             for cluster in (1, 2, 4, MOST_BLOCKS) if capability >= CLUSTERS_SINCE else (1,):
                 blocks = strips * cluster
                 if cluster > 1 and (cluster >= 2 * most or blocks > 0.85 * multiprocessors * (work.capacity // block)):

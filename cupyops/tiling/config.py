@@ -41,7 +41,8 @@ class Config:
     """
 
     launch_only: ClassVar[frozenset[str]] = frozenset()
-    # Without annotations these are no dataclass fields, so a subclass chooses where they stand among its fields.
+    # `cluster` and `shared` have no annotations, so they are not dataclass fields. A subclass that annotates them
+    # chooses their position among its fields.
     cluster = 1
     shared = 0
 
@@ -75,8 +76,8 @@ class Config:
         Args:
             text: the CUDA source.
             name: the kernel's name in the source.
-            choices: the compilations of :func:`cupyops.warmup` and the compile command, each a dtype by type name. By
-                default there is one compilation for each dtype, which all types have.
+            choices: the dtypes by type name of each compilation that :func:`cupyops.warmup` and the compile command
+                make. By default there is one compilation for each dtype, in which all types have the dtype.
             geometry: replaces the config's geometry.
             constants: further macros.
             options: further arguments of :class:`cupyops.Kernel`.
@@ -93,7 +94,7 @@ class Config:
 
 
 def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
-    """Returns the macros. Where the source uses LANES, the former name of VECTOR_WIDTH, LANES is one of them."""
+    """Returns the macros. If the source uses LANES, the former name of VECTOR_WIDTH, LANES is added."""
     if "LANES" not in text or "VECTOR_WIDTH" not in constants or "LANES" in constants:
         return constants
     if not re.search(r"\bLANES\b", text):

@@ -75,7 +75,7 @@ class RowsConfig(Config):
         folded: blocks of a cluster that one block replaces. The block sums a row in the cluster's order, so the bits of
             the result are those of the cluster.
         aligned_apart: aligned rows take a separate path without an alignment check for each access, if the source has
-            one.
+            such a path.
         full: a row fills every access of its threads, so no access needs a bounds check.
         shared: bytes of dynamic shared memory of a block.
 
@@ -133,8 +133,8 @@ class RowsConfig(Config):
         """Returns the config with as many of its stages as shared memory has room for, or None if one stage does not
         fit.
 
-        ``min_blocks`` is lowered only as far as one stage of each block needs it. The remaining room decides the number
-        of stages.
+        ``min_blocks`` is lowered until shared memory holds one stage of each resident block. The number of stages is
+        then the largest that fits.
 
         Args:
             row_bytes: bytes that a stage holds for each element of a row.

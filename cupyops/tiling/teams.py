@@ -83,7 +83,7 @@ class TeamConfig(Config):
         return max(1, at_once // (self.cluster * self.team))
 
     def for_rows(self: Self, count: int, at_once: int) -> Self:
-        """Returns the config with tiles so large that all teams run at once, or with the largest tiles.
+        """Returns the config with the smallest tiles for which all teams run at once, else with the largest tiles.
 
         The rows of a group are doubled first, then the groups of a tile.
 

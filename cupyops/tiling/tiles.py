@@ -80,7 +80,7 @@ class Tiles(Config):
         Args:
             n: elements of a row.
             rows: rows of the matrix.
-            at_once: blocks that run at once on the GPU, at least as many as the launch has.
+            at_once: blocks that run at once on the GPU: an upper bound of the launch's blocks.
 
         Returns:
             The parts among which the rows are divided, and ``columns`` and ``rows`` of the launch.
@@ -95,7 +95,8 @@ class Tiles(Config):
     def alone(self) -> "Tiles":
         """Returns tiles with the same accesses in blocks of fewer columns and more rows.
 
-        Such a block takes all rows of a small matrix in a few steps, so the block's sums are sums over all rows.
+        A block of these tiles takes all rows of a small matrix in a few steps, so the block's sums are sums over all
+        rows.
 
         >>> Tiles(4, 32).alone().down
         64
@@ -106,8 +107,8 @@ class Tiles(Config):
 class TiledKernel:
     """A kernel that is compiled once for each :class:`Tiles` that a launch needs.
 
-    The constructor declares one compilation of each dtype, which :func:`cupyops.warmup` and the compile command then
-    find.
+    The constructor declares one compilation of each dtype, which :func:`cupyops.warmup` and the compile command
+    compile.
 
     Args:
         text: the CUDA source.

@@ -23,11 +23,9 @@ __all__ = ["microseconds"]
 
 _SECONDS = 0.1  # the time limit of the timing of all candidates together
 _ROUNDS = (5, 25)  # the fewest and the most launches of a candidate that are timed
-_FLUSHING = (
-    1 << 25
-)  # the fewest bytes written before each launch: the host queues the launch during the write
+_FLUSHING = 1 << 25  # the fewest bytes written before each launch: the host queues the launch during the write
 _CHUNK = 1 << 26  # bytes that are compared at once
-_ALIGNMENT = 256  # a copy lies at its output's address modulo this: kernels choose their accesses by alignment
+_ALIGNMENT = 256  # a copy has its output's address modulo this number: kernels choose their accesses by alignment
 
 
 def microseconds(
@@ -40,7 +38,7 @@ def microseconds(
     Args:
         kernels: the candidates. The first is the reference for the results.
         names: the names of the kernels.
-        arguments: the checked arguments of the call, on a GPU. All kernels take them.
+        arguments: the checked arguments of the call, on a GPU. All kernels take the arguments.
         rtol, atol: the tolerance of a result, ``|a - b| <= atol + rtol * |b|``. With 0 and 0 every bit must be equal.
 
     Raises:
@@ -78,7 +76,7 @@ def microseconds(
             times = clock.times(
                 [*launches.values()], max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0))))
             )
-    from statistics import median  # imported here because it imports decimal and fractions, which nothing else needs
+    from statistics import median  # imported only here: statistics imports decimal and fractions
 
     found = {name: round(median(t), 3) for name, t in zip(launches, times, strict=True)}
     return {name: found.get(name) for name in names}

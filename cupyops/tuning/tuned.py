@@ -32,9 +32,9 @@ _WORTH = 0.98  # a later choice wins if its time is less than this part of the b
 class Tuned:
     """Launches the fastest of several kernels with the same parameters.
 
-    The first call for a GPU, a choice of dtypes and a class of sizes times the kernels. A class holds the sizes that
-    round up to the same power of two. Every kernel must give the results of the first kernel. The choice is recorded in
-    the cache folder (:mod:`cupyops.tuning.records`) and can be shipped as a file.
+    The first call for a GPU, a combination of dtypes and a class of sizes times the kernels. A class holds the sizes
+    that round up to the same power of two. Every kernel must give the results of the first kernel. The choice is
+    recorded in the cache folder (:mod:`cupyops.tuning.records`) and can be shipped as a file.
 
     Nothing is timed while a CUDA graph is captured, on fake tensors, in the simulator, in debug mode, for arrays
     without elements, and with ``CUPYOPS_TUNE=0``. The recorded choice is then launched, or the first kernel if there is
@@ -47,7 +47,7 @@ class Tuned:
         exact: sizes that are not rounded, such as the length of a row.
 
     Raises:
-        TypeError: a choice is no kernel.
+        TypeError: a choice is not a kernel.
         ValueError: there is no kernel, a kernel has other parameters than the first, an output has no declared shape,
             or ``exact`` names an unknown size.
 

@@ -28,7 +28,7 @@ __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
 
 # A kernel of the backward takes some of the arrays (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias,
-# parts, None). Each selector picks the arrays for the gradients in the selector's name.
+# parts, None). Each selector below picks the arrays of one kind of launch.
 ALL, X, X_AND_PARTS = itemgetter(slice(8)), itemgetter(slice(6)), itemgetter(0, 1, 2, 3, 4, 5, 8)
 WEIGHT_AND_BIAS, PARTS = itemgetter(0, 1, 2, 9, 9, 9, 6, 7), itemgetter(0, 1, 2, 3, 9, 9, 8)
 SUMS = itemgetter(8, 6, 7)
@@ -67,7 +67,8 @@ def _kernel(name: str, config: LayerNormConfig, geometry: Geometry, dtype: str) 
 
 
 for _dtype in FLOATS:
-    # Declares a kernel of each strategy for warmup() and the compile command. The first fits every architecture.
+    # Declares a kernel of each strategy for warmup() and the compile command. The kernels of 1024 elements fit every
+    # GPU.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
         _plan = forward_config(_n, _dtype, _size, _size, _capability, _size)
@@ -168,7 +169,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = device_of(library, x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     config = forward_config(*row)
-    # Declared for few rows, too: a program that compiles ahead may call the operator on few rows only.
+    # The kernel for many rows is declared for few rows, too: a program that compiles ahead may only call with few rows.
     kernel = forward_kernel(config, dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
         config = config.few_rows_forward(n, size["weight_t"])
@@ -337,7 +338,7 @@ def layer_norm(
         in each dimension of ``normalized_shape``. The arrays are computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or the dtype of x or y is not floating.
+        TypeError: x is not an array, or the dtype of x or y is not floating.
         RuntimeError: the shapes or dtypes of x, weight and bias do not fit each other, in PyTorch's words.
         ValueError: an array is in host memory, or on another device than x.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.

@@ -1,8 +1,8 @@
 """Configs of layer normalisation by the length of a row, the dtype and the GPU: the tables behind
 :func:`cupyops.layer_norm`.
 
-The order of a row's sums does not depend on the number of rows, so the bits of a row do not either. The tables hold the
-fastest configs on an H200, measured on 2^28 elements with rows of 64 to 262144 elements.
+The order of a row's sums is the same for any number of rows, so the number of rows does not change the bits of a row.
+The tables hold the fastest configs on an H200, measured on 2^28 elements with rows of 64 to 262144 elements.
 """
 
 from dataclasses import dataclass, replace
@@ -154,9 +154,9 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
-# By bytes of an element, tables in the order in which they are tried. The second table is for GPUs where a config of
-# the first does not fit: its clusters hold the row in registers, prefetch no rows and keep no weights. A float64
-# element takes two registers.
+# By bytes of an element, tables in the order in which they are tried. The second table is used if the config of the
+# first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch no rows, and
+# load the weights from memory. A float64 element takes two registers.
 _FORWARD = {
     2: (_FORWARD_16, (RowsChoice(32768, 8, 1, 2, cluster=8), RowsChoice(65536, 16, cluster=8))),
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
@@ -194,7 +194,8 @@ def forward_config(
             if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
-        # Weights wider than the row take more registers. So does a float64 result of a 16-bit row that one block holds.
+        # Weights wider than the row take more registers. A float64 result of a 16-bit row takes more registers if one
+        # block holds the row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
         return replace(config, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // config.block)))

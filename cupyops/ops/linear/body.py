@@ -112,7 +112,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         A CuPy array (..., N) of x's dtype, computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or x is not floating.
+        TypeError: x is not an array, or x is not floating.
         RuntimeError: the shapes or dtypes do not fit each other, in PyTorch's words.
         ValueError: an array is in host memory, or on another device than x.
         MissingDependencyError: CuPy, NVRTC, CUDA's headers or cuBLAS are missing; the message says what installs them.

@@ -49,8 +49,8 @@ class NarrowConfig(Config):
 
 NARROW_BLOCK = 128
 MOST_FEW = 16  # the most rows of the small matrix
-# Bytes of the large matrix below which a product is small: it takes about as long as an empty launch. linear_narrow
-# then takes less of the host's time than the library.
+# Bytes of the large matrix below which a product is small: the product takes about as long as an empty launch.
+# linear_narrow then takes less of the host's time than the library.
 LEAST_NARROW = 2**22
 _MOST_SMALL_K = 1024  # the largest K of small products that was measured
 # A row of a small product may have any number of bytes up to these sizes: rows of the small matrix, columns of x, and
@@ -160,9 +160,9 @@ LEAST_USE = 0.94
 def sm90_config(m: int, n: int, k: int, capability: int, multiprocessors: int) -> Sm90Config | None:
     """Returns the config of the kernel that computes the product and GELU, or None if two kernels are as fast.
 
-    Microseconds on an H200 in bfloat16, replayed from CUDA graphs: PyTorch's linear and gelu, the library's product and
-    the GELU kernel of this project, and the one kernel. "library" marks the products for which the library is chosen,
-    with their use if it is below ``LEAST_USE``:
+    The table holds microseconds on an H200 in bfloat16, replayed from CUDA graphs. The columns are PyTorch's linear and
+    gelu, the library's product followed by this project's GELU kernel, and the one kernel. "library" marks the products
+    for which the function returns None. "use" is the quotient that ``LEAST_USE`` bounds:
 
     ====================  ====================  ==========================  ==========
     M x N x K             PyTorch's two         the library, and our pass   one kernel

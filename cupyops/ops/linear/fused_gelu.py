@@ -134,5 +134,6 @@ def linear_gelu_backward(
         ValueError: the shape of z, x or weight does not fit grad_y.
         TypeError: the dtype of z, x or weight is not grad_y's.
         RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
+        MissingDependencyError: as :func:`linear_gelu`.
     """
     return backward(grad_y, z, x, weight, approximate, want_bias)

@@ -49,7 +49,7 @@ def product_body(
     def body(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
         library = LIBRARIES[type(x)]
         try:
-            n, k = weight.shape  # if weight is no matrix, check_product replaces the ValueError
+            n, k = weight.shape  # if weight is not a matrix, check_product replaces the ValueError
             dtype = library.dtype_name(x)
             # A library may broadcast such a bias, or take such dtypes. The operator does not.
             if (bias is not None and (bias.shape != (n,) or bias.dtype != x.dtype)) or dtype not in FLOATS:

@@ -344,7 +344,7 @@ def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tup
         products.
 
     Raises:
-        TypeError: an operand is no array or not floating, or the dtypes differ.
+        TypeError: an operand is not an array or not floating, or the dtypes differ.
         ValueError: an operand is in host memory, or the shapes of the operands do not fit each other.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 

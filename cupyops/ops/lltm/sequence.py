@@ -144,7 +144,7 @@ def backward(
     launch = way(state, batch, dtype, False, device_of(library, x)) if steps <= MOST_STEPS else None
     if launch is None:
         if dh is not None and dh is grad_h:
-            dh = library.copy(dh)  # lltm_steps.backward overwrites it
+            dh = library.copy(dh)  # lltm_steps.backward overwrites dh
         first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
         lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
         sums, parts = grad_z, steps * batch
@@ -201,7 +201,7 @@ def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[An
         :func:`lltm_sequence_backward` takes h, c and z. CuPy computes the products over all steps.
 
     Raises:
-        TypeError: an operand is no array or not floating, or the dtypes differ.
+        TypeError: an operand is not an array or not floating, or the dtypes differ.
         ValueError: an operand is in host memory, or the shapes of the operands do not fit each other.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
     """

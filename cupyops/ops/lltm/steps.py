@@ -1,7 +1,7 @@
 """The LLTM over a sequence by launches of single steps: each step is a product and one kernel.
 
 The sequence runs by single steps for float64, for more units than the registers of one launch hold, and on GPUs that
-cannot run all blocks of one launch at once. The host's time bounds the time of a step, so views and buffers are made
+cannot run all blocks of one launch at once. The host's time limits the speed of a step, so views and buffers are made
 before the loop.
 """
 
