@@ -86,8 +86,8 @@ def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
     def explain(arrays: list[Any]) -> NoReturn:
         _explain(where, texts, optional, shapes_of, arrays)
 
-    # The function `shapes` computes all wanted shapes from the letters' values. Both functions have one source, so they
-    # agree.
+    # The function `shapes` computes all wanted shapes from the letters' values. Both functions are generated from the
+    # same shapes, so they agree.
     wanted = "".join(f"{name!r}: {text}, " for name, text in texts.items())
     source += f"\n\n\ndef shapes({', '.join(letters)}):\n    return {{{wanted}}}"
     scope: dict[str, Any] = {"LIBRARIES": LIBRARIES, "FLOATS": FLOATS, "explain": explain}

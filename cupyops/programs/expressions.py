@@ -285,7 +285,7 @@ def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, in
 
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
-# Names of types, which an expression may call like functions.
+# Names of types. An expression may call a type like a function: float(x).
 _TYPES = frozenset(
     (
         "float",
@@ -340,7 +340,9 @@ def _unknown_function(expression: str, rows: bool) -> str:
             return f"CUDA C++ has no {name}: it is {WRITTEN[name]}"
         if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and name in reduced):
             if not rows:
-                return f"{name} goes over a row, and an element-wise program has none: declare it by row_reduce"
+                return (
+                    f"{name} reduces a row, and an element-wise program has no rows: declare the operator by row_reduce"
+                )
             if name in OF_ROWS:
                 return f"there is no {name}: it is {OF_ROWS[name]}"
             if name in ("sum", "column_sum") and name not in reduced:

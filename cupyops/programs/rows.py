@@ -108,9 +108,7 @@ def _steps(program: RowProgram) -> list[Step]:
             if statement.expression[:start].strip() or statement.expression[end:].strip() or len(whole) > 1:
                 raise ValueError(f"{program.name}: in `{statement}`, column_sum must be the whole right-hand side")
             if statement.name not in program.results:
-                raise ValueError(
-                    f"{program.name}: `{statement}` is complete when all rows are, so no statement can read it"
-                )
+                raise ValueError(f"{program.name}: `{statement}` is a sum over all rows, which no statement can read")
             steps.append(Step(statement.name, "column", argument, "column_sum"))
             continue
         expression, shift = statement.expression, 0
@@ -118,7 +116,7 @@ def _steps(program: RowProgram) -> list[Step]:
             inner = [over for *_, over, _ in calls(argument, REDUCTIONS)]
             if inner:
                 raise ValueError(
-                    f"{program.name}: in `{statement}`, {inner[0]} stands within {over}; give it a name before"
+                    f"{program.name}: in `{statement}`, {inner[0]} stands within {over}; assign {inner[0]} to a name first"
                 )
             alone = not statement.expression[:start].strip() and not statement.expression[end:].strip()
             name = statement.name if alone else f"{statement.name}_{over}{len(steps)}"

@@ -57,7 +57,7 @@ class ColumnsConfig(Config):
 
 
 class ColumnsLaunch(NamedTuple):
-    """The launch for one size of matrix.
+    """The launch of a kernel that sums columns, for one size of matrix.
 
     Attributes:
         config: the config of the kernel.

@@ -1,8 +1,8 @@
 """Kernels over the rows of a matrix in two-dimensional blocks of threads.
 
-A block has 256 threads: ``ABREAST`` side by side, in ``DOWN = 256 / ABREAST`` rows. A thread makes one access of
-``VECTOR_WIDTH`` elements to each of its rows. A block goes down the rows in steps of the grid's height. The CUDA source
-includes ``tiles.cuh``, whose ``Place`` is the first row and the column of a thread::
+A block has 256 threads: ``DOWN = 256 / ABREAST`` rows of ``ABREAST`` threads. A thread makes one access of
+``VECTOR_WIDTH`` elements to each row that it takes. The rows of a thread are ``gridDim.y * DOWN`` rows apart. The CUDA
+source includes ``tiles.cuh``, whose ``Place`` is the first row and the column of a thread::
 
     const Place place;
     if (place.column >= n) return;

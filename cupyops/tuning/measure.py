@@ -67,7 +67,7 @@ def microseconds(
             if launches and (difference := copies.difference(reference, stream, rtol, atol)):
                 raise TuningError(
                     f"{kernel.describe(arguments.types)}: {name} gives another result than {names[0]}: {difference}. One of the "
-                    f"two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
+                    f"two is wrong. If the difference is rounding, declare a tolerance: Tuned(..., rtol=..., atol=...)"
                 )
             launches[name] = launch
         with _memory(runtime, _flushing_bytes(arguments.gpu)) as (flushed, size):

@@ -123,7 +123,7 @@ def load(path: str | os.PathLike[str]) -> int:
         document = json.loads(Path(name).read_bytes())
         found = document["cupyops tuning"]
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"tuning.load: {name} is no file of choices") from None
+        raise ValueError(f"tuning.load: {name} is not a file of tuned choices") from None
     if found != FORMAT:
         raise ValueError(f"tuning.load: {name} is of format {found}, and this cupyops reads format {FORMAT}")
     try:

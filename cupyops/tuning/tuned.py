@@ -78,7 +78,9 @@ class Tuned:
         self.name, self.signature = first.name, first.signature
         for kernel in self.kernels:
             if (kernel.signature.parameters, kernel.dtypes) != (first.signature.parameters, first.dtypes):
-                raise ValueError(f"Tuned: all choices must be declared alike, and {kernel!r} is not as {first!r}")
+                raise ValueError(
+                    f"Tuned: all choices must have the same parameters and dtypes, and {kernel!r} differs from {first!r}"
+                )
             if kernel.geometry.per_call:
                 raise ValueError(
                     f"Tuned: {kernel!r} leaves its threads to each call; declare a policy such as Threads('n')"

@@ -134,7 +134,7 @@ def sequence_config(
 
     Args:
         state: units of a row.
-        forward: the config is for the forward, else for the backward.
+        forward: whether the config is for the forward; else the config is for the backward.
         capability: compute capability of the GPU, 90 for sm_90.
         itemsize: bytes of an element.
 

@@ -48,7 +48,7 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> Te
     Args:
         state, batch: units of a row, and rows.
         dtype: the dtype of the arrays.
-        forward: the launch is the forward, else the backward.
+        forward: whether the launch is the forward; else the launch is the backward.
         device: the GPU's index, or a simulated device.
 
     Returns:

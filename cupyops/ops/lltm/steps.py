@@ -50,7 +50,7 @@ def backward(
 
     Args:
         given: the gradients of h, of the last h and c, of c, and of z. Each is contiguous or None. The gradient of h is
-            overwritten: the gradient from the next step is added to each step.
+            overwritten: each step adds its gradient of the h before the step.
         weights: (3·S, S), the weights of h.
         cells, gates: c and z, which the forward returned.
         grad_z: (T, B, 3·S), written.
