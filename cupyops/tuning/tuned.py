@@ -36,9 +36,9 @@ class Tuned:
     that round up to the same power of two. Every kernel must give the results of the first kernel. The choice is
     recorded in the cache folder (:mod:`cupyops.tuning.records`) and can be shipped as a file.
 
-    Nothing is timed while a CUDA graph is captured, on fake tensors, in the simulator, in debug mode, for arrays
-    without elements, and with ``CUPYOPS_TUNE=0``. The recorded choice is then launched, or the first kernel if there is
-    no record. With ``CUPYOPS_TUNE=0`` only records from files count.
+    Nothing is timed while a CUDA graph is captured, in debug mode, and with ``CUPYOPS_TUNE=0``. The recorded choice is
+    then launched, or the first kernel if there is no record. With ``CUPYOPS_TUNE=0`` only records from files count. On
+    fake tensors, in the simulator and for arrays without elements, the first kernel is always launched.
 
     Args:
         kernels: the choices, best guess first.
