@@ -100,7 +100,8 @@ def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, An
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """Returns y = x·Wᵀ + b of arrays on a GPU, without PyTorch.
 
-    CuPy computes large products, by cuBLAS.
+    CuPy computes the product by cuBLAS, except for some products in which x or weight has at most 16 rows. These have a
+    kernel of this project.
 
     Args:
         x: (..., K), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or
