@@ -1,1 +1,1 @@
-"""The shipped operators' bodies, on arrays of any library; nothing here imports PyTorch."""
+"""The shipped operators on arrays of any library. No module of this package imports PyTorch."""

@@ -25,27 +25,27 @@ SCALAR = {
 
 @cache
 def strided(ndim: int, vector_width: int, wide: bool) -> Kernel:
-    """The kernel for operands of different layouts.
+    """Returns the kernel for operands of different layouts.
 
     Args:
         ndim: dimensions of the loop.
         vector_width: elements of a thread.
-        wide: counts and strides take 64 bits.
+        wide: indices need 64 bits.
     """
     constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
     return Kernel(TEXT, "add2_strided", Threads("groups", block=(128, 1, 1)), dtypes=NUMBERS, constants=constants)
 
 
-# Most broadcasts are loops of two dimensions. warmup() and the compile command find the kernels that are declared here.
+# Declares kernels for warmup() and the compile command. Most broadcasts are loops of two dimensions.
 for _width in (1, 4, 8):
     strided(2, _width, False)
 
 
 def forward(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """The body of add2: a + alpha·b in the promoted dtype and the broadcast shape."""
+    """Returns a + alpha·b in the promoted dtype and the broadcast shape: the operator add2 on arrays of any library."""
     library = LIBRARIES[type(a)]
-    # The ranks are compared first: to compare shapes of different ranks would bind a symbolic size to a value, since tuples of
-    # different lengths are compared element by element, too.
+    # Ranks are compared before shapes. Python compares tuples of different lengths element by element, too, and a
+    # comparison binds a symbolic size to a value.
     alike = a.ndim == b.ndim and a.shape == b.shape
     if alike and a.dtype is b.dtype and library.is_contiguous(a) and library.is_contiguous(b):
         if type(alpha) is not int:
@@ -71,7 +71,8 @@ def _general(library: Any, a: Any, b: Any, alpha: Any, alike: bool) -> Any:
         return out
     out = library.empty(shape, dtype, a)
     if library.is_fake(out):
-        # Sizes may be symbols. To config a loop by their values would bind a compiled graph to these values.
+        # The sizes of fake tensors may be symbols. A loop chosen by their values would bind a compiled graph to the
+        # values.
         check_devices("add2", a=a, b=b)
         return out
     if alike and library.is_contiguous(a) and library.is_contiguous(b):
@@ -105,11 +106,12 @@ def _with_number(library: Any, x: Any, number: Any, dtype: str, alpha: Any, *, v
 
 
 def check_alpha(alpha: Any, dtype: str) -> None:
-    """Raises unless torch.add takes the dtype and alpha, in the words of torch.add where it has some.
+    """Raises unless ``torch.add`` takes the dtype and alpha. Where ``torch.add`` has a message, the message is the
+    same.
 
     Raises:
-        TypeError: the dtype is complex or bool, or alpha is no number.
-        RuntimeError: a floating alpha for integers, or a bool alpha.
+        TypeError: the dtype is complex or bool, or alpha is not a number.
+        RuntimeError: alpha is floating for an integer dtype, or alpha is a bool.
     """
     if dtype not in NUMBERS:
         raise TypeError(
@@ -126,21 +128,21 @@ def check_alpha(alpha: Any, dtype: str) -> None:
 
 @on_any_arrays("a", "b")
 def add2(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-    """a + alpha·b of any two arrays on a GPU, without PyTorch.
+    """Returns a + alpha·b of two arrays on a GPU, without PyTorch.
 
     Args:
         a, b: CuPy arrays, or arrays that export DLPack from GPU memory, on one device; floating or integer, of shapes
-            that broadcast. They are promoted as ``cupy.result_type`` says.
-        alpha: a number; an integer where the result is of integers.
+            that broadcast. Their dtypes are promoted by the rules of ``cupy.result_type``.
+        alpha: a number; an integer if the result is of integers.
 
     Returns:
-        A CuPy array of the broadcast shape, computed on CuPy's current stream. Floating results are one fused
-        multiply-add in float32 (float64 for float64), rounded once; integer results wrap.
+        A CuPy array of the broadcast shape, computed on CuPy's current stream. A floating result is one fused
+        multiply-add in float32 (float64 for float64), rounded once. An integer result wraps.
 
     Raises:
-        TypeError: an operand is no array, or bool or complex.
-        ValueError: an operand is in host memory, or they are on different devices.
-        RuntimeError: shapes that do not broadcast; a floating alpha for integers.
+        TypeError: an operand is not an array, or its dtype is bool or complex.
+        ValueError: an operand is in host memory, or the operands are on different devices.
+        RuntimeError: the shapes do not broadcast, or alpha is floating for an integer result.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 
     Source: ``torch.add``.

@@ -1,4 +1,4 @@
-"""What operators refuse in the same words."""
+"""Checks of dtypes and shapes that the operators share."""
 
 from typing import Any
 
@@ -10,30 +10,34 @@ __all__ = ["check_floating", "check_like", "check_shapes"]
 
 
 def check_floating(where: str, name: str, dtype: str, must: str = "have dtype") -> None:
-    """Refuses a dtype that is none of float16, bfloat16, float32 and float64.
+    """Raises unless ``dtype`` is float16, bfloat16, float32 or float64.
 
     Args:
-        must: what is said of ``name``: an array has a dtype, an argument may be one.
+        where: the operator's name, for the message.
+        name: the argument's name, for the message.
+        dtype: the dtype's name.
+        must: the verb of the message: "have dtype" for an array, "be" for an argument that is a dtype.
 
     Raises:
-        TypeError: so it is.
+        TypeError: the dtype is not floating.
     """
     if dtype not in FLOATS:
         raise TypeError(expected(where, name, f"{must} {' or '.join(FLOATS)}", dtype))
 
 
 def check_like(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> None:
-    """Refuses arrays that are not of the shapes, and the dtype of another, that they have to be.
+    """Raises unless every array has the shape given for it and the dtype of ``like``.
 
     Args:
-        like: the other.
-        wanted: by name, an array or None, and its shape.
+        where: the operator's name, for the message.
+        like: the array with the wanted dtype.
+        wanted: by name, an array or None, and the array's wanted shape.
 
     Raises:
-        ValueError: another shape.
-        TypeError: another dtype.
+        ValueError: an array has another shape.
+        TypeError: an array has another dtype.
     """
-    dtype = like.dtype  # once: it costs a tensor a fraction of a microsecond
+    dtype = like.dtype  # read once: reading a tensor's dtype takes a fraction of a microsecond
     for name, (array, shape) in wanted.items():
         if array is None:
             continue
@@ -45,13 +49,14 @@ def check_like(where: str, like: Any, **wanted: tuple[Any, tuple[int, ...]]) -> 
 
 
 def check_shapes(where: str, **wanted: tuple[Any, tuple[int, ...]]) -> None:
-    """Refuses arrays that are not of the shapes that they have to be.
+    """Raises unless every array has the shape given for it.
 
     Args:
-        wanted: by name, an array or None, and its shape.
+        where: the operator's name, for the message.
+        wanted: by name, an array or None, and the array's wanted shape.
 
     Raises:
-        ValueError: another shape.
+        ValueError: an array has another shape.
     """
     for name, (array, shape) in wanted.items():
         if array is not None and array.shape != shape:

@@ -24,7 +24,7 @@ FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
 
 def forward(x: Any, approximate: str = "none") -> Any:
-    """The body of GELU: y = x·Φ(x) or its tanh form, of the shape, dtype and layout of x."""
+    """Returns y = x·Φ(x), or the tanh form of GELU, in the shape, dtype and layout of x, on arrays of any library."""
     kernel = _form(FORWARD, approximate)
     library = library_of(x)
     if not library.is_contiguous(x):
@@ -33,13 +33,13 @@ def forward(x: Any, approximate: str = "none") -> Any:
     try:
         kernel.launch_vouched(x=x, y=y, n=library.size(x))
     except TypeError:
-        check(x, approximate)  # the message names the operator; that of the launch names the kernel
+        check(x, approximate)  # raises with a message that names the operator; the launch's message names the kernel
         raise
     return y
 
 
 def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
-    """The body of the gradient of GELU: grad_x of the shape, dtype and layout of x."""
+    """Returns the gradient of GELU in the shape, dtype and layout of x, on arrays of any library."""
     kernel = _form(BACKWARD, approximate)
     if grad_y.shape != x.shape:
         check(x, approximate, grad_y)
@@ -62,12 +62,13 @@ def _form(kernels: dict[str, Kernel], approximate: str) -> Kernel:
 
 
 def check(x: Any, approximate: str, grad_y: Any = None) -> None:
-    """Raises unless GELU takes the arguments. The body and the reference in PyTorch refuse them in the same words.
+    """Raises unless GELU takes the arguments. :func:`forward`, :func:`backward` and the PyTorch reference share the
+    check.
 
     Raises:
         RuntimeError: ``approximate`` is neither none nor tanh; the message is PyTorch's.
-        TypeError: x is not floating, or grad_y has another dtype than x.
-        ValueError: grad_y has another shape than x.
+        TypeError: x is not floating, or the dtypes of grad_y and x differ.
+        ValueError: the shapes of grad_y and x differ.
     """
     _form(FORWARD, approximate)
     check_floating("gelu", "x", library_of(x).dtype_name(x))
@@ -76,7 +77,7 @@ def check(x: Any, approximate: str, grad_y: Any = None) -> None:
 
 @on_any_arrays("x")
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """Gaussian error linear unit of any array on a GPU, without PyTorch.
+    """Returns the Gaussian error linear unit of an array on a GPU, without PyTorch.
 
     y = x·Φ(x), or with ``approximate="tanh"`` y = ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 
@@ -89,7 +90,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
         A CuPy array of x's shape and dtype, computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or not floating.
+        TypeError: x is not an array, or x is not floating.
         ValueError: x is in host memory.
         RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
@@ -101,16 +102,17 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 @on_any_arrays("grad_y", "x")
 def gelu_backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
-    """Gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or the derivative of the tanh form.
+    """Returns the gradient of :func:`gelu`: grad_y·(Φ(x) + x·φ(x)), or grad_y times the derivative of the tanh form.
 
     Args:
-        grad_y: gradient of the result, of x's shape and dtype.
-        x, approximate: what :func:`gelu` was given.
+        grad_y: gradient of the result, in x's shape and dtype.
+        x, approximate: the arguments of :func:`gelu`.
 
     Returns:
         A CuPy array of x's shape and dtype.
 
     Raises:
-        ValueError: grad_y is not of x's shape; else as :func:`gelu`.
+        ValueError: the shapes of grad_y and x differ.
+        TypeError, RuntimeError, MissingDependencyError: as :func:`gelu`.
     """
     return backward(grad_y, x, approximate)

@@ -1,12 +1,12 @@
-"""The shipped operators: the one list that everything reads which speaks of all operators.
+"""The list of the shipped operators.
 
-An operator NAME has one file ``cupyops/torch/ops/NAME.py`` with its public function NAME, its module, its reference and its
-ONNX form. A family of operators shares tests and a benchmark: ``tests/operators/test_FAMILY.py``, ``benchmarks/FAMILY.py``,
-kernels whose names begin with FAMILY.
+The file ``cupyops/torch/ops/NAME.py`` of an operator NAME defines the public function NAME, the module, the reference
+and the ONNX form. The operators of a FAMILY share tests (``tests/operators/test_FAMILY.py``), a benchmark
+(``benchmarks/FAMILY.py``) and a prefix: the names of their kernels begin with FAMILY.
 
-Explicit import lines in :mod:`cupyops` and :mod:`autograd_bridge` serve type checkers and editors.
-``tests/operators/test_registry.py`` holds these lines, the tests' cases, the benchmarks, the ONNX forms and the kernels for
-``warmup()`` to this list.
+:mod:`cupyops` and :mod:`autograd_bridge` import the operators line by line, for type checkers and editors.
+``tests/operators/test_registry.py`` compares these lines, the tests' cases, the benchmarks, the ONNX forms and the
+kernels of ``warmup()`` with the list.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class Shipped:
     """A shipped operator.
 
     Attributes:
-        name: of the operator, of its public function and of its file.
-        work: what the operator's time is measured over: ``"elements"``, ``"rows"`` (elements and the length of a row),
-            ``"products"`` (shapes of a matrix product) or ``"steps"`` (of a recurrence).
-        family: of operators with the same tests and the same benchmark.
-        body: the module of its functions of CuPy arrays; "" for a program, which takes tensors alone.
+        name: name of the operator, of its public function and of its file.
+        work: the sizes over which the benchmark measures the operator's time: ``"elements"``, ``"rows"`` (elements and
+            the length of a row), ``"products"`` (shapes of a matrix product) or ``"steps"`` (steps of a recurrence).
+        family: name of the family. The operators of a family share tests and a benchmark.
+        body: the module with the operator's functions for CuPy arrays; "" for an operator that only takes tensors.
     """
 
     name: str
@@ -46,7 +46,7 @@ SHIPPED = (
 
 
 def families(*work: str) -> tuple[str, ...]:
-    """The families of this work, in the registry's order.
+    """Returns the families of the operators whose ``work`` is one of the arguments, in the order of the list.
 
     >>> families("rows", "products")
     ('layer_norm', 'rms_norm', 'linear')

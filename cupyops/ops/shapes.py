@@ -1,7 +1,7 @@
-"""What a body refuses of its arrays, declared by shapes in letters.
+"""Checks of an operator's arrays, declared by shapes in letters such as ``"(B, F)"``.
 
-Every call of an operator makes the comparisons. They are written out once for each declaration (:mod:`cupyops.codegen`): for the
-five arrays of an LSTM's cell the written function takes 1.1 µs, and a loop over arrays and dimensions 5.7 µs.
+Every call of an operator makes the checks. :mod:`cupyops.codegen` generates one function for each declaration. For the
+five arrays of an LSTM cell, the generated function takes 1.1 µs, and a loop over arrays and dimensions takes 5.7 µs.
 """
 
 import ast
@@ -17,18 +17,19 @@ __all__ = ["shape_check"]
 
 
 def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
-    """A function of arrays, in the order given, that refuses those that do not belong together.
+    """Returns a function that raises unless its arrays have the declared shapes and one floating dtype.
 
     Args:
-        where: the operator, for messages.
-        shapes: of each array by its name, ``"(B, F)"`` or ``"(3 * S, S + F)"``; one with ``?`` behind it may be None. A
-            letter is the size of the first dimension that stands for it alone. All arrays have the dtype of the first,
-            which must be floating.
+        where: the operator's name, for messages.
+        shapes: the shape of each array by the array's name, such as ``"(B, F)"`` or ``"(3 * S, S + F)"``. An array
+            whose shape ends in ``?`` may be None. The first dimension that is a letter alone defines the letter's
+            value.
 
     Returns:
-        The function. It gives the library of the first array, the name of its dtype, and the letters' values in the order
-        in which they first stand alone. It raises TypeError for a dtype and ValueError for a shape, with the name of the
-        array, the shape that it should have, and the one that it has.
+        The function. The function's parameters are the arrays, in the order of ``shapes``. The function returns the
+        library of the first array, the name of the first array's dtype, and the values of the letters in the order of
+        their definitions. The function raises TypeError for a wrong dtype and ValueError for a wrong shape. The message
+        names the array, the wanted shape and the given shape.
 
     >>> import cupyops
     >>> check = shape_check("scale", x="(B, F)", weight="(2 * F,)", bias="(F,)?")
@@ -85,7 +86,8 @@ def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
     def explain(arrays: list[Any]) -> NoReturn:
         _explain(where, texts, optional, shapes_of, arrays)
 
-    # What the shapes come to, by the letters; the two functions are one text, so that they agree.
+    # The function `shapes` computes all wanted shapes from the letters' values. Both functions are generated from the
+    # same shapes, so they agree.
     wanted = "".join(f"{name!r}: {text}, " for name, text in texts.items())
     source += f"\n\n\ndef shapes({', '.join(letters)}):\n    return {{{wanted}}}"
     scope: dict[str, Any] = {"LIBRARIES": LIBRARIES, "FLOATS": FLOATS, "explain": explain}
@@ -97,10 +99,10 @@ def shape_check(where: str, **shapes: str) -> Callable[..., Any]:
 
 
 def _tuple(text: str) -> ast.Tuple:
-    """A shape as Python reads it.
+    """Returns the syntax tree of a shape.
 
     Raises:
-        ValueError: it is no tuple.
+        ValueError: the text is not a tuple.
     """
     expression = ast.parse(text, mode="eval").body
     if not isinstance(expression, ast.Tuple):
@@ -111,7 +113,7 @@ def _tuple(text: str) -> ast.Tuple:
 def _explain(
     where: str, texts: dict[str, str], optional: set[str], shapes_of: Callable[..., Any], arrays: list[Any]
 ) -> NoReturn:
-    """Says of arrays that do not belong together what is wrong with the first that does not."""
+    """Raises with a message about the first array that has a wrong dtype or a wrong shape."""
     present = {name: x for name, x in zip(texts, arrays, strict=True) if x is not None}
     first, lead = next(iter(present.items()))
     library = LIBRARIES[type(lead)]

@@ -1,1 +1,1 @@
-"""Kernels written from formulas."""
+"""Kernels generated from formulas."""

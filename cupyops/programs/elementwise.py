@@ -1,4 +1,4 @@
-"""Kernels written from element-wise programs, ``"y = x / (1 + exp(-x))"``: their text, which is meant to be read."""
+"""Generates readable CUDA sources from element-wise programs such as ``"y = x / (1 + exp(-x))"``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,15 @@ __all__ = ["Program", "alike_kernel", "strided_kernel", "text_of"]
 
 @dataclass(frozen=True)
 class Program:
-    """An element-wise program and what its names are.
+    """An element-wise program and the roles of its names.
 
     Attributes:
-        name: of the kernel; a second one, for operands of different layouts, has ``_strided`` behind it.
-        statements: in order.
-        inputs: arrays that are read.
-        scalars: numbers.
-        results: assigned names that are written, each of which may be left out of a call if there are several.
+        name: the name of the kernel. The kernel for operands of different layouts has this name with ``_strided``
+            appended.
+        statements: the assignments, in order.
+        inputs: names of the arrays that are read.
+        scalars: names of the parameters that are numbers.
+        results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Program:
 
 
 def text_of(program: Program) -> str:
-    """Both kernels and the function that they share.
+    """Returns the CUDA source: the two kernels, and the device function that they share.
 
     >>> from .expressions import parse
     >>> swish = Program("swish", tuple(parse("y = x / (1 + exp(-x))", "swish")), ("x",), (), ("y",))
@@ -124,22 +125,30 @@ def text_of(program: Program) -> str:
 
 
 def alike_kernel(program: Program, text: str) -> Kernel:
-    """The kernel for operands of one layout."""
+    """Returns the kernel for operands that all have the same layout."""
     return Kernel(text, kernel_name(program.name), Elementwise("n"), dtypes=FLOATS)
 
 
 def strided_kernel(program: Program, text: str, ndim: int, vector_width: int, wide: bool) -> Kernel:
-    """The kernel for operands of different layouts, by number of dimensions, elements a thread, and 64-bit indices."""
+    """Returns the kernel for operands of different layouts.
+
+    Args:
+        program: the program.
+        text: the program's CUDA source.
+        ndim: dimensions of the loop.
+        vector_width: elements of a thread.
+        wide: indices need 64 bits.
+    """
     constants = {"NDIM": ndim, "VECTOR_WIDTH": vector_width, "WIDE": int(wide)}
     geometry = Threads("groups", block=(128, 1, 1))
     return Kernel(text, f"{kernel_name(program.name)}_strided", geometry, dtypes=FLOATS, constants=constants)
 
 
 def check_names(where: str, names: Sequence[str]) -> None:
-    """Refuses names that the text itself uses.
+    """Raises if a name is one that the generated CUDA source uses.
 
     Raises:
-        ValueError: so it is.
+        ValueError: one of ``names`` is taken.
     """
     taken = sorted(
         {"n", "k", "out", "at", "packs", "results", "group", "groups", "size", "divider", "strides"} & set(names)

@@ -1,8 +1,8 @@
-"""Small programs of assignments, ``"s = 1 / (1 + exp(-x)); y = x * s"``: what they read and what they make.
+"""Parses small programs of assignments such as ``"s = 1 / (1 + exp(-x)); y = x * s"``.
 
-Expressions are CUDA C++. Names that are read and never assigned are inputs; those that are assigned and not read again are
-results; the others are for the program itself. What is written here becomes kernels in :mod:`cupyops.programs.elementwise`
-and :mod:`cupyops.programs.rows`.
+Expressions are CUDA C++. Names that are read and never assigned are inputs. Names that are assigned and not read again
+are results. All other names are temporaries. :mod:`cupyops.programs.elementwise` and :mod:`cupyops.programs.rows`
+generate kernels from programs.
 """
 
 import re
@@ -14,7 +14,7 @@ from .words import NO_REDUCTIONS, OF_ROWS, WRITTEN, no_assignment, other_languag
 
 __all__ = ["Statement", "arithmetic", "check_operations", "inputs_of", "kernel_name", "names_in", "parse", "results_of"]
 
-# Functions of CUDA's headers, whose names a kernel cannot have.
+# Functions of CUDA's headers. A kernel cannot have the name of such a function.
 _CUDA_FUNCTIONS = frozenset(
     [
         "abs",
@@ -132,7 +132,7 @@ _CUDA_FUNCTIONS = frozenset(
 )
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# Words that stand for themselves in an expression.
+# Words of an expression that are not variables.
 _KNOWN = frozenset(
     (
         "INFINITY",
@@ -154,7 +154,7 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True)
 class Statement:
-    """``name = expression``."""
+    """An assignment ``name = expression``."""
 
     name: str
     expression: str
@@ -164,10 +164,14 @@ class Statement:
 
 
 def parse(program: str, where: str) -> list[Statement]:
-    """The assignments of a program, which end at ``;`` or with their line.
+    """Returns the assignments of a program. An assignment ends at ``;`` or at the end of its line.
+
+    Args:
+        program: the program.
+        where: the operator's name, for messages.
 
     Raises:
-        ValueError: something is no assignment, a name is assigned twice, or there is nothing.
+        ValueError: a statement is not an assignment, a name is assigned twice, or the program is empty.
     """
     statements: list[Statement] = []
     if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
@@ -208,7 +212,7 @@ def _paired(expression: str) -> bool:
 
 
 def names_in(expression: str) -> list[str]:
-    """The variables that an expression reads, in order; functions are not variables.
+    """Returns the variables that an expression reads, in order. Functions are not variables.
 
     >>> names_in("x * exp(-0.5f * x) + 1e-3 * scale")
     ['x', 'scale']
@@ -221,7 +225,7 @@ def names_in(expression: str) -> list[str]:
 
 
 def inputs_of(statements: Sequence[Statement], known: Collection[str] = ()) -> list[str]:
-    """Names that are read and that no statement before has assigned, in order, but for the known.
+    """Returns the names that a program reads before a statement assigns them, in order, without those in ``known``.
 
     >>> inputs_of(parse("s = a * b; y = s + c * limit", "example"), known=["limit"])
     ['a', 'b', 'c']
@@ -234,7 +238,7 @@ def inputs_of(statements: Sequence[Statement], known: Collection[str] = ()) -> l
 
 
 def results_of(statements: Sequence[Statement]) -> list[str]:
-    """Names that are assigned and not read again.
+    """Returns the names that are assigned and not read again.
 
     >>> results_of(parse("s = a + b; y = s * s; z = a - b", "example"))
     ['y', 'z']
@@ -248,8 +252,9 @@ _INTEGER_ARGUMENT = re.compile(r"(?<=[(,])(\s*)(-?\d+)(\s*)(?=[,)])")
 
 
 def arithmetic(expression: str) -> str:
-    """The expression with its numbers in the type of the arithmetic: a bare 0.5 is a double in C++, and makes one of all
-    that it meets.
+    """Returns the expression with its literals converted to ``acc_t``.
+
+    In C++ the literal 0.5 is a double, and turns the arithmetic around it into double arithmetic.
 
     >>> arithmetic("0.5 * fmax(x, 0) + 2 * x")
     'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x'
@@ -259,7 +264,8 @@ def arithmetic(expression: str) -> str:
 
 
 def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
-    """(start, end, function, argument) of each call of one argument to one of the functions, from left to right.
+    """Yields (start, end, function, argument) of each call of one of the functions with one argument, from left to
+    right.
 
     >>> list(calls("1 + sum(x * (y + 1))", ["sum"]))
     [(4, 20, 'sum', 'x * (y + 1)')]
@@ -279,7 +285,7 @@ def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, in
 
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
-# Functions of whole numbers, or that make them, and types.
+# Names of types. An expression may call a type like a function: float(x).
 _TYPES = frozenset(
     (
         "float",
@@ -297,21 +303,26 @@ _TYPES = frozenset(
         "sizeof",
     )
 )
+# Functions that return whole numbers, or that take them.
 _WHOLE = frozenset(
     ("lrint", "llrint", "lround", "llround", "ilogb", "isnan", "isinf", "isfinite", "signbit", "min", "max", "abs")
 )
 
 
 def check_operations(where: str, statements: Sequence[Statement], *, rows: bool, whole: Collection[str] = ()) -> None:
-    """Refuses functions of other languages, functions whose names come close to one of CUDA C++, and the operators ``^`` and ``%``
-    on floating numbers. The compiler refuses what else is no CUDA C++.
+    """Raises for mistakes that the compiler would report less clearly, or would not report.
+
+    The mistakes are functions of other languages, misspelt functions of CUDA C++, and the operators ``^`` and ``%`` on
+    floating numbers. The compiler reports all other mistakes.
 
     Args:
-        rows: the program is of rows, which can be reduced.
+        where: the operator's name, for messages.
+        statements: the program.
+        rows: the program is a row program, which may reduce rows.
         whole: names that are whole numbers.
 
     Raises:
-        ValueError: a statement holds one of these.
+        ValueError: a statement has one of these mistakes.
     """
     for statement in statements:
         words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)
@@ -329,7 +340,9 @@ def _unknown_function(expression: str, rows: bool) -> str:
             return f"CUDA C++ has no {name}: it is {WRITTEN[name]}"
         if name in OF_ROWS or name in ("sum", "column_sum") or (name in REDUCTIONS and name in reduced):
             if not rows:
-                return f"{name} goes over a row, and an element-wise program has none: declare it by row_reduce"
+                return (
+                    f"{name} reduces a row, and an element-wise program has no rows: declare the operator by row_reduce"
+                )
             if name in OF_ROWS:
                 return f"there is no {name}: it is {OF_ROWS[name]}"
             if name in ("sum", "column_sum") and name not in reduced:
@@ -347,7 +360,7 @@ def _unknown_function(expression: str, rows: bool) -> str:
 
 
 def _whole_operator(expression: str, whole: Collection[str]) -> str:
-    """What to write for ``^`` and ``%`` of what are no whole numbers."""
+    """Returns a message that says what to write for ``^`` or ``%`` on floating numbers, or ""."""
     for match in re.finditer(r"(\w+|\))\s*([\^%])\s*(\w*)", expression):
         left, sign, right = match.groups()
         operands = [left, right] if left != ")" else [_function_before(expression, match.start()), right]
@@ -361,7 +374,7 @@ def _whole_operator(expression: str, whole: Collection[str]) -> str:
 
 
 def _function_before(expression: str, end: int) -> str:
-    """The function whose call ends there, the only name in parentheses, or nothing."""
+    """Returns the function whose call ends at ``end``; for plain parentheses the first name in them, or ""."""
     depth, at = 0, end
     while at >= 0:
         depth += {")": 1, "(": -1}.get(expression[at], 0)
@@ -372,11 +385,11 @@ def _function_before(expression: str, end: int) -> str:
     inside = expression[at + 1 : end]
     if called:
         return called[1]
-    # Comparisons and casts make whole numbers; what else is in parentheses is of its names.
+    # Comparisons and casts may give whole numbers. Any other expression in parentheses is floating if its names are.
     return "" if re.search(r"[<>=!&|(]", inside) else next(iter(names_in(inside)), "")
 
 
 def kernel_name(name: str) -> str:
-    """What the kernel of an operator is called in its text: as the operator, or with an underscore behind it where CUDA has a
-    function of that name."""
+    """Returns the name of an operator's kernel: the operator's name, with ``_`` appended if CUDA has a function of this
+    name."""
     return f"{name}_" if name in _CUDA_FUNCTIONS else name

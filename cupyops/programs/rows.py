@@ -1,8 +1,7 @@
-"""Kernels written from row programs, ``"m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s"``: their text, which is meant
-to be read, and their geometry.
+"""Generates readable CUDA sources from row programs such as ``"m = max(x); s = sum(exp(x - m)); y = exp(x - m) / s"``.
 
-A value is of an element, of a row or of a column. ``sum``, ``max`` and ``min`` of one argument go over the row;
-``column_sum`` goes over the rows. ``j`` is the column, ``N`` the length of a row.
+Each name has one value for each element, for each row or for each column. ``sum``, ``max`` and ``min`` of one argument
+reduce a row. ``column_sum`` sums over all rows. ``j`` is the index of the column, and ``N`` is the length of a row.
 """
 
 import re
@@ -25,14 +24,17 @@ REDUCTIONS = {"sum": "acc_t(0)", "max": "acc_t(-INFINITY)", "min": "acc_t(INFINI
 
 @dataclass(frozen=True)
 class RowProgram:
-    """A row program and what its names are.
+    """A row program and the roles of its names.
 
     Attributes:
-        name: of the kernel.
-        statements: in order.
-        elements, rows, indices, columns: arrays that are read: (M, N), (M), whole numbers (M), (N).
-        scalars: numbers.
-        results: assigned names that are written; each may be left out of a call if there are several.
+        name: the name of the kernel.
+        statements: the assignments, in order.
+        elements: names of the arrays (M, N) that are read.
+        rows: names of the arrays (M) that are read.
+        indices: names of the arrays (M) of whole numbers that are read.
+        columns: names of the arrays (N) that are read.
+        scalars: names of the parameters that are numbers.
+        results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
     """
 
     name: str
@@ -45,17 +47,17 @@ class RowProgram:
     results: tuple[str, ...]
 
     def kinds(self) -> dict[str, str]:
-        """Each assigned name: ``"element"``, ``"row"`` or ``"column"``.
+        """Returns the kind of each assigned name: ``"element"``, ``"row"`` or ``"column"``.
 
         Raises:
-            ValueError: a sum over rows within an expression, or one that is no result.
+            ValueError: ``column_sum`` is not the whole right-hand side, or a later statement reads a sum over rows.
         """
         found = {s.name: s.kind for s in _steps(self)}
         return {s.name: found[s.name] for s in self.statements}
 
     @property
     def held(self) -> "Holding":
-        """What a thread keeps of each access to a row."""
+        """The values that a thread keeps in registers for each access to a row."""
         steps = _steps(self)
         kinds = list(self.kinds().values())
         return Holding(
@@ -66,12 +68,12 @@ class RowProgram:
 
 
 class Holding(NamedTuple):
-    """What a thread keeps in registers of each access to a row.
+    """The values that a thread keeps in registers for each access to a row.
 
     Attributes:
-        packed: arrays that it has read.
-        wide: values in the type of the arithmetic: sums over rows, and what several passes read.
-        stores: results are of elements.
+        packed: the number of arrays whose elements are kept in their own dtype.
+        wide: the number of values in ``acc_t``: sums over rows, and values that several passes read.
+        stores: the program has a result (M, N).
     """
 
     packed: int
@@ -81,7 +83,14 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A statement, with reductions taken out of its expression; ``over`` is one's name, for those."""
+    """One operation of a program: an expression without reductions, or one reduction.
+
+    Attributes:
+        name: the assigned name.
+        kind: ``"element"``, ``"row"`` or ``"column"``.
+        expression: the expression, or the argument of the reduction.
+        over: the name of the reduction, or "".
+    """
 
     name: str
     kind: str
@@ -99,9 +108,7 @@ def _steps(program: RowProgram) -> list[Step]:
             if statement.expression[:start].strip() or statement.expression[end:].strip() or len(whole) > 1:
                 raise ValueError(f"{program.name}: in `{statement}`, column_sum must be the whole right-hand side")
             if statement.name not in program.results:
-                raise ValueError(
-                    f"{program.name}: `{statement}` is complete when all rows are, so no statement can read it"
-                )
+                raise ValueError(f"{program.name}: `{statement}` is a sum over all rows, which no statement can read")
             steps.append(Step(statement.name, "column", argument, "column_sum"))
             continue
         expression, shift = statement.expression, 0
@@ -109,7 +116,7 @@ def _steps(program: RowProgram) -> list[Step]:
             inner = [over for *_, over, _ in calls(argument, REDUCTIONS)]
             if inner:
                 raise ValueError(
-                    f"{program.name}: in `{statement}`, {inner[0]} stands within {over}; give it a name before"
+                    f"{program.name}: in `{statement}`, {inner[0]} stands within {over}; assign {inner[0]} to a name first"
                 )
             alone = not statement.expression[:start].strip() and not statement.expression[end:].strip()
             name = statement.name if alone else f"{statement.name}_{over}{len(steps)}"
@@ -125,7 +132,7 @@ def _steps(program: RowProgram) -> list[Step]:
 
 
 def text_of(program: RowProgram) -> str:
-    """The kernel.
+    """Returns the CUDA source of the kernel.
 
     Raises:
         ValueError: as :meth:`RowProgram.kinds`.
@@ -183,14 +190,16 @@ def text_of(program: RowProgram) -> str:
 
 
 def _aligned(lines: Sequence[str]) -> list[str]:
-    """Lines with their comments below one another."""
+    """Returns the lines with their comments aligned."""
     width = max(line.index("//") for line in lines)
     return [line[: line.index("//")].ljust(width + 1) + line[line.index("//") :] for line in lines]
 
 
 def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """What each pass over a row reduces, with the values of the row that follow from it: a new one begins where a reduction
-    reads what the one before makes."""
+    """Yields, for each pass over a row, the reductions of the pass and the row values that depend on them.
+
+    A new pass begins at a reduction that reads a value of the current pass.
+    """
     elements = {s.name: s for s in steps if s.kind == "element"}
     group: list[Step] = []
     for step in steps:
@@ -203,10 +212,10 @@ def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
 
 
 def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
-    """What is done with one row: passes for what is reduced, and one for what is made of its elements."""
+    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N)."""
     lines: list[str] = []
     kept = _kept(program, steps)
-    made: set[str] = set()  # of those that are kept
+    made: set[str] = set()  # the kept values that an earlier pass has computed
     for group in _groups(steps):
         reduced = [s for s in group if s.over]
         if reduced:
@@ -223,15 +232,17 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
 
 
 def _passes(program: RowProgram, steps: Sequence[Step]) -> list[list[str]]:
-    """The expressions that each pass makes of elements."""
+    """Returns the expressions of elements that each pass computes."""
     last = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
     of_last = [s.expression if s.kind == "column" else s.name for s in last]
     return [*([s.expression for s in group if s.over] for group in _groups(steps)), of_last]
 
 
 def _kept(program: RowProgram, steps: Sequence[Step]) -> frozenset[str]:
-    """Values of elements that several passes read and that a function makes: to keep one takes a register, to make it again
-    many instructions."""
+    """Returns the element values that are kept in registers: those that call a function and that several passes read.
+
+    A kept value takes a register. Computing the value again takes many instructions.
+    """
     elements = {s.name: s for s in steps if s.kind == "element"}
     reached = [set().union(*(_reach(e, elements) for e in expressions)) for expressions in _passes(program, steps)]
     called = {s.name for s in elements.values() if re.search(r"[A-Za-z_]\w*\s*\(", s.expression)}
@@ -239,7 +250,7 @@ def _kept(program: RowProgram, steps: Sequence[Step]) -> frozenset[str]:
 
 
 def _reach(expression: str, elements: Mapping[str, Step]) -> set[str]:
-    """The names that an expression depends on, through those of elements."""
+    """Returns the names on which an expression depends, directly or through names of elements."""
     found: set[str] = set()
     left = names_in(expression)
     while left:
@@ -257,11 +268,14 @@ def _values(
     keep: Collection[str] = (),
     made: Collection[str] = (),
 ) -> list[str]:
-    """Declarations of what expressions of one element read: inputs from registers, then elements' names in order.
+    """Returns the declarations of all names that expressions of one element read: inputs, then computed names in order.
 
     Args:
-        keep: names whose values later passes will read.
-        made: those that an earlier pass has kept.
+        program: the program.
+        expressions: the expressions.
+        steps: the program's steps.
+        keep: names whose values are kept for later passes.
+        made: names whose values an earlier pass has kept.
     """
     elements = {s.name: s for s in steps if s.kind == "element"}
     needed = set().union(*(_reach(e, elements) for e in expressions))
@@ -282,12 +296,12 @@ def _values(
 
 
 def _written(expression: str) -> str:
-    """The expression as the kernel has it."""
+    """Returns the CUDA code of an expression."""
     return re.sub(r"(?<![\w.])exp(?=\s*\()", "exponential", arithmetic(expression))
 
 
 def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
-    """An expression of a row's values, by their names in the kernel."""
+    """Returns the CUDA code of an expression of row values, with the names of row values in the kernel."""
     rows = {s.name for s in steps if s.kind == "row"} | {*program.rows, *program.indices}
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}_of_row" if m[0] in rows else m[0], _written(expression))
 
@@ -295,7 +309,7 @@ def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
 def _reducing_pass(
     program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], kept: Collection[str], made: set[str]
 ) -> list[str]:
-    """One pass, and what the threads of the row make of it together; what it keeps is then among what is made."""
+    """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
     expressions = [s.expression for s in reduced]
     body = _values(program, expressions, steps, kept, made)
     elements = {s.name: s for s in steps if s.kind == "element"}
@@ -327,7 +341,7 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
 
 
 def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]) -> list[str]:
-    """The results that are of elements, and the sums over rows."""
+    """Returns the CUDA code of the last pass, which stores the results (M, N) and adds to the sums over rows."""
     results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
     if not results:
         return []
@@ -341,20 +355,20 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     for s in stored:
         given = f" && {s.name}_rows" if len(program.results) > 1 else ""
         behind.append(f"if (mine{given}) store_vector({s.name}_rows + row * N + column, {s.name}_vector, vectors);")
-    # Within the pass a result's name is its value, so the array has another.
+    # Within the pass, a result's name is the element's value. The array has another name.
     arrays = [f"        scalar_t* const {s.name}_rows = {s.name};" for s in stored]
     return arrays + _each(body, before, behind)
 
 
 @dataclass(frozen=True)
 class ProgramConfig(RowsConfig):
-    """How the rows of a program are cut.
+    """The config of a row program's kernel.
 
     Attributes:
-        stream: a row does not fit registers; each pass reads it again.
+        stream: a row does not fit registers, so each pass reads the row from memory.
     """
 
-    # Without defaults, so that each compilation says them.
+    # Without defaults, so that each compilation defines the three macros.
     min_blocks: int = field(kw_only=True)
     full: bool = field(kw_only=True)
     stream: bool = field(kw_only=True)
@@ -362,12 +376,16 @@ class ProgramConfig(RowsConfig):
 
 @cache
 def config_of(n: int, dtype: str, held: Holding) -> ProgramConfig:
-    """The cut of rows of n elements.
+    """Returns the config for rows of n elements.
 
-    Two accesses a thread while that makes no more than 512 threads, four where a row is longer, or where it leaves nothing but
-    values of the row: there the threads' talk is what takes time. The more registers an access takes, the fewer threads are
-    to fit a multiprocessor, and the fewer bytes are on their way. Measured on an H200, 65536 rows of 4096 in bfloat16
-    (of float32 only by what compiles without spills), as a share of a copy's bandwidth, by accesses and threads of a multiprocessor:
+    A thread makes two accesses to a row if the row then has up to 512 threads, else four. A program that stores
+    no element has four accesses a thread for short rows, too, since the reductions among threads dominate its time. The
+    more registers an access takes, the fewer threads are resident on a multiprocessor, and the fewer bytes are in
+    flight.
+
+    The table holds percentages of a copy's bandwidth on an H200, for 65536 rows of 4096 elements in bfloat16, by the
+    accesses of a thread and the resident threads of a multiprocessor. For float32, the numbers of threads are the
+    largest that compile without register spills.
 
     ========================  =========  =======  =======  =======  =======
     program                   registers  2, 1024  2, 1536  4, 1024  4, 1536
@@ -393,6 +411,6 @@ def config_of(n: int, dtype: str, held: Holding) -> ProgramConfig:
 
 
 def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str) -> Kernel:
-    """The kernel for one cut of the rows, which is one for rows of this dtype."""
+    """Returns the kernel of a config for rows of ``dtype``."""
     choice = dict.fromkeys(("scalar_t", *(f"{x}_t" for x in (*program.rows, *program.columns))), dtype)
     return config.kernel(text, kernel_name(program.name), choice, geometry=config.persistent("blocks"), dtypes=FLOATS)

@@ -1,11 +1,11 @@
-"""What a program says in another language than CUDA C++, most often Python or NumPy, and how it is written here."""
+"""Messages for programs that use another language than CUDA C++, most often Python or NumPy."""
 
 import keyword
 import re
 
 __all__ = ["NO_REDUCTIONS", "OF_ROWS", "WRITTEN", "no_assignment", "other_language"]
 
-# Functions that CUDA C++ does not have, or has for something else, and what they are.
+# Functions that CUDA C++ does not have, or that mean something else in CUDA C++, and their definitions in CUDA C++.
 WRITTEN = {
     "sigmoid": "1 / (1 + exp(-x))",
     "silu": "x / (1 + exp(-x))",
@@ -26,7 +26,7 @@ WRITTEN = {
     "clamp": "fmin(fmax(x, low), high)",
     "clip": "fmin(fmax(x, low), high)",
 }
-# The same of a whole row, in terms of its reductions.
+# The same for functions of a whole row, defined by reductions of the row.
 OF_ROWS = {
     "mean": "sum(x) / N",
     "avg": "sum(x) / N",
@@ -41,7 +41,7 @@ OF_ROWS = {
     "logsumexp": "m + log(sum(exp(x - m))), behind m = max(x)",
     "len": "N",
 }
-# What a row is not reduced by.
+# Reductions that row programs do not have.
 NO_REDUCTIONS = ("all", "any", "argmax", "argmin", "cumsum", "cumprod", "median", "prod", "sort")
 
 _OTHERS = {
@@ -57,7 +57,7 @@ _OTHERS = {
 
 
 def other_language(piece: str) -> str:
-    """What in a statement is not CUDA C++, with what is; nothing where all may be."""
+    """Returns a message about the first part of a statement that is not CUDA C++, with its CUDA C++ form, or ""."""
     if "#" in piece:
         return "a comment begins with //"
     if power := re.search(r"(?:([A-Za-z_]\w*)\s*)?\*\*(?:\s*(-?[\w.]+))?", piece):
@@ -89,7 +89,7 @@ def other_language(piece: str) -> str:
 
 
 def no_assignment(piece: str) -> str:
-    """What a statement that is no assignment was most likely meant to be."""
+    """Returns a hint about the most likely mistake in a statement that is not an assignment, or ""."""
     if re.match(r"\s*\w+\s*==", piece):
         return "; an assignment has one =, and == compares"
     if changed := re.match(r"\s*(\w+)\s*([-+*/%&|^]|<<|>>)=", piece):

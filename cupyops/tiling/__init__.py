@@ -1,1 +1,1 @@
-"""How work is cut among threads: the configurations that kernels are compiled for."""
+"""Configs of kernels: how a kernel's work is distributed among threads and blocks."""

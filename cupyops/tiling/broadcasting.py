@@ -1,4 +1,5 @@
-"""Operands of different shapes and layouts as one loop: what the kernels with ``strided.cuh`` are told."""
+"""Broadcasting: the loop sizes and strides for operands of different shapes and layouts, which ``strided.cuh``
+takes."""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +9,14 @@ __all__ = ["broadcast_shape", "collapse", "divider", "spread", "strided_loop"]
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int], where: str = "add2") -> tuple[int, ...]:
-    """The shape both broadcast to.
+    """Returns the shape to which two shapes broadcast.
+
+    Args:
+        a, b: the shapes.
+        where: the operator's name, for the message.
 
     Raises:
-        RuntimeError: they do not, in PyTorch's words.
+        RuntimeError: the shapes do not broadcast; the message has PyTorch's words.
     """
     ndim = max(len(a), len(b))
     out = []
@@ -27,17 +32,19 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int], where: str = "add2") -> 
 
 
 def spread(shape: Sequence[int], strides: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a view expanded to the output's shape: 0 where a dimension is new or repeated."""
+    """Returns the strides of a view that is expanded to the shape ``out``: 0 for a dimension that is new or
+    repeated."""
     new = len(out) - len(shape)
     expanded = (0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, out[new:], strict=True))
     return (0,) * new + tuple(expanded)
 
 
 def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The same loop in as few dimensions as will do, innermost first: the sizes, then each view's strides.
+    """Returns the loop over a shape in the fewest dimensions, innermost first: the sizes, then the strides of each
+    view.
 
-    A dimension of size 1 goes; two neighbours become one where, in every view, stepping the outer is stepping the inner
-    ``size`` times.
+    Dimensions of size 1 are dropped. Two neighbouring dimensions become one dimension if, in every view, the outer
+    stride is the inner stride times the inner size.
 
     >>> collapse((8, 4, 1, 16), (64, 16, 16, 1), (0, 0, 0, 1))
     ((16, 32), (1, 16), (1, 0))
@@ -59,16 +66,16 @@ def collapse(shape: Sequence[int], *views: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def strided_loop(shape: Sequence[int], views: Sequence[Sequence[int]], widest: int) -> tuple[Any, ...]:
-    """How a kernel with ``strided.cuh`` walks.
+    """Returns the loop of a kernel that includes ``strided.cuh``.
 
     Args:
-        shape: of the result.
-        views: the operands' strides, spread to that shape.
+        shape: the result's shape.
+        views: the operands' strides, expanded to this shape by :func:`spread`.
         widest: bytes of the widest element.
 
     Returns:
-        Elements a thread, whether 32 bits are too few, sizes (the innermost in groups of that many), their dividers, and
-        each operand's strides.
+        The elements that a thread takes, whether indices need 64 bits, the sizes (innermost first, the innermost
+        counted in groups of one thread's elements), the divider of each size, and the strides of each operand.
     """
     sizes, *strides = collapse(shape, *views)
     farthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, view, strict=True)) for view in strides)
@@ -79,9 +86,10 @@ def strided_loop(shape: Sequence[int], views: Sequence[Sequence[int]], widest: i
 
 
 def divider(size: int) -> int:
-    """What the text's ``divide(i, divider)`` wants for i // size with i < 2^31: a multiplier, and a shift above bit 32.
+    """Returns the argument of ``divide(i, divider)`` in ``strided.cuh`` for i // size with i < 2^31.
 
-    Above 2^31 the kernel divides; the number is 0 there.
+    The low 32 bits are a multiplier, and the bits above are a shift. For a size of 2^31 or more, the kernel divides by
+    the size itself, and the divider is 0.
     """
     if not 0 < size < 2**31:
         return 0

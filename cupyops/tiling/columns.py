@@ -1,13 +1,14 @@
-"""Sums of the columns of matrices, by kernels that include ``scalar.cuh`` and ``columns.cuh``: how they are cut, and their launches.
+"""Column sums of matrices, by kernels that include ``scalar.cuh`` and ``columns.cuh``: configs and launches.
 
-A kernel reads one matrix (M, N) or several, adds up something of them column by column, and may write what it finds on the
-way. Its parameters are the matrices, and behind them::
+A kernel reads one or more matrices (M, N) and sums a function of their elements column by column. The kernel may also
+write an element-wise result. The kernel's parameters are the matrices, then::
 
     sum_t* __restrict__ sums,  // (groups, N)
     long long M, long long N, long long groups, long long tiles
 
-It calls ``sum_columns``, which gives each block a strip of columns. How wide the strip is, how many blocks share its rows,
-and whether they meet in a cluster or leave their sums to a second launch, is chosen here by sizes, dtype and GPU.
+The kernel calls ``sum_columns``, which gives each block a strip of columns. Sizes, dtype and GPU decide the width of a
+strip and the number of blocks that share the rows of a strip. The blocks of a strip form a cluster and exchange their
+sums, or a second launch adds up their sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,20 +26,20 @@ from .config import CLUSTERS_SINCE, Config, vector_width_for
 
 __all__ = ["SUMS", "ColumnSums", "ColumnsConfig", "ColumnsLaunch", "Work", "columns_launch", "strip_width"]
 
-MOST_BLOCKS = 8  # of a cluster
+MOST_BLOCKS = 8  # the most blocks of a cluster
 
 
 @dataclass(frozen=True)
 class ColumnsConfig(Config):
-    """How a block goes about its strip: the macros of ``columns.cuh``.
+    """The macros of ``columns.cuh``: how the threads of a block share a strip.
 
     Attributes:
         block: threads of a block.
         vector_width: columns of a thread.
         width: threads of a block side by side.
         rows_each: rows that a thread has in flight.
-        min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
-        cluster: blocks that add up their sums among themselves.
+        min_blocks: blocks resident on a multiprocessor; caps the registers of a thread.
+        cluster: blocks of a cluster, which share the rows of a strip and exchange their sums.
     """
 
     launch_only = frozenset({"block", "cluster"})
@@ -56,12 +57,12 @@ class ColumnsConfig(Config):
 
 
 class ColumnsLaunch(NamedTuple):
-    """A matrix, cut.
+    """The launch of a kernel that sums columns, for one size of matrix.
 
     Attributes:
-        config: of each block.
-        groups: clusters on one strip of columns; of several, another launch adds up the sums.
-        tiles: clusters in all.
+        config: the config of the kernel.
+        groups: clusters on one strip of columns. A second launch adds up the sums of several groups.
+        tiles: clusters of the launch.
     """
 
     config: ColumnsConfig
@@ -71,17 +72,17 @@ class ColumnsLaunch(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What is known of a kernel that sums columns, by measuring it.
+    """Measured properties of a kernel that sums columns.
 
     Attributes:
-        enough: threads of a multiprocessor that keep its memory busy.
-        capacity: threads that run at once on a multiprocessor.
-        groups: blocks of a multiprocessor where several groups share a strip.
-        passes: times that the matrix is read or written.
-        rows_each: rows of a thread in flight.
-        min_blocks: blocks that are to fit a multiprocessor.
-        blocks: threads of a block that it may have.
-        widths: bytes of a row that a block may read at once.
+        enough: threads on a multiprocessor that saturate the memory bandwidth.
+        capacity: the most threads that are resident on a multiprocessor.
+        groups: blocks on a multiprocessor, in launches with several groups on a strip.
+        passes: the number of matrices of the same size that the kernel reads or writes.
+        rows_each: rows that a thread has in flight.
+        min_blocks: blocks resident on a multiprocessor.
+        blocks: the candidates for the threads of a block.
+        widths: the candidates for the bytes of a row that a block reads at once.
     """
 
     enough: int
@@ -94,14 +95,14 @@ class Work:
     widths: tuple[int, ...] = (128, 256)
 
 
-# Of a kernel that reads one matrix and does nothing else, by bytes of an element. Measured on 16384 x 3072, 16384 x 768,
-# 8192 x 8192 and 4096 x 4096 in bfloat16 and float32: within 1 % of the best of some 100 ways to cut each, and 0.8 to 2.3 µs
-# behind a kernel that reads as much and sums nothing. Where a wave of blocks is not full, or the next one has just begun, it
-# takes up to 1.5 times as long.
+# For a kernel that only sums the columns of one matrix, by bytes of an element. Measured on an H200 with 16384 x 3072,
+# 16384 x 768, 8192 x 8192 and 4096 x 4096 in bfloat16 and float32: the chosen config is within 1 % of the fastest of
+# some 100 configs. The kernel takes 0.8 to 2.3 µs longer than a kernel that only reads the matrix. A partly filled last
+# wave of blocks makes a launch up to 1.5 times as long.
 SUMS = {2: Work(enough=384), 4: Work(enough=176), 8: Work(enough=176)}
-# Microseconds of another launch, and bytes that a multiprocessor moves in one of them.
+# Microseconds of a second launch, and bytes that a multiprocessor moves in a microsecond.
 _LAUNCH, _BYTES = 2.0, 4.28e6 / 132
-_STRIPS = 128  # that keep a GPU busy
+_STRIPS = 128  # strips that occupy a GPU
 
 
 def columns_launch(
@@ -114,23 +115,25 @@ def columns_launch(
     *,
     one_group: bool = False,
 ) -> ColumnsLaunch:
-    """The way to sum the columns of m rows of n.
+    """Returns the launch that sums the columns of an (m, n) matrix in the shortest estimated time.
 
     Args:
-        itemsize: of an element that is read.
-        capability: of the GPU, 90 for sm_90.
-        multiprocessors: of the GPU.
-        works: what is known of the kernel, by ``itemsize``.
-        one_group: the result must be one row, since it is the sums of several groups that are summed.
+        m, n: rows and columns of the matrix.
+        itemsize: bytes of an element of the matrix.
+        capability: compute capability of the GPU, 90 for sm_90.
+        multiprocessors: multiprocessors of the GPU.
+        works: measured properties of the kernel, by ``itemsize``.
+        one_group: considers launches with one group only, which need no second launch.
     """
     work = works[itemsize]
     vector_width = vector_width_for(n, itemsize)
-    # Each with its time; of the quickest ways the one with the smallest blocks, the widest strips, the smallest clusters.
+    # Pairs of a sort key and a launch. Of launches with equal times, the smallest blocks win, then the widest strips,
+    # then the smallest clusters.
     ways: list[tuple[tuple[float, int, int, int], ColumnsLaunch]] = []
     for block in work.blocks:
         for width in {_width(n, vector_width, itemsize, nbytes) for nbytes in work.widths}:
             strips = -(-n // (width * vector_width))
-            most = max(1, -(-m * width // block))  # blocks on a strip that have a row at least
+            most = max(1, -(-m * width // block))  # the most blocks on a strip that all have a row
             for cluster in (1, 2, 4, MOST_BLOCKS) if capability >= CLUSTERS_SINCE else (1,):
                 blocks = strips * cluster
                 if cluster > 1 and (cluster >= 2 * most or blocks > 0.85 * multiprocessors * (work.capacity // block)):
@@ -147,10 +150,11 @@ def columns_launch(
 
 
 def strip_width(n: int, vector_width: int, block: int) -> int:
-    """Threads side by side where each block has all rows of its strip, and rows are few: a power of 2, up to 32.
+    """Returns how many threads of a block lie side by side on a strip with few rows: a power of 2 up to 32.
 
-    Of a large block, wide strips, or most of its threads have no row; and of many columns, or there are more strips than keep
-    a GPU busy.
+    A block takes all rows of its strip. The strips of a large block are wide, since most of its threads would have no
+    row in a narrow strip. The strips of a matrix with many columns are wide, since ``_STRIPS`` strips already occupy a
+    GPU.
     """
     width = block // 32 if block > 256 else 4
     while width & (width - 1) or (width < 32 and n > width * vector_width * _STRIPS):
@@ -159,7 +163,8 @@ def strip_width(n: int, vector_width: int, block: int) -> int:
 
 
 def _width(n: int, vector_width: int, itemsize: int, nbytes: int) -> int:
-    """Threads side by side that read so many bytes of a row of n at once, or all of it."""
+    """Returns the fewest threads side by side, a power of 2, that read ``nbytes`` bytes of a row at once, or the whole
+    row."""
     width = 1
     while width * vector_width < n and width * vector_width * itemsize < nbytes:
         width *= 2
@@ -167,23 +172,25 @@ def _width(n: int, vector_width: int, itemsize: int, nbytes: int) -> int:
 
 
 def _time(work: Work, nbytes: int, threads: int, multiprocessors: int) -> float:
-    """Microseconds that so many threads take for a matrix of so many bytes."""
+    """Returns the estimated microseconds of a launch of ``threads`` threads on a matrix of ``nbytes`` bytes."""
     busy = min(1.0, max(threads, 1) / (work.enough * multiprocessors))
     return work.passes * nbytes / (_BYTES * multiprocessors * busy)
 
 
 class ColumnSums:
-    """A kernel that sums columns, in all the ways that it is cut.
+    """A kernel that sums columns, compiled for each config that a launch needs.
 
     Args:
-        text, name: of the kernel.
-        read, found: the types of what it reads and of its sums, as the text calls them. The sums have the dtype of what is
-            read where they are the result, else the type of the arithmetic.
-        works: what is known of it, by bytes of an element that is read; by default, that it reads one matrix.
+        text, name: the CUDA source, and the kernel's name in the source.
+        read, found: the names in the source of the type of the elements and of the type of the sums. The sums of one
+            group have the dtype of the elements. The sums of several groups have the accumulation dtype.
+        works: measured properties of the kernel, by bytes of an element; by default those of a kernel that reads one
+            matrix.
         constants: further macros.
-        rest: what adds up the sums of several groups; by default the kernel itself, which reads one matrix then.
-        ahead: compiled for ``warmup()`` and the compile command, the ways of some matrices of 4096 columns: their rows and
-            the GPU's compute capability.
+        rest: the column sums that add up the sums of several groups; by default this kernel, which must then read one
+            matrix.
+        ahead: the compilations of ``warmup()`` and the compile command, each as the rows of a matrix with 4096 columns,
+            and a compute capability.
     """
 
     def __init__(
@@ -206,11 +213,12 @@ class ColumnSums:
                 _kernel(self, config, dtype)
 
     def __call__(self, library: Any, *arrays: Any) -> Any:
-        """The sums of each column, (N), in the dtype of the first array.
+        """Returns the sum of each column, (N), in the dtype of the first array.
 
         Args:
-            library: the arrays'.
-            arrays: what the kernel is given before the sums, contiguous; the first is a matrix that is read.
+            library: the array library of ``arrays``.
+            arrays: the kernel's arguments before ``sums``, contiguous; the first is a matrix (M, N) that the kernel
+                reads.
         """
         first = arrays[0]
         m, n = first.shape
@@ -221,7 +229,7 @@ class ColumnSums:
         device = device_of(library, first)
         gpu = driver.capability(device), driver.multiprocessors(device)
         kernel, groups, tiles, rest, rest_tiles = _launches(self, m, n, dtype, *gpu)
-        # Every such kernel takes, behind its arrays, sums, M, N, groups and tiles.
+        # After its arrays, every kernel of this kind takes sums, M, N, groups and tiles.
         if rest is None:
             kernel.launch_vouched(*arrays, sums, m, n, 1, tiles)
             return sums
@@ -233,9 +241,10 @@ class ColumnSums:
 
 @cache
 def _kernel(sums: ColumnSums, config: ColumnsConfig, dtype: str) -> Kernel:
-    """The kernel whose result is of ``dtype``."""
+    """Returns the kernel of a config for a result of ``dtype``."""
     acc = DTYPES[dtype].acc
-    # A cluster has the result, or makes it of several groups' sums; else there are such groups, most often.
+    # A launch with clusters has one group, whose sums are the result. A launch without clusters mostly has several
+    # groups. A kernel with clusters also adds up the sums of several groups.
     kinds = [(dtype, dtype if config.cluster > 1 else acc)]
     if sums.rest is None and config.cluster > 1:
         kinds.append((acc, dtype))
@@ -247,7 +256,8 @@ def _kernel(sums: ColumnSums, config: ColumnsConfig, dtype: str) -> Kernel:
 def _launches(
     sums: ColumnSums, m: int, n: int, dtype: str, capability: int, multiprocessors: int
 ) -> tuple[Kernel, int, int, Kernel | None, int]:
-    """The kernel, its groups and tiles; for several groups, the kernel and tiles for theirs."""
+    """Returns a kernel, its groups and its tiles; for several groups also the kernel and the tiles of the second
+    launch."""
     gpu, rest = (capability, multiprocessors), sums.rest or sums
     config, groups, tiles = columns_launch(m, n, DTYPES[dtype].itemsize, *gpu, sums.works)
     kernel = _kernel(sums, config, dtype)

@@ -1,4 +1,5 @@
-"""Kernels that are cut in several ways: a config is chosen in Python, by sizes, dtype and GPU, and the text compiled for it."""
+"""Configs of kernels: Python chooses a config by sizes, dtype and GPU, and compiles the CUDA source with the config's
+macros."""
 
 import re
 import warnings
@@ -13,20 +14,23 @@ from cupyops.launch.kernel import Kernel
 __all__ = ["CLUSTERS_SINCE", "THREADS_AT_ONCE", "Config", "threads_for", "vector_width_for"]
 
 CLUSTERS_SINCE = 90  # compute capability that has clusters of blocks and bulk copies
-# Of a multiprocessor, by compute capability, where not 2048.
+# The most resident threads of a multiprocessor by compute capability, where the number is not 2048.
 THREADS_AT_ONCE = {75: 1024, 86: 1536, 87: 1536, 88: 1536, 89: 1536, 110: 1536, 120: 1536, 121: 1536}
 
 
 @dataclass(frozen=True)
 class Config:
-    """One way. A subclass is a frozen dataclass; what compilations differ in are its fields, so equal configs share one.
+    """The compile-time macros and launch parameters of a kernel.
 
-    A field is a macro of the text by its name in capitals, left out where it has its default, which is then the text's, too.
+    A subclass is a frozen dataclass. Compilations differ in the fields, so equal configs share one compilation. A field
+    defines a macro with the field's name in capitals. A field that has its default value defines no macro: the CUDA
+    source has the same default.
 
     Attributes:
-        launch_only: fields that are no macros.
-        cluster: blocks of a cluster, a field or property where there are several.
-        shared: bytes of dynamic shared memory of a block, likewise.
+        launch_only: names of the fields that define no macro.
+        cluster: blocks of a cluster. A subclass with clusters defines a field or a property of this name.
+        shared: bytes of dynamic shared memory of a block. A subclass with dynamic shared memory defines a field or a
+            property of this name.
 
     >>> @dataclass(frozen=True)
     ... class Tiles(Config):
@@ -37,24 +41,25 @@ class Config:
     """
 
     launch_only: ClassVar[frozenset[str]] = frozenset()
-    # Not annotated: as fields of a subclass they come where it names them.
+    # `cluster` and `shared` have no annotations, so they are not dataclass fields. A subclass that annotates them
+    # chooses their position among its fields.
     cluster = 1
     shared = 0
 
     @property
     def geometry(self) -> Geometry:
-        """How many threads a launch has."""
+        """The geometry of a launch: the block, and the grid as a function of the kernel's sizes."""
         raise NotImplementedError
 
     @property
     def constants(self) -> dict[str, int]:
-        """Macros of the text."""
+        """The macros of the CUDA source and their values."""
         values = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.name not in self.launch_only}
         return {name.upper(): int(value) for name, (value, default) in values.items() if value != default}
 
     @property
     def since(self) -> int:
-        """The compute capability that it needs."""
+        """The least compute capability that the kernel needs, or 0."""
         return CLUSTERS_SINCE if self.cluster > 1 else 0
 
     def kernel(
@@ -66,13 +71,16 @@ class Config:
         constants: Mapping[str, int] | None = None,
         **options: Any,
     ) -> Kernel:
-        """The kernel of a text that is cut so.
+        """Returns the kernel of a CUDA source, compiled with the config's macros.
 
         Args:
-            choices: of types, to be compiled ahead; by default each dtype for all of them.
-            geometry: in place of the config's own.
+            text: the CUDA source.
+            name: the kernel's name in the source.
+            choices: the dtypes by type name of each compilation that :func:`cupyops.warmup` and the compile command
+                make. By default there is one compilation for each dtype, in which all types have the dtype.
+            geometry: replaces the config's geometry.
             constants: further macros.
-            options: as for :class:`cupyops.Kernel`.
+            options: further arguments of :class:`cupyops.Kernel`.
         """
         return Kernel(
             text,
@@ -86,7 +94,7 @@ class Config:
 
 
 def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
-    """The macros, and VECTOR_WIDTH as LANES too where the text says LANES."""
+    """Returns the macros. If the source uses LANES, the former name of VECTOR_WIDTH, LANES is added."""
     if "LANES" not in text or "VECTOR_WIDTH" not in constants or "LANES" in constants:
         return constants
     if not re.search(r"\bLANES\b", text):
@@ -96,7 +104,7 @@ def _with_former_names(constants: dict[str, int], text: str) -> dict[str, int]:
 
 
 def vector_width_for(n: int, itemsize: int) -> int:
-    """Elements of the widest access that divides a row, up to 16 bytes."""
+    """Returns the elements of the widest access, up to 16 bytes, that divides a row of n elements."""
     vector_width = 16 // itemsize
     while n % vector_width:
         vector_width //= 2
@@ -104,7 +112,7 @@ def vector_width_for(n: int, itemsize: int) -> int:
 
 
 def lanes_for(n: int, itemsize: int) -> int:
-    """The former name of :func:`vector_width_for`."""
+    """Calls :func:`vector_width_for`, which was named ``lanes_for`` before."""
     warnings.warn(
         "lanes_for is vector_width_for now; the next release drops the former name", DeprecationWarning, stacklevel=2
     )
@@ -112,7 +120,8 @@ def lanes_for(n: int, itemsize: int) -> int:
 
 
 def threads_for(accesses: int, vectors: int) -> int:
-    """Threads that make so many accesses at so many each: a power of 2, or whole warps."""
+    """Returns the threads that make ``accesses`` accesses, at most ``vectors`` each: a power of 2 from 4 to 32, or
+    whole warps."""
     threads = -(-accesses // vectors)
     return max(4, 1 << (threads - 1).bit_length()) if threads <= 32 else -(-threads // 32) * 32
 

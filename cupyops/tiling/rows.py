@@ -1,7 +1,8 @@
-"""Kernels on ``kernels_cu/shared/rows.cuh``: rows of a matrix, held in registers by groups of threads of a block, or of a cluster.
+"""Configs of kernels that include ``kernels_cu/shared/rows.cuh``, which hold rows of a matrix in registers.
 
-A row is cut into accesses of 16 bytes or less; how many a thread makes, how many threads are on a row and how many rows are in
-a block are macros of the text, and fields of a config::
+A group of threads holds a row. The threads belong to one block, or to the blocks of a cluster. A thread loads its part
+of the row by accesses of up to 16 bytes. A config sets the accesses of a thread, the threads of a row and the rows of a
+block. The CUDA source reads these numbers as macros::
 
     @cache
     def config_of(n, itemsize):
@@ -26,21 +27,21 @@ from .config import CLUSTERS_SINCE, Config, threads_for
 
 __all__ = ["RowsChoice", "RowsConfig", "at_once", "choice_of", "is_few"]
 
-SHARED_MEMORY = 200 * 1024  # bytes of a multiprocessor's shared memory that stages may fill, of 227 KiB on sm_90
-SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # of generations that have less
-MOST_FOLDED = 2**15  # bytes of a row that a block's registers hold in place of a cluster's
+SHARED_MEMORY = 200 * 1024  # bytes of shared memory that stages may fill on a multiprocessor; sm_90 has 227 KiB
+SHARED_MEMORY_OF = {120: 84 * 1024, 121: 84 * 1024}  # the same, by compute capability, where the GPU has less
+MOST_FOLDED = 2**15  # bytes of the longest row that RowsConfig.fold puts into the registers of one block
 
 Some = TypeVar("Some", bound="RowsConfig")
 
 
 class RowsChoice(NamedTuple):
-    """A line of a table, by which rows up to a length are cut.
+    """One line of a table of configs: the config for rows up to a length.
 
     Attributes:
-        most: accesses of the longest row.
+        most: accesses of the longest row that the line covers.
         vectors: accesses of a thread.
-        block: threads of a block, at least.
-        min_blocks, cluster, rows_each, stages, aligned_apart: as of :class:`RowsConfig`.
+        block: the fewest threads of a block.
+        min_blocks, cluster, rows_each, stages, aligned_apart: the fields of :class:`RowsConfig` with these names.
     """
 
     most: int
@@ -54,34 +55,36 @@ class RowsChoice(NamedTuple):
 
 
 def choice_of(table: Iterable[RowsChoice], accesses: int) -> RowsChoice | None:
-    """The first line for rows of so many accesses, if there is one."""
+    """Returns the first line of a table that covers rows of ``accesses`` accesses, or None."""
     return next((cut for cut in table if accesses <= cut.most), None)
 
 
 @dataclass(frozen=True)
 class RowsConfig(Config):
-    """How rows are cut.
+    """The macros of ``rows.cuh``: how rows are distributed among threads and blocks.
 
     Attributes:
-        block: threads of a block, BLOCK_THREADS in the text.
+        block: threads of a block, BLOCK_THREADS in the CUDA source.
         row_threads: threads of a block on one row.
         vector_width: elements of an access.
         vectors: accesses of a thread to a row.
         rows_each: rows that a group of threads takes at once.
         cluster: blocks on one row.
-        min_blocks: blocks that are to fit a multiprocessor, which bounds the registers.
-        stages: rows in flight in shared memory (``stages.cuh``), of persistent blocks.
-        folded: blocks of a cluster that are one here: it takes a row in their order, and gives it the same bits.
-        aligned_apart: aligned rows have code of their own, in a text that has it.
-        full: a row fills every access of its threads.
-        shared: bytes of dynamic shared memory.
+        min_blocks: blocks resident on a multiprocessor; caps the registers of a thread.
+        stages: rows that a persistent block prefetches into shared memory (``stages.cuh``).
+        folded: blocks of a cluster that one block replaces. The block sums a row in the cluster's order, so the bits of
+            the result are those of the cluster.
+        aligned_apart: aligned rows take a separate path without an alignment check for each access, if the source has
+            such a path.
+        full: a row fills every access of its threads, so no access needs a bounds check.
+        shared: bytes of dynamic shared memory of a block.
 
     >>> config = RowsConfig.of(4096, vector_width=8, vectors=2)
     >>> config.row_threads, config.groups, config.full
     (256, 1, True)
     """
 
-    # The geometry gives BLOCK_THREADS and CLUSTER.
+    # The geometry defines the macros BLOCK_THREADS and CLUSTER.
     launch_only: ClassVar[frozenset[str]] = frozenset({"block", "cluster", "shared"})
 
     block: int
@@ -101,10 +104,17 @@ class RowsConfig(Config):
     def of(
         cls: type[Some], n: int, vector_width: int, vectors: int, *, block: int = 1, cluster: int = 1, **others: Any
     ) -> Some:
-        """The config of rows of n elements: as many threads as make the row's accesses, and as many rows as a block has room for.
+        """Returns the config for rows of n elements.
+
+        A row has as many threads as its accesses need. A block has as many rows as fit ``block`` threads, and at least
+        one.
 
         Args:
-            block: threads of a block, at least.
+            n: elements of a row.
+            vector_width: elements of an access.
+            vectors: accesses of a thread to a row.
+            block: threads of a block, rounded down to whole rows.
+            cluster: blocks on one row.
             others: further fields.
         """
         threads = threads_for(n // vector_width, vectors * cluster)
@@ -114,19 +124,22 @@ class RowsConfig(Config):
 
     @classmethod
     def cut(cls: type[Some], n: int, vector_width: int, cut: RowsChoice, **others: Any) -> Some:
-        """The config of rows of n elements by a line of a table."""
+        """Returns the config that a line of a table gives for rows of n elements."""
         fields = cut._asdict()
         del fields["most"]
         return cls.of(n, vector_width, **{**fields, **others})
 
     def staged(self: Some, row_bytes: int, kept_bytes: int, capability: int) -> Some | None:
-        """The config with as many of its stages as a multiprocessor has room for, or None if it has none for one: where arrays are
-        wide, stages go first, and then blocks.
+        """Returns the config with as many of its stages as shared memory has room for, or None if one stage does not
+        fit.
+
+        ``min_blocks`` is lowered until shared memory holds one stage of each resident block. The number of stages is
+        then the largest that fits.
 
         Args:
-            row_bytes: in flight, for an element of a row.
-            kept_bytes: that a block keeps in shared memory beside its stages, for an element of its slice.
-            capability: of the GPU, 90 for sm_90.
+            row_bytes: bytes that a stage holds for each element of a row.
+            kept_bytes: bytes that a block keeps in shared memory beside its stages, for each element of its slice.
+            capability: compute capability of the GPU, 90 for sm_90.
         """
         room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY)
         stage, kept = self.slice * row_bytes, self.slice * kept_bytes
@@ -137,7 +150,8 @@ class RowsConfig(Config):
         return replace(self, min_blocks=min_blocks, stages=stages, shared=stages * stage + kept)
 
     def one_a_block(self: Some, **others: Any) -> Some:
-        """The config with no more than a row a block, and the same bits of it: few rows keep more multiprocessors busy so.
+        """Returns the config with one row a block, so that few rows occupy more multiprocessors. The bits of a row stay
+        the same.
 
         Args:
             others: further fields.
@@ -145,11 +159,13 @@ class RowsConfig(Config):
         return replace(self, block=max(32, self.row_threads), rows_each=1, min_blocks=1, **others)
 
     def fold(self: Some, row_bytes: int) -> Some:
-        """The config with a cluster's blocks as one, which take a row in the same order and need not wait for each other; the config
-        itself where a block has no room for them.
+        """Returns the config with one block in place of a cluster, or the config itself if a row does not fit one
+        block.
+
+        The block sums a row in the cluster's order, so the bits stay the same. One block needs no cluster barriers.
 
         Args:
-            row_bytes: of a row, in registers.
+            row_bytes: bytes of a row in registers.
         """
         threads = self.row_threads * self.cluster
         if threads > MAX_BLOCK or row_bytes > MOST_FOLDED or self.row_threads % 32:
@@ -163,39 +179,52 @@ class RowsConfig(Config):
 
     @property
     def groups(self) -> int:
-        """Rows that a block works on at once, apart from ``rows_each``."""
+        """Groups of threads of a block. Each group takes ``rows_each`` rows at once."""
         return self.block // self.row_threads
 
     def rows(self, size: str) -> Rows:
-        """The geometry of one group a row, ``size`` counting the rows."""
+        """Returns the geometry of a launch that has a group of threads for each row.
+
+        Args:
+            size: the kernel parameter that is the number of rows.
+        """
         return Rows(size, self.block, each=self.groups * self.rows_each, blocks_per_row=self.cluster)
 
     def persistent(self, size: str) -> Rows:
-        """The geometry of persistent blocks, ``size`` counting blocks or clusters of them."""
+        """Returns the geometry of a launch of persistent blocks.
+
+        Args:
+            size: the kernel parameter that is the number of blocks, or of clusters.
+        """
         return Rows(size, self.block, blocks_per_row=self.cluster)
 
     @property
     def since(self) -> int:
-        """The compute capability that it needs: stages are filled by bulk copies."""
+        """The least compute capability that the kernel needs: bulk copies fill the stages."""
         return CLUSTERS_SINCE if self.stages else super().since
 
 
 def at_once(kernel: Kernel, types: Mapping[str, str], otherwise: str, device: Device) -> int:
-    """How many blocks, or clusters of them, run at once of a kernel whose blocks stay for many rows.
+    """Returns how many blocks of a kernel, or clusters of blocks, run at once on a GPU: the grid of persistent blocks.
 
     Args:
-        types: dtypes of the undeclared types, by name.
-        otherwise: the dtype of those that are not named.
+        kernel: the kernel with persistent blocks.
+        types: dtypes by the names of the kernel's types, such as ``scalar_t``.
+        otherwise: the dtype of the types that ``types`` does not name.
+        device: the GPU.
     """
     types = {name: types.get(name, otherwise) for name in kernel.signature.bindings}
     return kernel.resident_blocks(types, device) // kernel.geometry.cluster
 
 
 def is_few(rows: int, n: int, most: tuple[int, int]) -> bool:
-    """Whether rows of n elements are few, to be cut so that a launch takes little time, not so that elements do.
+    """Returns whether there are few rows: a launch then needs a config with a low latency, not one with a high
+    bandwidth.
 
     Args:
-        most: rows, and elements of all of them.
+        rows: the number of rows.
+        n: elements of a row.
+        most: the most rows, and the most elements of all rows, that are few.
     """
     return rows <= most[0] and rows * n <= most[1]
 

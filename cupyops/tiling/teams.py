@@ -1,10 +1,10 @@
-"""Teams of blocks that go through the steps of a sequence together: the macros of ``team.cuh``, and the sizes of a launch.
+"""Teams of blocks that compute the steps of a sequence together: the macros of ``team.cuh``, and the sizes of a launch.
 
 A team is one block, a cluster of blocks, or blocks anywhere on the GPU that wait for one another at a counter in global
-memory. A team works on a tile of rows: some rows at once, and groups of as many rows one after the other. Teams of blocks
-anywhere on the GPU must all run at once; where there are fewer teams than tiles, the teams take turns. The text goes through
-the tiles by ``for (tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams)``. The kernel's parameters ``tiles``, ``teams`` and
-``blocks`` are :attr:`TeamLaunch.counts`.
+memory. A team computes a tile of rows. A tile is one or more groups of rows: the rows of a group are computed at once,
+the groups one after the other. Teams whose blocks are anywhere on the GPU must all run at once. If there are fewer
+teams than tiles, each team computes several tiles, by ``for (tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams)``
+in the CUDA source. The kernel's parameters ``tiles``, ``teams`` and ``blocks`` are :attr:`TeamLaunch.counts`.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,16 @@ Self = TypeVar("Self", bound="TeamConfig")
 
 @dataclass(frozen=True, kw_only=True)
 class TeamConfig(Config):
-    """The macros of ``team.cuh`` and of the texts that include it.
+    """The macros of ``team.cuh`` and of the CUDA sources that include ``team.cuh``.
 
     Attributes:
         cluster: blocks of a team that is a cluster; else 1.
         team: blocks of a team whose blocks are anywhere on the GPU; else 1.
-        rows: rows that a team has at once, a power of 2.
-        groups: groups of ``rows`` rows, one after the other.
-        most_groups: the most groups of a team.
-        most_turns: the most tiles of a team whose blocks are anywhere on the GPU; beyond, another way is quicker.
+        rows: rows of a group, which a team computes at once; a power of 2.
+        groups: groups of a tile, which a team computes one after the other.
+        most_groups: the most groups of a tile.
+        most_turns: the most tiles of a team whose blocks are anywhere on the GPU; with more tiles, other kernels are
+            faster.
     """
 
     launch_only = frozenset({"cluster"})
@@ -52,7 +53,7 @@ class TeamConfig(Config):
 
     @property
     def most_rows(self) -> int:
-        """The most rows that a team has at once."""
+        """The most rows of a group."""
         return self.rows
 
     @property
@@ -66,23 +67,28 @@ class TeamConfig(Config):
 
     @property
     def constants(self) -> dict[str, int]:
-        # The texts have no defaults for ROWS and GROUPS.
+        # The CUDA sources have no defaults for ROWS and GROUPS.
         return {**super().constants, "ROWS": self.rows, "GROUPS": self.groups}
 
     def kernel(self, *args: Any, **options: Any) -> Kernel:
-        """The kernel of the config, as :meth:`Config.kernel`. Blocks that wait for one another anywhere on the GPU are launched
-        cooperatively: all run at once, or the driver refuses the launch."""
+        """Returns the kernel of the config, by :meth:`Config.kernel`.
+
+        Teams whose blocks are anywhere on the GPU have a cooperative launch: all blocks run at once, or the driver
+        refuses the launch.
+        """
         return super().kernel(*args, **{"cooperative": self.team > 1, **options})
 
     def teams(self, at_once: int) -> int:
-        """Teams of ``at_once`` blocks; at least 1, even where a team has more blocks."""
+        """Returns the number of teams that ``at_once`` blocks form, and at least 1."""
         return max(1, at_once // (self.cluster * self.team))
 
     def for_rows(self: Self, count: int, at_once: int) -> Self:
-        """The config with more rows a team, and then more groups, until all teams run at once or a team can have no more.
+        """Returns the config with the smallest tiles for which all teams run at once, else with the largest tiles.
+
+        The rows of a group are doubled first, then the groups of a tile.
 
         Args:
-            count: rows in all.
+            count: rows of all tiles.
             at_once: blocks of the config's kernel that run at once.
         """
         config = self
@@ -96,11 +102,22 @@ class TeamConfig(Config):
         return config
 
     def turns(self, count: int, at_once: int) -> int:
-        """Tiles of a team, where ``at_once`` blocks run at once and there are ``count`` rows in all."""
+        """Returns the most tiles that a team computes.
+
+        Args:
+            count: rows of all tiles.
+            at_once: blocks that run at once.
+        """
         return -(-count // (self.tile * self.teams(at_once)))
 
     def launch(self, kernel: Kernel, count: int, at_once: int) -> "TeamLaunch":
-        """The launch for ``count`` rows, on a GPU on which ``at_once`` blocks of the config's kernel run at once."""
+        """Returns the launch of the config's kernel.
+
+        Args:
+            kernel: the config's kernel.
+            count: rows of all tiles.
+            at_once: blocks of the kernel that run at once on the GPU.
+        """
         tiles = -(-count // self.tile)
         teams = tiles if self.team == 1 else min(tiles, at_once // self.team)
         return TeamLaunch(kernel, (tiles, teams, teams * self.cluster * self.team), tiles * self.rows)
@@ -108,23 +125,24 @@ class TeamConfig(Config):
     def fitted(
         self: Self, kernel_of: Callable[[Self], Kernel], dtype: str, count: int, device: Device
     ) -> "TeamLaunch | None":
-        """The launch for ``count`` rows on a GPU, by :meth:`for_rows`.
+        """Returns the launch for ``count`` rows on a GPU, with the config that :meth:`for_rows` returns.
 
         Args:
-            kernel_of: gives the kernel of a config.
-            dtype: the type ``scalar_t``.
-            count: rows in all.
+            kernel_of: returns the kernel of a config.
+            dtype: the dtype of ``scalar_t``.
+            count: rows of all tiles.
             device: the GPU's index.
 
         Returns:
-            None where the GPU has no room for a team, or a team would take more than ``most_turns`` tiles.
+            The launch. None if the blocks of one team cannot run at once, or a team would compute more than
+            ``most_turns`` tiles.
         """
         types = {"scalar_t": dtype}
         try:
             config = self.for_rows(count, kernel_of(self).resident_blocks(types, device))
             kernel = kernel_of(config)
             blocks = kernel.resident_blocks(types, device)
-        except LaunchError:  # not one block or cluster fits
+        except LaunchError:  # not one block or cluster fits the GPU
             return None
         if blocks < config.cluster * config.team or (
             config.team > 1 and config.turns(count, blocks) > config.most_turns
@@ -135,11 +153,12 @@ class TeamConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class TeamLaunch:
-    """One launch.
+    """A launch of a kernel of teams.
 
     Attributes:
-        counts: the tiles of rows, the teams that take turns at the tiles, and the blocks of all teams.
-        parts: parts of a sum over all rows, if each tile leaves a part for each row that it has at once.
+        kernel: the kernel.
+        counts: the numbers of tiles, of teams, and of the blocks of all teams.
+        parts: partial sums of a sum over all rows, if each tile leaves one partial sum for each row of a group.
     """
 
     kernel: Kernel
@@ -147,11 +166,14 @@ class TeamLaunch:
     parts: int
 
     def counters(self, library: ArrayLibrary, like: Any) -> Any:
-        """A counter for each tile, zeros, at which the blocks of a team wait for one another; None for blocks that need none.
+        """Returns a zeroed counter for each tile, at which the blocks of a team wait for one another.
 
         Args:
-            library: the arrays'.
+            library: the array library that allocates the counters.
             like: an array on the same GPU.
+
+        Returns:
+            The counters (tiles,), or None for teams that are one block or one cluster.
         """
         if not self.kernel.hardware.cooperative:
             return None

@@ -1,13 +1,14 @@
-"""Kernels over the rows of a matrix in two-dimensional blocks of threads, which take turns down the rows.
+"""Kernels over the rows of a matrix in two-dimensional blocks of threads.
 
-A block has 256 threads: ``ABREAST`` side by side, in ``DOWN = 256 / ABREAST`` rows. A thread makes one access of
-``VECTOR_WIDTH`` elements to each of its rows. The text includes ``tiles.cuh``, and finds a thread's elements by it::
+A block has 256 threads: ``DOWN = 256 / ABREAST`` rows of ``ABREAST`` threads. A thread makes one access of
+``VECTOR_WIDTH`` elements to each row that it takes. The rows of a thread are ``gridDim.y * DOWN`` rows apart. The CUDA
+source includes ``tiles.cuh``, whose ``Place`` is the first row and the column of a thread::
 
     const Place place;
     if (place.column >= n) return;
     for (long long row = place.row; row < count; row += gridDim.y * DOWN) ...
 
-The kernel's last parameters are ``long long columns, long long rows``, the threads of a launch in x and y.
+The kernel's last parameters are ``long long columns, long long rows``: the threads of a launch in x and in y.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from .config import Config, vector_width_for
 
 __all__ = ["THREADS", "TiledKernel", "Tiles"]
 
-THREADS = 256  # of a block
-NARROW = 4  # threads side by side of a block that goes through all rows of its columns
+THREADS = 256  # threads of a block
+NARROW = 4  # threads side by side of a block that takes all rows of its columns
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Tiles(Config):
     """The macros of ``tiles.cuh``.
 
     Attributes:
-        vector_width: elements of an access; divides the length of a row.
+        vector_width: elements of an access; a divisor of the length of a row.
         abreast: threads of a block side by side.
     """
 
@@ -41,8 +42,10 @@ class Tiles(Config):
 
     @classmethod
     def over(cls, n: int, vector_width: int) -> "Tiles":
-        """The tiles for rows of n elements. Of 8, 16 and 32 threads side by side, those that leave the fewest threads idle at
-        the end of a row; fewer where a row has fewer than 8 accesses.
+        """Returns the tiles for rows of n elements.
+
+        A block has 8, 16 or 32 threads side by side: the number that leaves the fewest threads idle at the end of a
+        row. A row with fewer than 8 accesses has fewer threads side by side.
 
         >>> Tiles.over(128, 4), Tiles.over(40, 1), Tiles.over(5, 1)
         (Tiles(vector_width=4, abreast=32), Tiles(vector_width=1, abreast=8), Tiles(vector_width=1, abreast=8))
@@ -62,8 +65,9 @@ class Tiles(Config):
         return Threads("columns", "rows", block=(self.abreast, self.down, 1))
 
     def sizes(self, n: int, rows: int) -> tuple[int, int]:
-        """``columns`` and ``rows`` of a launch over ``rows`` rows of n elements. Blocks take turns only where a grid has no room
-        for all rows.
+        """Returns ``columns`` and ``rows`` of a launch over ``rows`` rows of n elements.
+
+        A thread takes one row, unless the rows exceed the largest grid.
 
         >>> Tiles(4, 16).sizes(128, 1000), Tiles(4, 16).sizes(128, 2_000_000)
         ((32, 1000), (32, 1048560))
@@ -71,15 +75,15 @@ class Tiles(Config):
         return -(-n // self.vector_width), min(rows, self.down * MAX_GRID_YZ)
 
     def persistent(self, n: int, rows: int, at_once: int) -> tuple[int, int, int]:
-        """A launch of persistent blocks, which keep something from row to row, such as a sum.
+        """Returns a launch of persistent blocks, which keep a value such as a sum from row to row.
 
         Args:
             n: elements of a row.
-            rows: rows in all.
-            at_once: blocks that run at once on the GPU; the launch has no more.
+            rows: rows of the matrix.
+            at_once: blocks that run at once on the GPU: an upper bound of the launch's blocks.
 
         Returns:
-            The parts that the rows are dealt out in, and ``columns`` and ``rows`` of the launch.
+            The parts among which the rows are divided, and ``columns`` and ``rows`` of the launch.
 
         >>> Tiles(4, 16).persistent(128, 1000, 132)
         (63, 32, 1008)
@@ -89,8 +93,10 @@ class Tiles(Config):
         return parts, columns, parts * self.down
 
     def alone(self) -> "Tiles":
-        """The same accesses in blocks of fewer columns and more rows. Where rows are few, a block goes through all of them in a
-        few turns, and its sums are those of all rows.
+        """Returns tiles with the same accesses in blocks of fewer columns and more rows.
+
+        A block of these tiles takes all rows of a small matrix in a few steps, so the block's sums are sums over all
+        rows.
 
         >>> Tiles(4, 32).alone().down
         64
@@ -99,17 +105,19 @@ class Tiles(Config):
 
 
 class TiledKernel:
-    """A kernel that is compiled once for each :class:`Tiles` that a launch needs. One compilation of each dtype is declared at
-    once, so that :func:`cupyops.warmup` and the compile command find it.
+    """A kernel that is compiled once for each :class:`Tiles` that a launch needs.
+
+    The constructor declares one compilation of each dtype, which :func:`cupyops.warmup` and the compile command
+    compile.
 
     Args:
-        text: CUDA C++.
-        name: the kernel's name in the text.
+        text: the CUDA source.
+        name: the kernel's name in the source.
         widest_vector: the most elements of an access, by the bytes of an element.
-        dtypes: the choices of ``scalar_t``.
-        declared: the dtypes that are declared at once; all by default.
+        dtypes: the dtypes of ``scalar_t``.
+        declared: the dtypes that the constructor declares; all by default.
         constants: further macros.
-        alone: :meth:`alone` is used: a second compilation of each dtype is declared.
+        alone: declares a second compilation of each dtype, for :meth:`alone`.
     """
 
     def __init__(
@@ -152,27 +160,31 @@ class TiledKernel:
                 self.alone(dtype, 1, 1024)
 
     def tiles(self, dtype: str, *widths: int) -> Tiles:
-        """The tiles for rows that consist of parts of these widths: the widest access divides every part."""
+        """Returns the tiles for rows that consist of parts of the given widths: the widest access divides every
+        part."""
         itemsize = DTYPES[dtype].itemsize
         return Tiles.over(
             sum(widths), min(self._widest_vector[itemsize], *(vector_width_for(n, itemsize) for n in widths))
         )
 
     def kernel(self, dtype: str, *widths: int) -> Kernel:
-        """The kernel for rows that consist of parts of these widths."""
+        """Returns the kernel for rows that consist of parts of the given widths."""
         return self._kernel(self.tiles(dtype, *widths), dtype)
 
     def launch(self, dtype: str, rows: int, *widths: int) -> tuple[Kernel, tuple[int, int]]:
-        """The kernel for ``rows`` rows that consist of parts of these widths, and :meth:`Tiles.sizes` of the launch."""
+        """Returns the kernel for rows that consist of parts of the given widths, and the launch's
+        :meth:`Tiles.sizes`."""
         return self._launch(dtype, rows, *widths)
 
     def persistent(
         self, dtype: str, rows: int, n: int, device: Device, few: int = 0
     ) -> tuple[Kernel, tuple[int, int, int]]:
-        """The kernel for ``rows`` rows of n elements on a GPU, and :meth:`Tiles.persistent` of the launch. Up to ``few`` rows
-        are one part, as in :meth:`alone`, so that a block's sums are those of all rows."""
+        """Returns the kernel for ``rows`` rows of n elements on a GPU, and the launch's :meth:`Tiles.persistent`.
+
+        Up to ``few`` rows are one part, as in :meth:`alone`, so a block's sums are sums over all rows.
+        """
         return self.alone(dtype, rows, n) if rows <= few else self._persistent(dtype, rows, n, device)
 
     def alone(self, dtype: str, rows: int, n: int) -> tuple[Kernel, tuple[int, int, int]]:
-        """The kernel with blocks of :meth:`Tiles.alone`, and a launch in which all rows are one part."""
+        """Returns the kernel with the blocks of :meth:`Tiles.alone`, and a launch in which all rows are one part."""
         return self._whole(dtype, rows, n)

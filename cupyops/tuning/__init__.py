@@ -1,4 +1,4 @@
-"""Choosing the fastest of several launches, and keeping what was chosen."""
+"""Auto-tuning: chooses the fastest of several kernels, and records the choice."""
 
 from .records import load, save
 

@@ -1,8 +1,8 @@
-"""Candidates for one launch, held against each other: the same results, and which takes how long.
+"""Measures candidate kernels for one call: compares their results and times their launches.
 
-They run on the call's own inputs and on copies of its outputs, on the call's stream. Each launch is timed between two
-events, behind a write that empties the L2 cache, as the operators before it in a network would; that write also gives the
-host the time to queue the launch.
+The candidates run on the call's inputs and on copies of the call's outputs, on the call's stream. Each launch is timed
+between two events. A write before each launch empties the L2 cache, as the preceding operators of a network would.
+During the write, the host queues the launch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 __all__ = ["microseconds"]
 
-_SECONDS = 0.1  # what timing may take, all candidates together
-_ROUNDS = (5, 25)  # at least, at most
-_FLUSHING = (
-    1 << 25
-)  # bytes written before each launch, or twice the cache: long enough for the host to queue the launch
+_SECONDS = 0.1  # the time limit of the timing of all candidates together
+_ROUNDS = (5, 25)  # the fewest and the most launches of a candidate that are timed
+_FLUSHING = 1 << 25  # the fewest bytes written before each launch: the host queues the launch during the write
 _CHUNK = 1 << 26  # bytes that are compared at once
-_ALIGNMENT = 256  # an output that is not aligned so must stay so, since kernels choose their accesses by it
+_ALIGNMENT = 256  # a copy has its output's address modulo this number: kernels choose their accesses by alignment
 
 
 def microseconds(
     kernels: Sequence["Kernel"], names: Sequence[str], arguments: Arguments, rtol: float, atol: float
 ) -> dict[str, float | None]:
-    """What a launch of each takes, in the middle of several; None where the GPU does not take it.
+    """Returns the median microseconds of a launch of each kernel, by the kernel's name.
+
+    The value of a kernel that the GPU cannot launch is None.
 
     Args:
-        kernels: the first is the one that is right.
-        names: of the kernels, for messages.
-        arguments: they fit them all, on a GPU.
-        rtol, atol: how far results may be from the first's, ``|a - b| <= atol + rtol * |b|``; with 0 and 0 not one bit.
+        kernels: the candidates. The first is the reference for the results.
+        names: the names of the kernels.
+        arguments: the checked arguments of the call, on a GPU. All kernels take the arguments.
+        rtol, atol: the tolerance of a result, ``|a - b| <= atol + rtol * |b|``. With 0 and 0 every bit must be equal.
 
     Raises:
-        TuningError: another result than the first's.
-        LaunchError: the first is refused, or one fails while it runs.
-        MemoryError: no room for the copies.
+        TuningError: the result of a kernel differs from the result of the first.
+        LaunchError: the GPU cannot launch the first kernel, or a kernel fails while it runs.
+        MemoryError: the GPU has no memory for the copies.
     """
     runtime = toolchain.cupy().cuda.runtime
     stream = arguments.library.stream(arguments.gpu)
@@ -59,7 +59,7 @@ def microseconds(
             except (LaunchError, ValueError):
                 if not launches:
                     raise
-                continue  # more threads, or shared memory, than this GPU has
+                continue  # the kernel needs more threads or more shared memory than the GPU has
             try:
                 runtime.streamSynchronize(stream)
             except Exception as error:
@@ -67,7 +67,7 @@ def microseconds(
             if launches and (difference := copies.difference(reference, stream, rtol, atol)):
                 raise TuningError(
                     f"{kernel.describe(arguments.types)}: {name} gives another result than {names[0]}: {difference}. One of the "
-                    f"two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
+                    f"two is wrong. If the difference is rounding, declare a tolerance: Tuned(..., rtol=..., atol=...)"
                 )
             launches[name] = launch
         with _memory(runtime, _flushing_bytes(arguments.gpu)) as (flushed, size):
@@ -76,14 +76,17 @@ def microseconds(
             times = clock.times(
                 [*launches.values()], max(_ROUNDS[0], min(_ROUNDS[1], int(_SECONDS * 1e6 / max(once, 1.0))))
             )
-    from statistics import median  # with decimal and fractions, which nothing else here needs
+    from statistics import median  # imported only here: statistics imports decimal and fractions
 
     found = {name: round(median(t), 3) for name, t in zip(launches, times, strict=True)}
     return {name: found.get(name) for name in names}
 
 
 def _launch(kernel: "Kernel", arguments: Arguments, values: Sequence[Any], stream: int) -> Callable[[], None]:
-    """The launch of a kernel on values in place of the call's. They are packed once, not between two events."""
+    """Returns a function that launches a kernel with ``values`` in place of the call's arguments.
+
+    The arguments are packed once, outside the timed region.
+    """
     variant = kernel.variant(arguments.types, arguments.gpu)
     grid = kernel.grid(variant, [arguments.values[s] for s in kernel.geometry.sizes])
     buffer = variant.packed(values)
@@ -93,7 +96,7 @@ def _launch(kernel: "Kernel", arguments: Arguments, values: Sequence[Any], strea
             driver.submit(
                 variant.function, grid, variant.threads, variant.shared, stream, buffer, cooperative=variant.cooperative
             )
-        except Exception as error:  # CuPy's driver errors
+        except Exception as error:  # an error of CuPy's driver API
             what = f"{variant.what} with grid {grid}, block {variant.threads}"
             raise LaunchError(f"{what} {driver.refusal(error)}") from error
 
@@ -101,7 +104,7 @@ def _launch(kernel: "Kernel", arguments: Arguments, values: Sequence[Any], strea
 
 
 class _Outputs:
-    """Copies of a call's outputs, and its arguments with them in place of those."""
+    """Copies of a call's outputs, and the call's arguments with the copies in place of the outputs."""
 
     def __init__(self, runtime: Any, arguments: Arguments, kernel: "Kernel") -> None:
         self._runtime, self._arguments = runtime, arguments
@@ -130,14 +133,14 @@ class _Outputs:
             yield self
 
     def refill(self, stream: int) -> None:
-        """Has the copies hold what the call's outputs hold."""
+        """Copies the contents of the call's outputs into the copies."""
         runtime = self._runtime
         for name, place in self._places.items():
             source, kind = self._arguments.infos[name].pointer, runtime.memcpyDeviceToDevice
             runtime.memcpyAsync(self._base + place, source, self._bytes(name), kind, stream)
 
     def difference(self, other: "_Outputs", stream: int, rtol: float, atol: float) -> str:
-        """Where these differ from others first, or nothing."""
+        """Returns a description of the first element that differs from ``other``, or ""."""
         import numpy
 
         for name, place in self._places.items():
@@ -177,10 +180,10 @@ def _copies(runtime: Any, arguments: Arguments, kernel: "Kernel") -> Iterator[tu
 
 @contextmanager
 def _memory(runtime: Any, size: int) -> Iterator[tuple[int, int]]:
-    """Memory of the GPU, straight from the driver: a pool would keep it.
+    """Allocates ``size`` bytes of GPU memory from the driver. A memory pool would keep the memory after the tuning.
 
     Raises:
-        MemoryError: there is not so much.
+        MemoryError: the GPU has less free memory.
     """
     try:
         pointer = runtime.malloc(max(size, 1))
@@ -191,7 +194,7 @@ def _memory(runtime: Any, size: int) -> Iterator[tuple[int, int]]:
     try:
         yield pointer, size
     finally:
-        with suppress(Exception):  # a kernel that failed has taken the memory with it
+        with suppress(Exception):  # after a kernel has failed, the CUDA context refuses every call
             runtime.free(pointer)
 
 
@@ -200,13 +203,16 @@ def _flushing_bytes(device: int) -> int:
 
 
 class _Clock:
-    """Times launches on one stream, each behind the same preparation."""
+    """Times launches on one stream. The same preparation runs before each launch."""
 
     def __init__(self, runtime: Any, stream: int, prepare: Callable[[], None]) -> None:
         self._runtime, self._stream, self._prepare = runtime, stream, prepare
 
     def times(self, launches: Sequence[Callable[[], None]], rounds: int) -> list[list[float]]:
-        """Microseconds of each launch in each round: A B C A B C, so that drift meets all alike."""
+        """Returns the microseconds of each launch in each round.
+
+        The launches alternate, A B C A B C, so that a drift of the clock frequency affects all launches equally.
+        """
         runtime, stream = self._runtime, self._stream
         events = [[(runtime.eventCreate(), runtime.eventCreate()) for _ in range(rounds)] for _ in launches]
         try:

@@ -1,8 +1,8 @@
-"""Which choice was the fastest: remembered in this process, in the cache folder, and in files to be shipped.
+"""Records of the fastest choice: in the memory of the process, in the cache folder, and in files that can be shipped.
 
-A record belongs to what was timed (the texts of all choices, options, geometries, dtypes), where (GPU and architecture)
-and for which sizes. All of that is its key, so a record that is not of this code and this GPU is never found. What is
-timed, and when, is in :mod:`cupyops.tuning.tuned`.
+The key of a record is a hash of the choices (CUDA sources, options, geometries, dtypes), of the GPU with its compute
+capability, and of the sizes. A record of other code or of another GPU has another key. :mod:`cupyops.tuning.tuned`
+decides what is timed, and when.
 """
 
 import json
@@ -17,20 +17,20 @@ from cupyops.compile import cache
 
 __all__ = ["Record", "enabled", "get", "load", "put", "save"]
 
-# Raise it when the meaning of a record changes.
+# The version of the record format. A change of a record's meaning raises the version.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was found out.
+    """The result of one tuning.
 
     Attributes:
-        kernel: and dtypes, ``scale<float32>``.
-        gpu: its name.
-        sizes: for which sizes, ``n <= 1024``.
-        choice: the chosen one.
-        microseconds: what a launch of each choice took; None where it could not be launched.
+        kernel: the kernel's name with its dtypes, such as ``scale<float32>``.
+        gpu: the GPU's name.
+        sizes: the sizes for which the record holds, such as ``n <= 1024``.
+        choice: the name of the fastest choice.
+        microseconds: the median time of a launch of each choice; None for a choice that the GPU cannot launch.
     """
 
     kernel: str
@@ -41,24 +41,27 @@ class Record:
 
 
 class User(Protocol):
-    """What uses records, and forgets what it has taken from them when there are others."""
+    """An object that caches choices from records. ``forget`` clears the cache after :func:`load`."""
 
     def forget(self) -> None: ...
 
 
 users: "weakref.WeakSet[User]" = weakref.WeakSet()
-_own: dict[str, Record] = {}  # timed in this process, or found in the cache folder
-_loaded: dict[str, Record] = {}
+_own: dict[str, Record] = {}  # records made in this process, or read from the cache folder
+_loaded: dict[str, Record] = {}  # records from files
 
 
 def enabled() -> bool:
-    """Whether choices are timed: not with ``CUPYOPS_TUNE=0`` in the environment, where only files that :func:`load` was
-    given count, and else the first choice is taken."""
+    """Returns whether choices are timed: False with ``CUPYOPS_TUNE=0`` in the environment.
+
+    Without timing, a choice comes from a file that :func:`load` has read. If no file has the record, the first choice
+    is launched.
+    """
     return os.environ.get("CUPYOPS_TUNE", "") != "0"
 
 
 def get(key: str) -> Record | None:
-    """The record, from a file that was loaded, from this process or from the cache folder."""
+    """Returns the record of a key, or None: from a loaded file, else from this process, else from the cache folder."""
     if key in _loaded:
         return _loaded[key]
     if not enabled():
@@ -67,12 +70,15 @@ def get(key: str) -> Record | None:
         try:
             _own[key] = _record(json.loads(_path(key).read_bytes()))
         except (OSError, ValueError):
-            return None  # a damaged one is timed again
+            return None  # there is no record, or a damaged record, which the next tuning replaces
     return _own[key]
 
 
 def put(key: str, record: Record) -> None:
-    """Remembers it. A folder that cannot be written costs the next process the time, never a failure."""
+    """Stores a record in the process and in the cache folder.
+
+    A cache folder that cannot be written raises nothing. The next process then tunes again.
+    """
     _own[key] = record
     path = _path(key)
     try:
@@ -83,12 +89,13 @@ def put(key: str, record: Record) -> None:
 
 
 def save(path: str | os.PathLike[str]) -> int:
-    """Writes every choice that this process has made, found or loaded to a file for :func:`load`.
+    """Writes all records of this process to a file, which :func:`load` reads.
 
-    To ship it, run what is to be fast once on the GPU in question, then save.
+    The records are those that the process has made, read from the cache folder or loaded. To ship tuned choices, run
+    the calls once on the target GPU, then save.
 
     Returns:
-        How many there are.
+        The number of records.
 
     Raises:
         OSError: the file cannot be written.
@@ -99,21 +106,24 @@ def save(path: str | os.PathLike[str]) -> int:
 
 
 def load(path: str | os.PathLike[str]) -> int:
-    """Takes choices from a file; they come before what is remembered elsewhere, and count with ``CUPYOPS_TUNE=0``, too.
+    """Reads records from a file that :func:`save` has written.
+
+    Records from files take precedence over all other records, and are used with ``CUPYOPS_TUNE=0``, too. Records of
+    other code or of another GPU have no effect.
 
     Returns:
-        How many there are. Those of other code or another GPU do no harm.
+        The number of records.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, or of a format that this version does not read.
+        ValueError: the file holds no records, is damaged, or has a format that this version does not read.
     """
     name = os.fspath(path)
     try:
         document = json.loads(Path(name).read_bytes())
         found = document["cupyops tuning"]
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"tuning.load: {name} is no file of choices") from None
+        raise ValueError(f"tuning.load: {name} is not a file of tuned choices") from None
     if found != FORMAT:
         raise ValueError(f"tuning.load: {name} is of format {found}, and this cupyops reads format {FORMAT}")
     try:

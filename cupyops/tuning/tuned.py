@@ -1,7 +1,7 @@
-"""A launch whose geometry or constants are chosen by measuring them.
+"""Kernels whose geometry or constants are chosen by measurement.
 
-The choices are kernels with one declaration: other blocks, other constants, other options, even other texts. The first is
-the one that is right, and what is launched wherever nothing can be timed.
+The choices are kernels with the same parameters and dtypes. Their blocks, constants, options and CUDA sources may
+differ. The first choice is the reference for the results, and is launched where nothing can be timed.
 """
 
 import hashlib
@@ -25,29 +25,31 @@ from . import records as tuning
 
 __all__ = ["Tuned"]
 
-_TUNING = threading.RLock()  # two at once would time each other
-_WORTH = 0.98  # a choice must be so much faster than those before it
+_TUNING = threading.RLock()  # two tunings at once would disturb each other's times
+_WORTH = 0.98  # a later choice wins if its time is less than this part of the best earlier time
 
 
 class Tuned:
-    """Kernels of one declaration, of which the fastest is launched.
+    """Launches the fastest of several kernels with the same parameters.
 
-    They are timed at the first call for a GPU, a choice of dtypes and a class of sizes: each size rounded up to a power of
-    two. Before that, every one must give the first's results. What was found is kept in the cache folder
-    (:mod:`cupyops.tuning.records`), and can be shipped as a file. Nothing is timed while a CUDA graph is captured, on fake
-    tensors, in the simulator, in debug mode, for no elements, or with ``CUPYOPS_TUNE=0``: then the choice on record is
-    launched, else the first (with ``CUPYOPS_TUNE=0``, what a file says, else the first).
+    The first call for a GPU, a combination of dtypes and a class of sizes times the kernels. A class holds the sizes
+    that round up to the same power of two. Every kernel must give the results of the first kernel. The choice is
+    recorded in the cache folder (:mod:`cupyops.tuning.records`) and can be shipped as a file.
+
+    Nothing is timed while a CUDA graph is captured, in debug mode, and with ``CUPYOPS_TUNE=0``. The recorded choice is
+    then launched, or the first kernel if there is no record. With ``CUPYOPS_TUNE=0`` only records from files count. On
+    fake tensors, in the simulator and for arrays without elements, the first kernel is always launched.
 
     Args:
         kernels: the choices, best guess first.
-        rtol, atol: how far results may be from the first's, ``|a - b| <= atol + rtol * |b|``. By default every choice
-            must give the same bits, and so the choice cannot be seen in a result.
+        rtol, atol: the tolerance of a result, ``|a - b| <= atol + rtol * |b|``, where b is the first kernel's result.
+            By default every choice must give the same bits, so the choice does not change a result.
         exact: sizes that are not rounded, such as the length of a row.
 
     Raises:
-        TypeError: something else than kernels.
-        ValueError: no kernel; kernels that take other arguments than the first; an output without a shape, of which
-            nobody can tell what is written; an unknown size in ``exact``.
+        TypeError: a choice is not a kernel.
+        ValueError: there is no kernel, a kernel has other parameters than the first, an output has no declared shape,
+            or ``exact`` names an unknown size.
 
     Example:
         >>> text = '''extern "C" __global__ void scale(
@@ -76,7 +78,9 @@ class Tuned:
         self.name, self.signature = first.name, first.signature
         for kernel in self.kernels:
             if (kernel.signature.parameters, kernel.dtypes) != (first.signature.parameters, first.dtypes):
-                raise ValueError(f"Tuned: all choices must be declared alike, and {kernel!r} is not as {first!r}")
+                raise ValueError(
+                    f"Tuned: all choices must have the same parameters and dtypes, and {kernel!r} differs from {first!r}"
+                )
             if kernel.geometry.per_call:
                 raise ValueError(
                     f"Tuned: {kernel!r} leaves its threads to each call; declare a policy such as Threads('n')"
@@ -92,7 +96,8 @@ class Tuned:
                 raise ValueError(f"Tuned: exact: {self.name} has no size `{name}`{nearest(name, self.sizes)}")
         self.rtol, self.atol, self.exact = rtol, atol, frozenset(exact)
         self.names = _names(self.kernels)
-        # What was decided, by GPU, dtypes and sizes: as the launches below look for it, and for arrays of any library.
+        # The choices by GPU, dtypes and classes of sizes. The generated launches use the first table, whose keys hold
+        # the dtype objects of tensors. The keys of the second table hold dtype names, for arrays of any library.
         self._by_tensors: dict[tuple[Any, ...], Kernel] = {}
         self._by_types: dict[tuple[Any, ...], Kernel] = {}
         self.launch = self._write("launch")
@@ -103,12 +108,12 @@ class Tuned:
         return f"<Tuned {self.name}: {' | '.join(self.names)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Launches the choice for these arguments, as the kernel would; times them all first, if it must.
+        """Launches the chosen kernel. If there is no choice for the arguments, the call times all kernels first.
 
         Raises:
-            TuningError: a choice gives another result than the first.
-            CompileError: a choice does not compile.
-            TypeError, ValueError, LaunchError: as a kernel.
+            TuningError: the result of a kernel differs from the result of the first.
+            CompileError: a kernel does not compile.
+            TypeError, ValueError, LaunchError: as a call of a kernel.
         """
         if kwargs or len(args) != len(self.signature.parameters):
             self.choice(*args, **kwargs)(*args, **kwargs)
@@ -116,7 +121,7 @@ class Tuned:
             self.launch(*args)
 
     def choice(self, *args: Any, **kwargs: Any) -> Kernel:
-        """The kernel that this call launches; raises as the call."""
+        """Returns the kernel that a call with these arguments launches. Raises the errors of the call."""
         return self._chosen(check(self._first.declared, bind(self._first.declared, args, kwargs)))
 
     def _vouched_choice(self, *args: Any) -> Kernel:
@@ -143,13 +148,14 @@ class Tuned:
         return kernel
 
     def forget(self) -> None:
-        """Looks at the records again."""
+        """Clears the cached choices, so that the next call reads the records again."""
         with _TUNING:
             self._by_types.clear()
             self._by_tensors.clear()
 
     def _decide(self, arguments: Arguments, classes: Sequence[int]) -> Kernel | None:
-        """The choice, or None if it is the first for now."""
+        """Returns the choice from the records or by timing. Returns None if nothing can be timed now; a later call
+        tries again."""
         device = arguments.gpu
         gpu = driver.name(device)
         key = self._key(arguments.types, gpu, driver.capability(device), classes)
@@ -193,9 +199,12 @@ class Tuned:
         return hashlib.sha256(json.dumps([*about, self.rtol, self.atol]).encode()).hexdigest()[:40]
 
     def _write(self, launch: str) -> Callable[..., None]:
-        """``launch`` or ``launch_vouched``: looks the choice up by devices, dtypes and sizes, and asks :meth:`choice` where there is
-        none. It is written for the declaration (:mod:`cupyops.codegen`): a lookup takes 0.3 µs,
-        and by a closure with loops 0.75 µs."""
+        """Returns the method ``launch`` or ``launch_vouched``, generated for the kernel's parameters
+        (:mod:`cupyops.codegen`).
+
+        The method looks the choice up by device, dtypes and sizes, and calls :meth:`choice` if there is none. A lookup
+        takes 0.3 µs; a closure with loops takes 0.75 µs.
+        """
         names = free_names(self.signature.names, {"chosen", "choice", "kernel", "getattr", "Exception"})
         arrays = [p for p in self.signature.parameters if p.pointer]
         lead = names[next(p.name for p in arrays if not p.nullable)]
@@ -214,19 +223,19 @@ class Tuned:
         ]
         choice = self._vouched_choice if launch == "launch_vouched" else self.choice
         found = write(f"choice of {self.name}", launch, lines, {"chosen": self._by_tensors, "choice": choice})
-        found.__qualname__ = self.name  # what Python says of too few or too many arguments
+        found.__qualname__ = self.name  # the name in Python's message about too few or too many arguments
         return found
 
 
 def _capturing(stream: int) -> bool:
     try:
         return bool(toolchain.cupy().cuda.runtime.streamIsCapturing(stream))
-    except Exception:  # the default stream may not even be asked while another is captured
+    except Exception:  # while another stream is captured, CUDA refuses this call for the default stream
         return True
 
 
 def _names(kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """What tells the choices from each other: ``block=256, TILE=4``."""
+    """Returns the name of each choice: the properties in which the choices differ, such as ``block=256, TILE=4``."""
 
     def facts(kernel: Kernel) -> dict[str, Any]:
         geometry = kernel.geometry

@@ -63,8 +63,14 @@ def test_what_is_no_program_is_refused(program: str, words: str) -> None:
         ("y = where(a > 0, a, 0)", "CUDA C++ has no where: it is c ? a : b"),
         ("y = sgmoid(a)", "CUDA C++ has no sgmoid; did you mean 'sigmoid', which is 1 / (1 + exp(-x))?"),
         ("y = tanhh(a)", "CUDA C++ has no tanhh; did you mean 'tanh'?"),
-        ("y = sum(a)", "sum goes over a row, and an element-wise program has none: declare it by row_reduce"),
-        ("y = max(a)", "max goes over a row, and an element-wise program has none: declare it by row_reduce"),
+        (
+            "y = sum(a)",
+            "sum reduces a row, and an element-wise program has no rows: declare the operator by row_reduce",
+        ),
+        (
+            "y = max(a)",
+            "max reduces a row, and an element-wise program has no rows: declare the operator by row_reduce",
+        ),
     ],
 )
 def test_what_is_of_another_language_is_said_in_this_one(program: str, words: str) -> None:
@@ -200,9 +206,9 @@ def test_a_name_that_the_text_uses_is_refused() -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("y = x / sum(exp(x - max(x)))", "max stands within sum; give it a name before"),
+        ("y = x / sum(exp(x - max(x)))", "max stands within sum; assign max to a name first"),
         ("y = 2 * column_sum(x)", "column_sum must be the whole right-hand side"),
-        ("s = column_sum(x); y = x - s", "is complete when all rows are, so no statement can read it"),
+        ("s = column_sum(x); y = x - s", "is a sum over all rows, which no statement can read"),
     ],
 )
 def test_reductions_that_no_pass_can_make_are_refused(program: str, words: str) -> None:

@@ -150,7 +150,7 @@ def test_a_choice_with_another_result_is_an_error_that_says_where(gpu: Gpu) -> N
         tuned()(x, y, a, n)
     assert str(caught.value) == (
         "axpy<float32>: block=(512, 1, 1) gives another result than block=(256, 1, 1): element 17 of `y` is 35.5, and was "
-        "35.0. One of the two is wrong; or, if that is rounding, say how much is right: Tuned(..., rtol=..., atol=...)"
+        "35.0. One of the two is wrong. If the difference is rounding, declare a tolerance: Tuned(..., rtol=..., atol=...)"
     )
     assert (y.values == 1).all(), "an output was written"
     assert not tuning._own
@@ -323,9 +323,13 @@ VIEW = TEXT.replace("scalar_t* y,        // (n)", "scalar_t* y,")
                 [axpy(), Kernel(TEXT.replace("acc_t a", "double a"), "axpy", Threads("n"), dtypes=("float32",))]
             ),
             ValueError,
-            "Tuned: all choices must be declared alike, and <Kernel axpy of axpy.cu: x, y, a, n> is not as <Kernel axpy",
+            "Tuned: all choices must have the same parameters and dtypes, and <Kernel axpy of axpy.cu: x, y, a, n> differs from <Kernel axpy",
         ),
-        (lambda: Tuned([axpy(), axpy(dtypes=("float32",))]), ValueError, "all choices must be declared alike"),
+        (
+            lambda: Tuned([axpy(), axpy(dtypes=("float32",))]),
+            ValueError,
+            "all choices must have the same parameters and dtypes",
+        ),
         (lambda: Tuned([Kernel(TEXT)]), ValueError, "leaves its threads to each call; declare a policy"),
         (
             lambda: Tuned([Kernel(VIEW, "axpy", Threads("n"))]),

@@ -134,9 +134,9 @@ def test_choices_are_shipped_as_a_file(gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("hello", "is no file of choices"),
-        ("[]", "is no file of choices"),
-        ("{}", "is no file of choices"),
+        ("hello", "is not a file of tuned choices"),
+        ("[]", "is not a file of tuned choices"),
+        ("{}", "is not a file of tuned choices"),
         ('{"cupyops tuning": 0, "choices": {}}', "is of format 0, and this cupyops reads format 1"),
         ('{"cupyops tuning": 1}', "is damaged: 'choices'"),
         ('{"cupyops tuning": 1, "choices": {"key": {}}}', "is damaged: a record with other fields"),

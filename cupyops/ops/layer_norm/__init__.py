@@ -1,1 +1,1 @@
-"""Layer normalisation."""
+"""Layer normalisation on arrays of any library."""

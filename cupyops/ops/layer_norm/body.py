@@ -1,4 +1,4 @@
-"""Layer normalisation: checks and launches of the texts ``kernels_cu/layer_norm_*.cu`` and ``column_sums.cu``."""
+"""Layer normalisation: checks, and launches of ``kernels_cu/layer_norm_*.cu`` and ``kernels_cu/column_sums.cu``."""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
 
 COLUMN_SUMS = Kernel(kernels_cu.source("column_sums"), "column_sums", Threads("N", block=(32, 32, 1)), dtypes=FLOATS)
 
-# What launches of a backward take of (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias, parts, None), by what
-# they make.
+# A kernel of the backward takes some of the arrays (grad_y, x, stats, weight, grad_sum, grad_x, grad_weight, grad_bias,
+# parts, None). Each selector below picks the arrays of one kind of launch.
 ALL, X, X_AND_PARTS = itemgetter(slice(8)), itemgetter(slice(6)), itemgetter(0, 1, 2, 3, 4, 5, 8)
 WEIGHT_AND_BIAS, PARTS = itemgetter(0, 1, 2, 9, 9, 9, 6, 7), itemgetter(0, 1, 2, 3, 9, 9, 8)
 SUMS = itemgetter(8, 6, 7)
@@ -36,14 +36,22 @@ SUMS = itemgetter(8, 6, 7)
 
 @cache
 def forward_kernel(config: LayerNormConfig, dtype: str, residual: bool) -> Kernel:
-    """The forward of one config and one dtype of the result, of x alone or of x and a residual."""
+    """Returns the forward kernel of a config for one dtype of the sum x + residual, with or without a residual."""
     geometry = config.persistent("groups") if config.kind == "wide" else config.rows("M")
     return _kernel("layer_norm_forward", replace(config, residual=residual), geometry, dtype)
 
 
 @cache
 def backward_kernel(config: LayerNormConfig, dtype: str, want_x: bool, want_affine: bool, grad_sum: bool) -> Kernel:
-    """The backward of one config and one dtype of x, for some of the gradients."""
+    """Returns the backward kernel of a config for one dtype of x.
+
+    Args:
+        config: the config.
+        dtype: the dtype of x.
+        want_x: the kernel computes the gradient of x.
+        want_affine: the kernel computes the gradients of weight and bias.
+        grad_sum: the kernel adds ``grad_sum`` to the gradient of x.
+    """
     geometry = config.persistent(
         {"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[config.kind]
     )
@@ -52,14 +60,15 @@ def backward_kernel(config: LayerNormConfig, dtype: str, want_x: bool, want_affi
 
 
 def _kernel(name: str, config: LayerNormConfig, geometry: Geometry, dtype: str) -> Kernel:
-    """The kernel of the config's strategy, which has a text of the kernel's name."""
+    """Returns the kernel of the config's strategy. Each strategy has a CUDA source, whose name is the kernel's name."""
     name += "" if config.kind == "registers" else f"_{config.kind}"
     choice = dict.fromkeys(("scalar_t", "x_t", "residual_t", "weight_t", "y_t"), dtype)
     return config.kernel(kernels_cu.source(name), name, choice, geometry=geometry, dtypes=FLOATS)
 
 
 for _dtype in FLOATS:
-    # One of each kind, so that warmup() and the compile command find them; the first has room on every architecture.
+    # Declares a kernel of each strategy for warmup() and the compile command. The kernels of 1024 elements fit every
+    # GPU.
     for _n, _capability in ((1024, 75), (65536, CLUSTERS_SINCE), (1_000_000, CLUSTERS_SINCE)):
         _size = DTYPES[_dtype].itemsize
         _plan = forward_config(_n, _dtype, _size, _size, _capability, _size)
@@ -75,26 +84,30 @@ for _dtype in FLOATS:
 def forward(
     x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None
 ) -> tuple[Any, Any]:
-    """The body of layer_norm: y of x's shape, in x's dtype or the one named, and the statistics (2, *batch, 1...)."""
+    """Returns y in x's shape, and the statistics (2, *batch, 1...): mean and 1/√(var + eps). y has ``dtype``, or x's
+    dtype."""
     y, _, stats = add_forward(x, None, weight, bias, normalized_shape, eps, dtype)
     return y, stats
 
 
 def inference(x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float, dtype: str | None = None) -> Any:
-    """The body of layer_norm_inference: the same y, and nothing for a gradient."""
+    """Returns the y of :func:`forward`, without the statistics that only a gradient needs."""
     return add_forward(x, None, weight, bias, normalized_shape, eps, dtype, want_stats=False)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a call comes to, once its arrays' shapes, dtypes and devices have been checked.
+    """The checked configuration of a call, which :func:`cupyops.launch.memo.memo` caches.
 
     Attributes:
-        library: of the arrays.
-        dtype, acc: of x or the sum, and of the arithmetic on it.
-        other: dtype of y or, of a backward, of the gradients of weight and bias.
-        aside: shape of the statistics, or of what a backward's blocks leave of those gradients.
-        launches: kernels in this order, which arrays of a backward each takes, and its sizes.
+        library: the array library of the arrays.
+        dtype: the dtype of x, or of the sum x + residual.
+        acc: the accumulation dtype of ``dtype``.
+        other: in a forward, the dtype of y; in a backward, the dtype of the gradients of weight and bias.
+        aside: in a forward, the shape of the statistics; in a backward, the shape of the blocks' partial sums of the
+            gradients of weight and bias.
+        launches: the launches in order, each as a kernel, a selector of the kernel's arrays (None in a forward), and
+            sizes.
     """
 
     library: ArrayLibrary
@@ -115,8 +128,10 @@ def add_forward(
     dtype: str | None = None,
     want_stats: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """The body of add_layer_norm: y, s = x + residual (None without one), and the statistics of s, None where they are not
-    wanted."""
+    """Returns y, s = x + residual, and the statistics of s.
+
+    s is None without a residual. The statistics are None unless ``want_stats``. ``dtype`` is the dtype of y.
+    """
     call = _forward(x, residual, weight, bias, tuple(normalized_shape), dtype)
     library, contiguous = call.library, call.library.contiguous
     x = contiguous(x)
@@ -124,14 +139,14 @@ def add_forward(
     bias = None if bias is None else contiguous(bias)
     residual = None if residual is None else contiguous(residual)
     s = None if residual is None else library.empty(x.shape, call.dtype, x)
-    # The cheapest way to an array is one like another.
+    # empty_like is the fastest way to allocate an array.
     like = x if s is None else s
     y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
     stats = library.empty(call.aside, call.acc, x) if want_stats else None
-    for kernel, _, sizes in call.launches:  # sizes: M, N and, of wide rows, groups
+    for kernel, _, sizes in call.launches:  # sizes: M and N; for the strategy "wide" also groups
         kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
     if stats is not None and not call.launches and not library.is_fake(y):
-        stats[0], stats[1] = 0, math.nan  # of rows without elements, as PyTorch has them
+        stats[0], stats[1] = 0, math.nan  # PyTorch's statistics of rows without elements
     return y, s, stats
 
 
@@ -154,7 +169,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
     device, sizes = device_of(library, x), [rows, n]
     row = n, dtype, size["x_t"] + size.get("residual_t", 0), size["weight_t"], driver.capability(device), size["y_t"]
     config = forward_config(*row)
-    # Declared though rows are few, too: who compiles ahead calls on a few rows.
+    # The kernel for many rows is declared for few rows, too: a program that compiles ahead may only call with few rows.
     kernel = forward_kernel(config, dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
         config = config.few_rows_forward(n, size["weight_t"])
@@ -165,7 +180,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
         except LaunchError:
             if config.cluster <= PORTABLE_CLUSTER:
                 raise
-            # A GPU of which so many multiprocessors do not lie together.
+            # This GPU has no room for a cluster of more than 8 blocks.
             kernel = forward_kernel(forward_config(*row, portable=True), dtype, residual is not None)
     return replace(call, launches=((kernel, None, tuple(sizes)),))
 
@@ -173,9 +188,21 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
 def backward(
     grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape, eps: float, *wants: bool
 ) -> tuple[Any, Any, Any]:
-    """The body of the gradient: of x in its dtype, of weight and bias in weight's (x's without one); which of them are wanted
-    ``wants`` says, and the others have no elements. ``grad_sum`` is added to the gradient of x. ``eps`` is for the gradient of
-    this gradient."""
+    """Returns the gradients of x, weight and bias.
+
+    The gradient of x has x's dtype. The gradients of weight and bias have weight's dtype, or x's dtype without a
+    weight.
+
+    Args:
+        grad_y: the gradient of y.
+        x: the operand of :func:`forward`, or the sum s of :func:`add_forward`.
+        stats: the statistics that the forward returned.
+        weight: the operand of the forward, or None.
+        grad_sum: an array that is added to the gradient of x, or None.
+        normalized_shape: the shape of a row.
+        eps: unused here; the gradient of this gradient takes eps.
+        wants: whether the gradients of x, weight and bias are wanted. An unwanted gradient has no elements.
+    """
     want_x, want_weight, want_bias = wants
     call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), want_x, want_weight or want_bias)
     library, launches = call.library, call.launches
@@ -192,7 +219,7 @@ def backward(
     partial = empty(call.aside, call.acc, x) if call.aside else None
     of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
     given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
-    # Each kernel takes some of these arrays, in this order, and its sizes behind them.
+    # Each kernel takes some of the arrays in `given`, in this order, then its sizes.
     for kernel, takes, sizes in launches:
         kernel.launch_vouched(*takes(given), *sizes)
     if not launches and not library.is_fake(grad_x):
@@ -220,11 +247,11 @@ def _backward(
     config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
     if config.kind == "streaming" and want_x:
         launches.append((backward_kernel(config, dtype, True, False, more), X, (rows, n)))
-        want_x = False  # of what follows
+        want_x = False  # the launches that follow compute the other gradients
     more = more and want_x
     many = config if want_x else backward_columns(n, dtype)
     few = want_affine and is_few(rows, n, layer_norm_config.FEW_BACKWARD)
-    if few:  # as in the forward
+    if few:  # the kernel for many rows is declared, as in the forward
         backward_kernel(many, dtype, want_x, want_affine, more)
     config = config.few_rows_backward(n, dtype) if few else many
     if config.kind == "apart":
@@ -245,17 +272,20 @@ def _backward(
 
 
 def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
-    """Refuses what no launch takes: the same words for a body and for a reference.
+    """Raises unless layer normalisation takes the operands. The operators and their PyTorch references share the check.
 
     Args:
-        dtype: of the sum that is normalised.
-        result: that is asked for, or None.
+        x: the operand.
+        dtype: the dtype of x, or of the sum x + residual.
+        weight, bias: the parameters; each may be None.
+        normalized_shape: the shape of a row.
+        result: the wanted dtype of y, or None.
 
     Raises:
-        RuntimeError: shapes that do not belong together, in the words that PyTorch's users know; a weight or bias of another
-            dtype than x, unless it is float32 beside x of 16 bits, or the two of different dtypes.
-        TypeError: x or the result is not floating.
-        ValueError: a row of more than 2^31 - 2^16 elements.
+        RuntimeError: a shape is not ``normalized_shape``, in PyTorch's words; the dtype of weight or bias is neither
+            ``dtype`` nor, for a 16-bit ``dtype``, float32; or the dtypes of weight and bias differ.
+        TypeError: ``dtype`` or ``result`` is not floating.
+        ValueError: a row has more than 2^31 - 2^16 elements.
     """
     check_normalized_shape("layer_norm", x, normalized_shape, weight=weight, bias=bias)
     check_floating("layer_norm", "x", dtype)
@@ -264,11 +294,12 @@ def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, r
 
 
 def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape) -> None:
-    """Refuses operands of a gradient that do not belong together.
+    """Raises unless the gradient of layer normalisation takes the operands.
 
     Raises:
-        ValueError: shapes that are not x's, or not those of its statistics; else as :func:`check`.
-        TypeError: a grad_y that is not floating, or a grad_sum of another dtype than x.
+        ValueError: grad_y or grad_sum has another shape than x, or stats does not have the shape of x's statistics.
+        TypeError: grad_y is not floating, or grad_sum has another dtype than x.
+        RuntimeError: as :func:`check`.
     """
     library = LIBRARIES[type(x)]
     check(x, library.dtype_name(x), weight, None, normalized_shape)
@@ -288,27 +319,28 @@ def layer_norm(
     return_stats: bool = False,
     dtype: Any = None,
 ) -> Any:
-    """Layer normalisation of any array on a GPU, without PyTorch.
+    """Returns the layer normalisation of an array on a GPU, without PyTorch.
 
-    y = (x - mean)/√(var + eps)·weight + bias, with mean and (biased) variance over the last dimensions of x.
+    y = (x - mean)/√(var + eps)·weight + bias, with the mean and the (biased) variance of the last dimensions of x.
 
     Args:
         x: a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or float64, any
             layout.
-        normalized_shape: the last dimensions of x.
-        weight, bias: of that shape, and of x's dtype or float32 beside x of 16 bits; each may be absent.
-        eps: what is added to the variance.
-        return_stats: also give mean and 1/√(var + eps).
-        dtype: of y, rounded to it once, as NumPy's or by its name; by default x's.
+        normalized_shape: the shape of x's last dimensions, which are normalised together.
+        weight, bias: arrays of shape ``normalized_shape``, or None. Their dtype is x's dtype, or float32 for a 16-bit
+            x.
+        eps: a number that is added to the variance.
+        return_stats: whether mean and rstd = 1/√(var + eps) are returned, too.
+        dtype: the dtype of y, as a NumPy dtype or a name; by default x's dtype. y is rounded once.
 
     Returns:
-        A CuPy array of x's shape, or (y, mean, rstd) with the statistics in float32 (float64 for float64) and 1
-        in place of each dimension of ``normalized_shape``. Computed on CuPy's current stream.
+        A CuPy array of x's shape, or (y, mean, rstd). The statistics are float32 (float64 for float64) and have size 1
+        in each dimension of ``normalized_shape``. The arrays are computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or it or the dtype not floating.
-        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
-        ValueError: an array in host memory, or on another device than x.
+        TypeError: x is not an array, or the dtype of x or y is not floating.
+        RuntimeError: the shapes or dtypes of x, weight and bias do not fit each other, in PyTorch's words.
+        ValueError: an array is in host memory, or on another device than x.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
@@ -328,17 +360,20 @@ def add_layer_norm(
     *,
     dtype: Any = None,
 ) -> tuple[Any, Any]:
-    """s = x + residual and the layer normalisation of s in one pass, of any arrays on a GPU, without PyTorch.
+    """Returns s = x + residual and the layer normalisation y of s, in one pass over arrays on a GPU, without PyTorch.
 
     Args:
-        x, residual: of one shape; their dtypes are promoted as ``cupy.result_type`` says.
-        normalized_shape, weight, bias, eps, dtype: as for :func:`layer_norm` of s; s itself keeps its dtype.
+        x, residual: arrays of one shape. The dtype of s is promoted from their dtypes by the rules of
+            ``cupy.result_type``.
+        normalized_shape, weight, bias, eps: as for :func:`layer_norm` of s.
+        dtype: the dtype of y; by default the dtype of s.
 
     Returns:
         CuPy arrays (y, s).
 
     Raises:
-        ValueError: residual has not x's shape; else as :func:`layer_norm`.
+        ValueError: the shapes of x and residual differ, or as :func:`layer_norm`.
+        TypeError, RuntimeError, MissingDependencyError: as :func:`layer_norm`.
     """
     y, s, _ = add_forward(x, residual, weight, bias, as_shape(normalized_shape), eps, dtype_name(dtype))
     return y, s
@@ -356,19 +391,22 @@ def layer_norm_backward(
     grad_sum: Any = None,
     wants: Sequence[bool] = (True, True, True),
 ) -> tuple[Any, Any, Any]:
-    """Gradient of :func:`layer_norm`, without PyTorch.
+    """Returns the gradients of :func:`layer_norm`, without PyTorch.
 
     Args:
-        grad_y: gradient of the result, of x's shape and the result's dtype.
-        x, normalized_shape, weight, eps: what :func:`layer_norm` was given.
+        grad_y: the gradient of y, in x's shape and y's dtype.
+        x, normalized_shape, weight, eps: the arguments of :func:`layer_norm`.
         stats: mean and rstd, stacked: (2, ...).
-        grad_sum: added to the gradient of x: that of the sum of :func:`add_layer_norm`, if it has been used further.
+        grad_sum: an array that is added to the gradient of x, or None: the gradient of the sum s of
+            :func:`add_layer_norm`.
         wants: whether the gradients of x, weight and bias are wanted.
 
     Returns:
-        CuPy arrays (grad_x, grad_weight, grad_bias); those that are not wanted have no elements.
+        CuPy arrays (grad_x, grad_weight, grad_bias). An unwanted gradient has no elements.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`layer_norm`.
+        ValueError: the shape of grad_y, stats or grad_sum does not fit x.
+        TypeError: grad_y is not floating, or grad_sum has another dtype than x.
+        RuntimeError, MissingDependencyError: as :func:`layer_norm`.
     """
     return backward(grad_y, x, stats, weight, grad_sum, as_shape(normalized_shape), eps, *wants)

@@ -1,4 +1,4 @@
-"""What operators on rows refuse, in the words that PyTorch's users know from its normalisations."""
+"""Checks of operators on rows. The messages have the words of PyTorch's normalisations."""
 
 import math
 from collections.abc import Sequence
@@ -10,30 +10,34 @@ from cupyops.errors import expected
 
 __all__ = ["Shape", "as_shape", "check_normalized_shape", "check_parameters", "stats_shape"]
 
-Shape = Sequence[int]  # of the last dimensions, which are a row
+Shape = Sequence[int]  # the sizes of the last dimensions, which form a row
 
-MOST_COLUMNS = 2**31 - 2**16  # what rows.cuh counts columns in, less a slice
+MOST_COLUMNS = 2**31 - 2**16  # the range of a column index in rows.cuh, less one slice
 
 
 def as_shape(normalized_shape: int | Shape) -> tuple[int, ...]:
-    """The last dimensions as a tuple, where an int is one dimension."""
+    """Returns ``normalized_shape`` as a tuple; an int is the size of one dimension."""
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
 def stats_shape(x: Any, normalized_shape: Shape, count: int = 2) -> tuple[int, ...]:
-    """The shape of so many statistics of each row: 1 in place of each dimension that belongs to the row."""
+    """Returns the shape of ``count`` statistics of each row of x: (count, *batch), then 1 for each dimension of a
+    row."""
     return (count, *x.shape[: len(x.shape) - len(normalized_shape)], *(1,) * len(normalized_shape))
 
 
 def check_normalized_shape(where: str, x: Any, normalized_shape: Shape, **parameters: Any) -> None:
-    """Refuses rows, which are the last dimensions of x, that x or a parameter does not have.
+    """Raises unless ``normalized_shape`` is the shape of x's last dimensions and of every parameter.
 
     Args:
-        parameters: by name, arrays of one row, or None.
+        where: the operator's name, for messages.
+        x: the array of rows.
+        normalized_shape: the shape of a row.
+        parameters: by name, an array with one row's shape, or None.
 
     Raises:
-        RuntimeError: an empty normalized_shape, or one that x or a parameter does not have.
-        ValueError: a row of more than 2^31 - 2^16 elements.
+        RuntimeError: ``normalized_shape`` is empty, or x or a parameter has another shape.
+        ValueError: a row has more than 2^31 - 2^16 elements.
     """
     shape = list(normalized_shape)
     if not shape:
@@ -58,15 +62,15 @@ def check_normalized_shape(where: str, x: Any, normalized_shape: Shape, **parame
 
 
 def check_parameters(where: str, dtype: str, **parameters: Any) -> None:
-    """Refuses parameters of another dtype than the rows, unless it is float32 beside rows of 16 bits, and parameters of different
-    dtypes.
+    """Raises unless all parameters have one dtype: the dtype of the rows, or float32 for rows of 16-bit elements.
 
     Args:
-        dtype: of the rows.
-        parameters: by name, arrays or None.
+        where: the operator's name, for messages.
+        dtype: the dtype of the rows.
+        parameters: by name, an array or None.
 
     Raises:
-        RuntimeError: so it is.
+        RuntimeError: a parameter has a dtype that is not allowed, or the parameters have different dtypes.
     """
     allowed = (dtype, "float32") if DTYPES[dtype].itemsize == 2 else (dtype,)
     found = [library_of(p).dtype_name(p) for p in parameters.values() if p is not None]

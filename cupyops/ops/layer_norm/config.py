@@ -1,7 +1,8 @@
-"""Which way a row is normalised, by its length, dtype and the GPU's generation: the tables behind :mod:`cupyops.layer_norm`.
+"""Configs of layer normalisation by the length of a row, the dtype and the GPU: the tables behind
+:func:`cupyops.layer_norm`.
 
-A row's way never depends on how many rows there are, so neither do its bits. The tables were made on an H200, by timing
-on 2^28 elements how rows of 64 to 262144 may be cut.
+The order of a row's sums is the same for any number of rows, so the number of rows does not change the bits of a row.
+The tables hold the fastest configs on an H200, measured on 2^28 elements with rows of 64 to 262144 elements.
 """
 
 from dataclasses import dataclass, replace
@@ -15,27 +16,32 @@ from cupyops.tiling.rows import RowsChoice, RowsConfig, choice_of
 
 __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
-# What few rows are. Of a backward: with no more of them, and no more elements, one launch that reads them twice takes less time
-# than two, measured on an H200 (microseconds in bfloat16, one and two): 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1; 2048 x 1024
-# 9.2, 11.4; 4096 x 1024 15.8, 14.4. Of a forward, one row a block and its weights loaded along with the row:
-# 1 x 8192 in float32 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
-FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)  # rows, elements
-_STRIP_THREADS = 256  # of a block, at least, that sums strips of columns
+# The most rows, and the most elements of all rows, for which the configs for few rows are faster. Measured on an H200,
+# in microseconds.
+# Backward in bfloat16, one launch that reads the rows twice, and two launches: 64 x 4096 3.0, 8.0; 512 x 1024 3.9, 7.1;
+# 2048 x 1024 9.2, 11.4; 4096 x 1024 15.8, 14.4.
+# Forward, one row a block with the weights loaded along with the row, and the config for many rows: 1 x 8192 in float32
+# 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
+FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)
+_STRIP_THREADS = 256  # the fewest threads of a block that sums strips of columns
 
 
 @dataclass(frozen=True)
 class LayerNormConfig(RowsConfig):
-    """One way.
+    """The config of a kernel of layer normalisation.
 
     Attributes:
-        kind: the strategy: ``"registers"``, ``"wide"`` (persistent blocks, next rows prefetched), ``"streaming"`` (rows read twice)
-            or, of a backward, ``"apart"`` (no persistent blocks). The text and the kernel have names that end in the strategy,
-            except those of ``"registers"``.
+        kind: the strategy. ``"registers"``: a row is held in registers. ``"wide"``: persistent blocks prefetch their
+            next rows. ``"streaming"``: a row is read twice. ``"apart"``, backward only: separate blocks for the
+            gradient of x and for the gradients of weight and bias. The names of the CUDA source and of the kernel end
+            in the strategy, except for ``"registers"``.
         width: threads side by side on a strip of columns, for ``"apart"``.
-        weighted: weight or bias are given.
+        weighted: the kernel has a weight or a bias.
         affine_held: weight and bias are loaded along with the row, for few rows.
         residual: a forward adds a residual to x.
-        want_x, want_affine, grad_sum: of a backward: the gradients that it computes, and whether another is added to x's.
+        want_x: a backward computes the gradient of x.
+        want_affine: a backward computes the gradients of weight and bias.
+        grad_sum: a backward adds another gradient to the gradient of x.
     """
 
     launch_only = RowsConfig.launch_only | {"kind"}
@@ -50,17 +56,21 @@ class LayerNormConfig(RowsConfig):
     grad_sum: bool = False
 
     def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
-        """The way of a forward of few rows, where this is the one of many: a row has the same bits. A block has no more than one,
-        and weight and bias come along with it as far as registers hold them."""
+        """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
+        same.
+
+        A block has one row. Weight and bias are loaded along with the row, if the registers hold them.
+        """
         if self.kind != "registers" or n * weight_bytes > 2**15:
             return self
         return self.one_a_block(affine_held=True, aligned_apart=True)
 
     def few_rows_backward(self, n: int, dtype: str) -> "LayerNormConfig":
-        """The way of a backward of few rows, where this is the one of many: the order of a row's sums is the same, so its gradient
-        has the same bits, and one launch makes those of weight and bias, too.
+        """Returns the config of the backward for few rows, from the config for many rows.
 
-        Of a row that streams it makes those of weight and bias alone.
+        The order of a row's sums stays the same, so the gradient of x has the same bits. One launch also computes the
+        gradients of weight and bias. For the strategy ``"streaming"``, the launch computes only the gradients of weight
+        and bias.
         """
         if self.kind == "streaming":
             config = LayerNormConfig(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
@@ -74,9 +84,9 @@ class LayerNormConfig(RowsConfig):
 
 APART = {"aligned_apart": True}
 
-# Rows of at most so many accesses: accesses a thread, threads of a block (at least), blocks that are to fit a multiprocessor. By
-# lines: small blocks of several rows or one, of which many fit; larger ones; a cluster of blocks on a row, of which so many are
-# in flight (up to 64 KiB of it are in a block's registers and the next in shared memory, beside it the weights).
+# The configs of forwards by the accesses of a row. The first lines have small blocks with one row or several, many of
+# which fit a multiprocessor. The lines after them have larger blocks. In the last lines a cluster shares a row: a block
+# holds up to 64 KiB of the row in registers, and the next `stages` rows and the weights in shared memory.
 _FORWARD_16 = (
     *(
         RowsChoice(8, 2, 64, 16, rows_each=2, **APART),
@@ -144,7 +154,9 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
-# Where that has no room, clusters with the row in registers, weights as they come. float64 has twice the registers to an element.
+# By bytes of an element, tables in the order in which they are tried. The second table is used if the config of the
+# first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch no rows, and
+# load the weights from memory. A float64 element takes two registers.
 _FORWARD = {
     2: (_FORWARD_16, (RowsChoice(32768, 8, 1, 2, cluster=8), RowsChoice(65536, 16, cluster=8))),
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
@@ -156,16 +168,16 @@ _FORWARD = {
 def forward_config(
     n: int, dtype: str, input_bytes: int, weight_bytes: int, capability: int, result_bytes: int, portable: bool = False
 ) -> LayerNormConfig:
-    """The way of a forward.
+    """Returns the config of a forward.
 
     Args:
         n: elements of a row.
-        dtype: of the sum.
-        input_bytes: of one element of x and, where there is one, of the residual.
-        weight_bytes: of one element of weight and bias.
-        capability: of the GPU, 90 for sm_90.
-        result_bytes: of an element of the result.
-        portable: only clusters that every GPU of the generation has.
+        dtype: the dtype of x, or of the sum x + residual.
+        input_bytes: bytes of an element of x, plus those of an element of the residual if there is one.
+        weight_bytes: bytes of an element of weight or bias.
+        capability: compute capability of the GPU, 90 for sm_90.
+        result_bytes: bytes of an element of y.
+        portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
     itemsize = DTYPES[dtype].itemsize
     vector_width = vector_width_for(n, itemsize)
@@ -182,15 +194,16 @@ def forward_config(
             if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
-        # Wider weights take registers, too, and so does a result of float64 beside 16 bits in a block with all of a row.
+        # Weights wider than the row take more registers. A float64 result of a 16-bit row takes more registers if one
+        # block holds the row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
         return replace(config, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // config.block)))
     return LayerNormConfig(512, 512, vector_width, 4, kind="streaming")
 
 
-# As above for backwards of 16-bit rows, in accesses of 4 elements; without clusters behind the same with them, for GPUs that have
-# none.
+# The configs of backwards of 16-bit rows, by the accesses of a row, of 4 elements each. A line with clusters is
+# followed by a line without clusters for the same rows, for GPUs without clusters.
 _BACKWARD_16 = (
     *(
         RowsChoice(64, 2, 256, 4),
@@ -212,7 +225,7 @@ _BACKWARD_16 = (
         RowsChoice(16384, 4, 512, 1, cluster=8),
     ),
 )
-# Of float32 rows that are longer than a block's.
+# The configs of backwards of float32 rows that are too long for one block.
 _BACKWARD_32 = (
     *(RowsChoice(2048, 2, 1, 4, cluster=8, stages=3), RowsChoice(4096, 6, 1, 2, cluster=4, stages=3)),
     *(RowsChoice(8192, 5, 1, 2, cluster=8, stages=3), RowsChoice(16384, 4, 1, 1, cluster=8, stages=2)),
@@ -223,24 +236,25 @@ _BACKWARD_32 = (
 def backward_config(
     n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
 ) -> LayerNormConfig:
-    """The way of a backward that makes the gradient of x, and perhaps those of weight and bias.
+    """Returns the config of a backward that computes the gradients of x, weight and bias.
 
-    A thread has up to 20 columns of 16-bit rows and 4 of float32 rows: what its registers hold of the gradients of weight and
-    bias beside two rows. Weights wider than x take more of them, so fewer threads share the rest; so do gradients of a result that
-    is wider, and stages have no room for those.
+    A thread has up to 20 columns of 16-bit rows, or 4 columns of float32 rows: the thread's registers hold two rows and
+    the sums for weight and bias of these columns. A weight or a grad_y wider than x takes more registers, so fewer
+    threads are resident on a multiprocessor. The strategy ``"wide"`` has no room in shared memory for a grad_y wider
+    than x.
 
     Args:
         n, dtype, capability: as for :func:`forward_config`.
-        weight_bytes: of one element of weight; 0 without one.
-        grad_bytes: of an element of the result's gradient; as x's by default.
-        grad_sum: another gradient is added, which a thread holds beside its row.
+        weight_bytes: bytes of an element of weight; 0 without a weight.
+        grad_bytes: bytes of an element of grad_y; by default those of an element of x.
+        grad_sum: a thread holds the elements of ``grad_sum`` beside those of its row.
     """
     itemsize = DTYPES[dtype].itemsize
     grad_bytes = grad_bytes or itemsize
     widest = max(weight_bytes, grad_bytes)
     vector_width = min(vector_width_for(n, itemsize), 4)
     accesses = n // vector_width
-    # Of rows that are aligned, many threads with an access each; float64 takes more registers.
+    # Rows with 4 elements an access have many threads, each with one access. float64 needs more registers a thread.
     few = vector_width == 4 and itemsize < 8
     streaming = (
         LayerNormConfig(1024, 1024, vector_width, 1, kind="streaming")
@@ -254,7 +268,7 @@ def backward_config(
         if cut is None or (accesses > 8192 and widest == 8):
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
-        # The other gradient takes as many registers as the row.
+        # The elements of grad_sum take as many registers as the row.
         fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
         return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and vector_width == 4
@@ -273,7 +287,8 @@ def backward_config(
     return streaming
 
 
-# Of a backward that makes the gradient of x alone, whose blocks have a row a group and leave: accesses of up to 16 bytes.
+# The configs of backwards that compute the gradient of x alone, by the accesses of a row, of up to 16 bytes each. The
+# blocks are not persistent: each group of threads takes one row.
 _BACKWARD_ROWS = (
     *(
         RowsChoice(16, 2, 128, 8),
@@ -307,13 +322,15 @@ _BACKWARD_ROWS = (
 def backward_rows(
     n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
 ) -> LayerNormConfig:
-    """The way of a backward that makes the gradient of x alone: no thread keeps sums of columns, so accesses are as wide as the
-    row allows, and where one row ends another block begins.
+    """Returns the config of a backward that computes the gradient of x alone.
 
-    Its arguments are those of :func:`backward_config`.
+    No thread keeps sums of columns, so the accesses are as wide as the row allows and the blocks are not persistent.
+
+    Args:
+        n, dtype, weight_bytes, capability, grad_bytes, grad_sum: as for :func:`backward_config`.
     """
     itemsize, weighted = DTYPES[dtype].itemsize, weight_bytes > 0
-    # What takes more registers for an access: gradients or weights wider than x, arithmetic in float64.
+    # A weight or a grad_y wider than x, and float64, take more registers an access.
     heavy = itemsize == 8 or max(weight_bytes, grad_bytes) > itemsize
     vector_width = vector_width_for(n, itemsize)
     most_blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
@@ -329,7 +346,8 @@ def backward_rows(
 
 @cache
 def backward_columns(n: int, dtype: str) -> LayerNormConfig:
-    """The way of a backward that makes the gradients of weight and bias alone: slices of rows, each for itself."""
+    """Returns the config of a backward that computes the gradients of weight and bias alone, on independent slices of
+    rows."""
     itemsize = DTYPES[dtype].itemsize
     vector_width = vector_width_for(n, itemsize)
     vectors = max(1, 4 // vector_width) if itemsize < 8 else 1

@@ -1,1 +1,1 @@
-"""Linear layers: products, biases, and GELU behind them."""
+"""Linear layers x·Wᵀ + b, alone or followed by GELU, on arrays of any library."""

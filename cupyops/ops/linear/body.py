@@ -1,4 +1,4 @@
-"""The linear layer: launches of ``kernels_cu/linear.cu``, around the matrix products of a library."""
+"""The linear layer: launches of ``kernels_cu/linear.cu``, and the matrix products of the array library."""
 
 from functools import cache
 from typing import Any
@@ -22,27 +22,27 @@ SUMS = ColumnSums(TEXT, "linear_bias_gradient", "x_t", "scalar_t")
 
 @cache
 def narrow_kernel(config: NarrowConfig, dtype: str, *form: str) -> Kernel:
-    """The kernel for the product with a matrix of few rows, which is x or W.
+    """Returns the kernel for the product of x and W, one of which has few rows.
 
     Args:
-        config: how the product is cut.
-        dtype: of all arrays.
-        form: the form of GELU behind the product, if there is one.
+        config: the kernel's config.
+        dtype: the dtype of all arrays.
+        form: the form of GELU that is applied to the product; none for the product alone.
     """
     gelu = {"GELU": 1, **FORMS[form[0]]} if form else {}
     return config.kernel(TEXT, "linear_narrow", {"scalar_t": dtype}, dtypes=FLOATS, constants=gelu)
 
 
 for _dtype in FLOATS:
-    # A kernel of each kind, so that warmup() and the compile command find them.
+    # Declares a kernel of each kind for warmup() and the compile command.
     for _few_is_x, _form in ((True, ()), (False, ()), (True, ("none",)), (False, ("tanh",))):
         narrow_kernel(NarrowConfig(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
 
 
 def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
-    """The product z by linear_narrow, or (y, z) with y = gelu(z) where a form of GELU is given.
+    """Returns the product z of the kernel linear_narrow, or (y, z) with y = gelu(z) if a form of GELU is given.
 
-    None where the library is as fast, and where the operands do not fit each other, which the library refuses.
+    Returns None if the library's product is as fast, or if the operands do not fit each other. The library then raises.
     """
     shape = x.shape
     if not k or not shape or shape[-1] != k or form not in ((), *zip(FORMS)):
@@ -74,14 +74,17 @@ def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dty
     return y
 
 
-# The body of linear; and the body that always calls the library, whose own gradient PyTorch may record.
+# `forward` is the operator linear. `by_library` always calls the library, so PyTorch can record the library's own
+# gradient.
 forward = product_body("linear", narrow, MOST_FEW, _otherwise)
 by_library = product_body("linear", otherwise=_otherwise)
 
 
 def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, Any, Any]:
-    """The body of the gradient: dL/dx where weight is given, dL/dW where x is given, and dL/db where ``want_bias``. A gradient
-    that is not wanted is an array without elements."""
+    """Returns dL/dx if weight is given, dL/dW if x is given, and dL/db if ``want_bias``.
+
+    An unwanted gradient is an array without elements.
+    """
     check_gradients("linear_backward", grad_y, x, weight)
     library = LIBRARIES[type(grad_y)]
     grad = rows_of(grad_y)
@@ -95,9 +98,10 @@ def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, An
 
 @on_any_arrays("x", "weight", "bias?")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """y = x·Wᵀ + b of any arrays on a GPU, without PyTorch.
+    """Returns y = x·Wᵀ + b of arrays on a GPU, without PyTorch.
 
-    The product is CuPy's, that is cuBLAS's.
+    CuPy computes the product by cuBLAS, except for some products in which x or weight has at most 16 rows. These have a
+    kernel of this project.
 
     Args:
         x: (..., K), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32 or
@@ -109,9 +113,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         A CuPy array (..., N) of x's dtype, computed on CuPy's current stream.
 
     Raises:
-        TypeError: x is no array, or not floating.
-        RuntimeError: shapes or dtypes that do not belong together, in PyTorch's words.
-        ValueError: an array in host memory, or on another device than x.
+        TypeError: x is not an array, or x is not floating.
+        RuntimeError: the shapes or dtypes do not fit each other, in PyTorch's words.
+        ValueError: an array is in host memory, or on another device than x.
         MissingDependencyError: CuPy, NVRTC, CUDA's headers or cuBLAS are missing; the message says what installs them.
 
     Source: ``torch.nn.functional.linear``.
@@ -121,19 +125,21 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 @on_any_arrays("grad_y", "x?", "weight?")
 def linear_backward(grad_y: Any, x: Any = None, weight: Any = None, *, want_bias: bool = True) -> tuple[Any, Any, Any]:
-    """Gradients of :func:`linear`: dL/dx = dL/dy·W, dL/dW = dL/dyᵀ·x, and dL/db, the sums of dL/dy's columns in a fixed
-    order.
+    """Returns the gradients of :func:`linear`: dL/dx = dL/dy·W, dL/dW = dL/dyᵀ·x, and dL/db, the column sums of dL/dy.
+
+    The column sums are added up in a fixed order.
 
     Args:
-        grad_y: (..., N), gradient of the result.
-        x: what :func:`linear` was given, for the gradient of weight; else None.
-        weight: what :func:`linear` was given, for the gradient of x; else None.
+        grad_y: (..., N), the gradient of y.
+        x: the argument of :func:`linear`, for the gradient of weight; else None.
+        weight: the argument of :func:`linear`, for the gradient of x; else None.
         want_bias: whether the gradient of the bias is wanted.
 
     Returns:
-        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype; those that are not wanted have no elements.
+        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype. An unwanted gradient has no elements.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together.
+        ValueError: the shape of x or weight does not fit grad_y.
+        TypeError: the dtype of x or weight is not grad_y's.
     """
     return backward(grad_y, x, weight, want_bias)

@@ -1,5 +1,7 @@
-"""How the kernels of a linear layer are cut, and where the library takes over: the tables behind :mod:`cupyops.linear`
-and :mod:`cupyops.linear_gelu`, measured on an H200."""
+"""Configs of the kernels of a linear layer: the tables behind :func:`cupyops.linear` and :func:`cupyops.linear_gelu`.
+
+The tables also hold the sizes from which the library's products are faster. All figures were measured on an H200.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -12,9 +14,9 @@ from .products import Apart
 
 __all__ = ["FORMS", "GELU_SUMS", "NarrowConfig", "Sm90Config", "narrow_config", "sm90_config"]
 
-FORMS = {"none": {}, "tanh": {"TANH": 1}}  # of GELU, as macros
-# GELU's gradient with the sums of its columns, by bytes of an element; measured as cupyops.tiling.columns.SUMS: 2 to 5 % behind the
-# best of all ways.
+FORMS = {"none": {}, "tanh": {"TANH": 1}}  # the macros of each form of GELU
+# Measured properties of the kernel that computes GELU's gradient and its column sums, by bytes of an element. Measured
+# like cupyops.tiling.columns.SUMS: the chosen config takes 2 to 5 % longer than the fastest config.
 GELU_SUMS = {
     2: Work(enough=1024, capacity=1024, groups=4, passes=3, rows_each=1, min_blocks=4, blocks=(256,), widths=(256,)),
     4: Work(enough=768, capacity=768, groups=3, passes=3, rows_each=2, min_blocks=3, blocks=(256,), widths=(256,)),
@@ -24,7 +26,7 @@ GELU_SUMS = {
 
 @dataclass(frozen=True)
 class NarrowConfig(Config):
-    """The macros of ``linear_narrow``, the product of a large matrix and a matrix of few rows.
+    """The macros of the kernel ``linear_narrow``, the product of a large matrix and a matrix with few rows.
 
     Attributes:
         few_is_x: the small matrix is x, not W.
@@ -46,23 +48,24 @@ class NarrowConfig(Config):
 
 
 NARROW_BLOCK = 128
-MOST_FEW = 16
-# Bytes of the large matrix below which a product takes about as long as its launch; the launch of ours costs the host less.
+MOST_FEW = 16  # the most rows of the small matrix
+# Bytes of the large matrix below which a product is small: the product takes about as long as an empty launch.
+# linear_narrow then takes less of the host's time than the library.
 LEAST_NARROW = 2**22
-_MOST_SMALL_K = 1024  # as far as small products were measured
-# The few rows, the columns of x and the elements of the large matrix up to which rows of a small product may be no multiple of
-# 16 bytes. Measured on an H200, in microseconds, ours and the library's: 1 x 1 x 2 1.5 and 4.7; 8 x 64 x 127 2.2 and 4.1; but
-# 16 x 64 x 127 in bfloat16 3.0 and 2.7.
+_MOST_SMALL_K = 1024  # the largest K of small products that was measured
+# A row of a small product may have any number of bytes up to these sizes: rows of the small matrix, columns of x, and
+# elements of the large matrix. Larger products need rows of a multiple of 16 bytes. Microseconds of linear_narrow and
+# of the library: 1 x 1 x 2 1.5 and 4.7; 8 x 64 x 127 2.2 and 4.1; but 16 x 64 x 127 in bfloat16 3.0 and 2.7.
 MOST_ODD_FEW, MOST_ODD_K, MOST_ODD = 8, 128, 2**14
-_NARROW_SINCE = 90  # the compute capability on which it was measured; on others the library multiplies
-# By bytes of an element, lines of (most few rows, below so many rows of the large matrix, rows of a warp, warps of a row). A
-# product that is in no line is the library's.
+_NARROW_SINCE = 90  # the compute capability of the measured GPU; on other GPUs the library computes all products
+# By bytes of an element, lines of (most rows of the small matrix, upper bound of the rows of the large matrix, rows of
+# a warp, warps of a row). The library computes the products that are in no line.
 _ANY = 2**63
 _NARROW_WAYS = {
     2: ((2, 8192, 2, 4), (4, 8192, 4, 2), (4, _ANY, 2, 1)),
     4: ((8, 8192, 2, 2), (8, _ANY, 2, 1)),
 }
-# The same for small products, with elements of the large matrix in place of its rows.
+# The same for small products, with a bound of the elements of the large matrix in place of the bound of its rows.
 _SMALL_WAYS = {
     2: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, 2**18 + 1, 1, 1)),
     4: ((8, 2**18, 1, 1), (8, _ANY, 2, 4), (16, _ANY, 1, 1)),
@@ -73,10 +76,11 @@ _SMALL_WAYS = {
 def narrow_config(
     few_is_x: bool, few: int, rows: int, k: int, itemsize: int, capability: int, *, small: bool = False
 ) -> NarrowConfig | None:
-    """The macros with which a matrix (rows, k) is multiplied by a matrix of few rows, or None where the library is as fast.
+    """Returns the config for the product of a matrix (rows, k) and a matrix (few, k), or None if the library is as
+    fast.
 
-    Measured on an H200, the time of PyTorch's linear over ours, for 4096 x 4096 and few rows of x, and for few rows of
-    weight with 16384 x 768 and 16384 x 4096:
+    Speedup over PyTorch's linear on an H200. The large matrix is a weight of 4096 x 4096, or an x of 16384 x 768 and of
+    16384 x 4096:
 
     ========  ================  ========================  ========================
     few       x, bfloat16       weight, bfloat16          float32: x; weight
@@ -87,8 +91,8 @@ def narrow_config(
     8         0.72: library     library                   1.84
     ========  ================  ========================  ========================
 
-    Small products, few rows of x and a square weight: microseconds of the GPU, PyTorch's and ours. On the host a call is
-    11 to 14 and 8.
+    Small products of few rows of x and a square weight: microseconds on the GPU, PyTorch's linear and linear_narrow. On
+    the host, a call takes 11 to 14 µs with PyTorch's linear and 8 µs with linear_narrow.
 
     ========  ======================  ======================  ======================  ==========================
     few       64                      256                     512                     1024
@@ -101,9 +105,12 @@ def narrow_config(
 
     Args:
         few_is_x: the matrix of few rows is x, not W.
-        itemsize: of an element.
-        capability: of the GPU.
-        small: both matrices are small, and the matrix of few rows is x.
+        few: rows of the small matrix.
+        rows: rows of the large matrix.
+        k: columns of both matrices.
+        itemsize: bytes of an element.
+        capability: compute capability of the GPU, 90 for sm_90.
+        small: the large matrix has fewer than ``LEAST_NARROW`` bytes, and the matrix of few rows is x.
     """
     vector_width = vector_width_for(k, itemsize)
     odd = small and few <= MOST_ODD_FEW and k <= MOST_ODD_K and rows * k <= MOST_ODD
@@ -118,12 +125,12 @@ def narrow_config(
 
 @dataclass(frozen=True)
 class Sm90Config(Config):
-    """The macros of ``linear_gelu_sm90``, which share out the memory of a block.
+    """The macros of the kernel ``linear_gelu_sm90``, which divide a block's shared memory.
 
     Attributes:
-        stages: slices of 64 columns of x and W that a block has room for.
-        pieces: pieces of 64 x 64 elements of z and of y, for each of two groups of threads.
-        pairs_m: pairs of tiles along M that are made one after the other.
+        stages: slices of 64 columns of x and W that shared memory holds.
+        pieces: pieces of 64 x 64 elements that shared memory holds of z and of y, for each of two groups of threads.
+        pairs_m: pairs of tiles along M that are computed one after the other.
     """
 
     stages: int
@@ -133,25 +140,29 @@ class Sm90Config(Config):
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of dynamic shared memory of a block, with 1024 bytes to align the slices."""
+        """Bytes of dynamic shared memory of a block, with 1024 bytes for the alignment of the slices."""
         slices, pieces = self.stages * (TILE_M + TILE_N) * 64, 2 * self.pieces * 2 * 64 * 64
         return 1024 + 2 * (slices + pieces)
 
 
 TILE_M, TILE_N = 128, 256
-# With many tiles and a small K the epilogue dominates: SHORT has more room for the epilogue, LONG for slices.
+# With many tiles and a small K the epilogue dominates. SHORT has more shared memory for the epilogue, LONG for slices
+# of x and W.
 SHORT, LONG = Sm90Config(3, 2, 4), Sm90Config(4, 1, 8)
-SM90 = 90  # the one compute capability that has the instructions
+SM90 = 90  # the one compute capability with the instructions of the kernel
 LEAST_LARGE = 2**18  # elements of x below which the kernel is not considered
-# The least part of the tiles of all rounds of clusters that belongs to the matrix.
+# The least use of the GPU: the elements of the product, divided by the elements of all tiles in full rounds of
+# clusters.
 LEAST_USE = 0.94
 
 
 @cache
 def sm90_config(m: int, n: int, k: int, capability: int, multiprocessors: int) -> Sm90Config | None:
-    """The macros with which one kernel multiplies and applies GELU, or None where the library and a pass of GELU are as fast.
+    """Returns the config of the kernel that computes the product and GELU, or None if two kernels are as fast.
 
-    Measured on an H200 in bfloat16, replayed from CUDA graphs, microseconds:
+    The table holds microseconds on an H200 in bfloat16, replayed from CUDA graphs. The columns are PyTorch's linear and
+    gelu, the library's product followed by this project's GELU kernel, and the one kernel. "library" marks the products
+    for which the function returns None. "use" is the quotient that ``LEAST_USE`` bounds:
 
     ====================  ====================  ==========================  ==========
     M x N x K             PyTorch's two         the library, and our pass   one kernel
@@ -172,8 +183,9 @@ def sm90_config(m: int, n: int, k: int, capability: int, multiprocessors: int) -
     ====================  ====================  ==========================  ==========
 
     Args:
-        m, n, k: of the product.
-        capability, multiprocessors: of the GPU.
+        m, n, k: the sizes of the product (m, k)·(k, n).
+        capability: compute capability of the GPU, 90 for sm_90.
+        multiprocessors: multiprocessors of the GPU.
     """
     if capability != SM90 or not 128 <= k <= 4096 or not m * n:
         return None
@@ -185,10 +197,11 @@ def sm90_config(m: int, n: int, k: int, capability: int, multiprocessors: int) -
     return SHORT if k < 2048 <= n else LONG
 
 
-# Products in float32 to which a pass adds the bias, by whether the library may multiply in TF32: with a bias in the epilogue the
-# library takes longer than its product without a bias and the pass. The library has faster kernels without an epilogue for some
-# large products in TF32, and shares K among blocks for small products without an epilogue. Microseconds on an H200 with GELU
-# behind the product, the bias in the pass and in the epilogue, M x N x K:
+# Products in float32 to which a separate pass adds the bias, by whether the library may multiply in TF32. For these
+# products the library's kernel with the bias in the epilogue takes longer than a kernel without an epilogue and the
+# pass. For some large products in TF32, the library has faster kernels without an epilogue. For small products without
+# an epilogue, the library splits K among blocks. Microseconds of the product and GELU on an H200, with the bias in the
+# pass and in the epilogue, M x N x K:
 #
 #   TF32      8192 x 4096 x 4096   896, 957     8192 x 8192 x 8192   3332, 3537    4096 x 4096 x 4096   392, 375
 #             128 x 256 x 4096    12.1, 28.2    32 x 1024 x 8192     18.0, 31.7    64 x 4096 x 8192    48.4, 42.6
@@ -201,8 +214,9 @@ APART = {
         Apart(least_k=4096, least=2**12, most=2**15),
     ),
 }
-HELD = {"ROWS_EACH": 2}  # rows that a thread of that pass has in flight
+HELD = {"ROWS_EACH": 2}  # rows that a thread has in flight in the pass that adds the bias and applies GELU
 
-# Elements of grad_y (M, N) from which our sums of its columns save more time on the GPU than an autograd node in Python costs the
-# host. At 16384 x 768 in bfloat16 they save 18 µs on the GPU; a node in Python costs the host some 30 µs more than PyTorch's own.
+# Elements of grad_y (M, N) from which the column sums of this project save more time on the GPU than their autograd
+# node in Python costs on the host. At 16384 x 768 in bfloat16, the column sums save 18 µs on the GPU. A node in Python
+# costs the host some 30 µs more than PyTorch's node.
 LEAST_GRADIENT = 2**23

@@ -1,4 +1,4 @@
-"""A linear layer with GELU behind it: checks and launches of ``kernels_cu/linear_gelu.cu``."""
+"""The linear layer followed by GELU: checks and launches of ``kernels_cu/linear_gelu.cu``."""
 
 from typing import Any
 
@@ -20,8 +20,9 @@ from .sm90 import linear_gelu_by_tensor_cores, worth_a_look
 __all__ = ["linear_gelu", "linear_gelu_backward"]
 
 TEXT = kernels_cu.source("linear_gelu")
-# By form of GELU, the matrices whose gradient kernel is compiled ahead, as (rows, compute capability): with 2^14 rows several
-# groups share a strip of columns; with 64 rows a cluster does.
+# The gradient kernels that warmup() and the compile command compile, by the form of GELU, for matrices given as (rows,
+# compute capability). With 2^14 rows, several groups of blocks share a strip of columns. With 64 rows, a cluster shares
+# a strip.
 _AHEAD = {"none": ((2**14, 90), (64, 90)), "tanh": ((2**14, 90),)}
 GRADIENTS = {
     form: ColumnSums(
@@ -29,7 +30,8 @@ GRADIENTS = {
     )
     for form, ahead in _AHEAD.items()
 }
-# The pass that adds the bias to a product and applies GELU. Only float32 takes it, so only float32 is compiled ahead.
+# The pass that adds the bias to a product and applies GELU. Only products in float32 need the pass, so only float32 is
+# declared for warmup().
 _WIDEST = {2: 8, 4: 4, 8: 2}
 FORWARD = {
     form: TiledKernel(TEXT, "linear_gelu_forward", _WIDEST, declared=("float32",), constants=FORMS[form] | HELD)
@@ -38,7 +40,7 @@ FORWARD = {
 
 
 def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[Any, Any]:
-    """The body of linear_gelu: y = gelu(z) and z = x·Wᵀ + b, both (..., N)."""
+    """Returns y = gelu(z) and z = x·Wᵀ + b, both (..., N), on arrays of any library."""
     library = LIBRARIES[type(x)]
     given = library, x, weight, bias, approximate
     if worth_a_look(library, x, approximate) and (found := linear_gelu_by_tensor_cores(*given)):
@@ -49,7 +51,7 @@ def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[
 def _by_library(
     library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
 ) -> tuple[Any, Any]:
-    """y and z by the product of the library and one pass."""
+    """Returns y and z, by the library's product and one pass."""
     z = product_apart(library, x, weight, bias, n, k, dtype, linear_config.APART)
     if z is None:
         z = library.linear(x, weight, bias)
@@ -65,7 +67,10 @@ _product = product_body("linear_gelu", narrow, MOST_FEW, _by_library)
 
 
 def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:
-    """The body of the gradient: dL/dz = dL/dy·gelu'(z), and then as the gradient of linear with dL/dz for dL/dy."""
+    """Returns the gradients of x, weight and bias: those of linear with dL/dz = dL/dy·gelu'(z) in place of dL/dy.
+
+    An unwanted gradient is an array without elements.
+    """
     check_backward(grad_y, z, x, weight, approximate)
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
@@ -84,8 +89,8 @@ def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -
 
     Raises:
         RuntimeError: ``approximate`` is neither none nor tanh.
-        ValueError: a shape does not fit the others.
-        TypeError: a dtype is not that of grad_y.
+        ValueError: the shape of z, x or weight does not fit grad_y.
+        TypeError: the dtype of z, x or weight is not grad_y's.
     """
     check_like("linear_gelu_backward", grad_y, z=(z, grad_y.shape))
     check_gelu(grad_y, approximate)
@@ -94,17 +99,18 @@ def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -
 
 @on_any_arrays("x", "weight", "bias?")
 def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none") -> tuple[Any, Any]:
-    """y = gelu(z) with z = x·Wᵀ + b of any arrays on a GPU, without PyTorch.
+    """Returns y = gelu(z) and z = x·Wᵀ + b of arrays on a GPU, without PyTorch.
 
     Args:
         x, weight, bias: as for :func:`cupyops.linear`.
         approximate: ``"none"`` or ``"tanh"``, as for :func:`cupyops.gelu`.
 
     Returns:
-        (y, z), CuPy arrays (..., N) of x's dtype; z is what the gradient is made of.
+        (y, z), CuPy arrays (..., N) of x's dtype. :func:`linear_gelu_backward` takes z.
 
     Raises:
-        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``; else as :func:`cupyops.linear`.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``, or as :func:`cupyops.linear`.
+        TypeError, ValueError, MissingDependencyError: as :func:`cupyops.linear`.
     """
     return forward(x, weight, bias, approximate)
 
@@ -113,18 +119,21 @@ def linear_gelu(x: Any, weight: Any, bias: Any = None, approximate: str = "none"
 def linear_gelu_backward(
     grad_y: Any, z: Any, x: Any = None, weight: Any = None, approximate: str = "none", *, want_bias: bool = True
 ) -> tuple[Any, Any, Any]:
-    """Gradients of :func:`linear_gelu`, by way of dL/dz = dL/dy·gelu'(z).
+    """Returns the gradients of :func:`linear_gelu`, computed from dL/dz = dL/dy·gelu'(z).
 
     Args:
-        grad_y: (..., N), gradient of y.
-        z: what :func:`linear_gelu` gave.
+        grad_y: (..., N), the gradient of y.
+        z: the second result of :func:`linear_gelu`.
         x, weight, want_bias: as for :func:`cupyops.linear_backward`.
-        approximate: what :func:`linear_gelu` was given.
+        approximate: the argument of :func:`linear_gelu`.
 
     Returns:
-        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype; those that are not wanted have no elements.
+        (grad_x, grad_weight, grad_bias), CuPy arrays of grad_y's dtype. An unwanted gradient has no elements.
 
     Raises:
-        ValueError, TypeError: operands that do not belong together; else as :func:`cupyops.linear_gelu`.
+        ValueError: the shape of z, x or weight does not fit grad_y.
+        TypeError: the dtype of z, x or weight is not grad_y's.
+        RuntimeError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
+        MissingDependencyError: as :func:`linear_gelu`.
     """
     return backward(grad_y, z, x, weight, approximate, want_bias)

@@ -1,8 +1,8 @@
-"""Bodies and gradients of operators with a product x·Wᵀ + b, which the library of the arrays multiplies.
+"""Operators that begin with a product x·Wᵀ + b of the array library: their forwards, gradients and checks.
 
-An operator that does something with the product has its body from :func:`product_body`. :func:`gradients` makes the gradients of x
-and W; the operator sums the gradient of the bias itself (:mod:`cupyops.tiling.columns`). The checks refuse operands in PyTorch's words, and
-name the operator.
+:func:`product_body` returns the forward of an operator. :func:`gradients` computes the gradients of x and W. The
+operator itself computes the gradient of the bias (:mod:`cupyops.tiling.columns`). The checks raise in PyTorch's words
+and name the operator.
 """
 
 import math
@@ -29,27 +29,29 @@ __all__ = [
 def product_body(
     where: str, ours: Callable[..., Any] | None = None, few: int = 0, otherwise: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """The body of an operator that is a product, or begins with one: ``body(x, weight, bias, *more)``.
+    """Returns the forward of an operator that is a product or begins with one: ``body(x, weight, bias, *more)``.
 
-    The body computes y (..., N) from x (..., K) floating, weight (N, K), and bias (N) or None. It raises what
-    :func:`check_product` raises.
+    The function computes y (..., N) from a floating x (..., K), weight (N, K), and bias (N) or None. The function
+    raises the errors of :func:`check_product`.
 
     Args:
         where: the operator's name, for messages.
-        ours: ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)``, called first for products in which x or weight
-            has few rows, for which libraries are slow; dtype is that of x. It returns the result, or None to leave the product
-            to ``otherwise``. Not called for arrays without memory.
-        few: rows, at most, of which x or weight has few.
-        otherwise: ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, called for all other products; by default
-            ``library.linear(x, weight, bias)``. It refuses operands that do not fit, or calls ``library.linear``, which does.
+        ours: ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)`` with x's dtype. The function is called
+            first if x or weight has at most ``few`` rows, since libraries are slow for such products. The function
+            returns the result, or None for a product that ``otherwise`` computes. Fake tensors are not passed to the
+            function.
+        few: the most rows of x or weight for which ``ours`` is called.
+        otherwise: ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, called for all other products; by
+            default ``library.linear(x, weight, bias)``. The function raises for operands that do not fit each other, or
+            calls ``library.linear``, which raises.
     """
 
     def body(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
         library = LIBRARIES[type(x)]
         try:
-            n, k = weight.shape  # a ValueError where weight is no matrix, in place of which check_product raises
+            n, k = weight.shape  # if weight is not a matrix, check_product replaces the ValueError
             dtype = library.dtype_name(x)
-            # The library might take these operands, and should not.
+            # A library may broadcast such a bias, or take such dtypes. The operator does not.
             if (bias is not None and (bias.shape != (n,) or bias.dtype != x.dtype)) or dtype not in FLOATS:
                 check_product(where, x, weight, bias)
             if ours is not None and not library.is_fake(x):
@@ -69,7 +71,8 @@ def product_body(
 
 
 class Apart(NamedTuple):
-    """A range of products that are faster without a bias, and a pass that adds the bias, than with the bias.
+    """A range of products for which a product without the bias and a pass that adds the bias are faster than one
+    kernel.
 
     Attributes:
         least_k: the fewest columns of x.
@@ -84,19 +87,21 @@ class Apart(NamedTuple):
         return k >= self.least_k and self.least <= elements <= self.most
 
 
-# Columns and rows of x below which no product is in a table. With fewer rows the library multiplies vectors, with a bias as fast
-# as without.
+# The fewest columns and rows of x of a product that is in a table. With fewer rows, the library's product with a bias
+# is as fast as its product without a bias.
 LEAST_APART_K, LEAST_APART_ROWS = 1024, 16
 
 
 def product_apart(
     library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Mapping[bool, Sequence[Apart]]
 ) -> Any:
-    """x·Wᵀ (..., N), contiguous, without the bias, which the caller adds in a pass; or None where a product with the bias is as
-    fast, and where the operands do not fit each other, which the library refuses.
+    """Returns a contiguous x·Wᵀ (..., N), to which the caller adds the bias in a pass.
+
+    Returns None if a product with the bias is as fast, or if the operands do not fit each other. The library's product
+    with the bias then raises.
 
     Args:
-        library, x, weight, bias, n, k, dtype: as ``otherwise`` of :func:`product_body` takes them.
+        library, x, weight, bias, n, k, dtype: the arguments of ``otherwise`` of :func:`product_body`.
         table: ranges of products in float32, by whether the library multiplies in TF32.
     """
     if dtype != "float32" or bias is None or k < LEAST_APART_K or library.is_fake(x):
@@ -151,22 +156,22 @@ def check_product(where: str, x: Any, weight: Any, bias: Any) -> None:
 
 
 def rows_of(x: Any) -> Any:
-    """The array as a matrix: all leading dimensions become rows."""
+    """Returns the array as a matrix: all leading dimensions become rows."""
     return x if len(x.shape) == 2 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any) -> tuple[Any, Any]:
-    """dL/dx = dL/dy·W and dL/dW = dL/dyᵀ·x.
+    """Returns dL/dx = dL/dy·W and dL/dW = dL/dyᵀ·x.
 
     Args:
-        library: the arrays'.
+        library: the array library of the arrays.
         grad: dL/dy as a matrix (M, N), whose rows are all leading dimensions.
         batch: the leading dimensions of x.
         x: (..., K) for the gradient of weight, else None.
         weight: (N, K) for the gradient of x, else None.
 
     Returns:
-        (dL/dx, dL/dW); a gradient that is not wanted is an array without elements.
+        (dL/dx, dL/dW). An unwanted gradient is an array without elements.
     """
     if weight is None:
         grad_x = nothing(library, grad)
@@ -178,7 +183,7 @@ def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any
 
 
 def nothing(library: Any, like: Any) -> Any:
-    """An array without elements, in place of a gradient that is not wanted."""
+    """Returns an array without elements, which stands for an unwanted gradient."""
     return library.empty((0,), library.dtype_name(like), like)
 
 
@@ -186,13 +191,13 @@ def check_gradients(where: str, grad_y: Any, x: Any, weight: Any) -> None:
     """Raises unless the operands of a gradient fit each other; x and weight may be None.
 
     Raises:
-        ValueError: a shape does not fit that of grad_y.
-        TypeError: a dtype is not that of grad_y.
+        ValueError: the shape of x or weight does not fit grad_y.
+        TypeError: the dtype of x or weight is not grad_y's.
     """
     shape, dtype = (
         grad_y.shape,
         grad_y.dtype,
-    )  # read once: each read of a tensor's attribute costs a fraction of a microsecond
+    )  # read once: reading a tensor's attribute takes a fraction of a microsecond
     if not shape:
         raise ValueError(expected(where, "grad_y", "have shape (..., N)", "()"))
     if weight is not None and (len(rows := weight.shape) != 2 or rows[0] != shape[-1]):

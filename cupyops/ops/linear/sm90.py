@@ -1,4 +1,5 @@
-"""A linear layer with GELU behind it in one kernel, on the tensor cores of sm_90: launches of ``kernels_cu/linear_gelu_sm90.cu``."""
+"""The linear layer and GELU in one kernel on the tensor cores of sm_90: launches of
+``kernels_cu/linear_gelu_sm90.cu``."""
 
 from functools import cache
 from typing import Any
@@ -21,7 +22,7 @@ DTYPES = ("float16", "bfloat16")
 
 @cache
 def sm90_kernel(config: Sm90Config, approximate: str) -> Kernel:
-    """The kernel for a form of GELU."""
+    """Returns the kernel of a config for a form of GELU."""
     return config.kernel(
         TEXT, "linear_gelu_sm90", constants=FORMS[approximate], dtypes=DTYPES, since=SM90, exactly=True
     )
@@ -33,15 +34,17 @@ for _plan in (SHORT, LONG):
 
 
 def worth_a_look(library: Any, x: Any, approximate: str) -> bool:
-    """Whether :func:`linear_gelu_by_tensor_cores` is worth its checks: for small products the checks cost more than they save."""
+    """Returns whether a product is large enough for the checks of :func:`linear_gelu_by_tensor_cores` to pay off."""
     return not library.is_fake(x) and library.size(x) >= linear_config.LEAST_LARGE and approximate in FORMS
 
 
 def linear_gelu_by_tensor_cores(
     library: Any, x: Any, weight: Any, bias: Any, approximate: str
 ) -> tuple[Any, Any] | None:
-    """(y, z) with y = gelu(z) and z = x·Wᵀ + b. None where the library is as fast, and where the operands do not fit each other,
-    which the library refuses."""
+    """Returns (y, z) with y = gelu(z) and z = x·Wᵀ + b.
+
+    Returns None if the library is as fast, or if the operands do not fit each other. The library then raises.
+    """
     shape, of_weight = x.shape, weight.shape
     if not (shape and len(of_weight) == 2 and of_weight[1] == shape[-1] > 0):
         return None
@@ -80,7 +83,7 @@ def linear_gelu_by_tensor_cores(
 
 
 def _suits(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int) -> bool:
-    """Whether the kernel takes the arrays: TMA takes rows that begin at multiples of 16 bytes."""
+    """Returns whether the kernel takes the arrays. TMA needs rows that begin at multiples of 16 bytes."""
     if library.dtype_name(x) not in DTYPES or k % 8 or n % 8 or not (bias is None or bias.shape == (n,)):
         return False
     return all(

@@ -1,1 +1,1 @@
-"""The LLTM, a recurrent cell: one step, and whole sequences."""
+"""The LLTM, a recurrent cell, on arrays of any library: one step, and whole sequences."""

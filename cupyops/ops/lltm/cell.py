@@ -1,4 +1,5 @@
-"""The LLTM cell: checks, launches of the kernels ``kernels_cu/lltm_*.cu`` of one step, and the products around them."""
+"""The LLTM cell: checks, launches of the kernels of one step in ``kernels_cu/lltm_*.cu``, and the library's
+products."""
 
 from typing import Any
 
@@ -13,18 +14,19 @@ from .checks import check_cell, check_cell_backward
 
 __all__ = ["lltm_cell", "lltm_cell_backward"]
 
-# The most multiplications, and the most columns of [h, x], of a cell in one kernel. A library's product of this size takes as long
-# as an empty launch.
+# The most multiplications, and the most columns of [h, x], of a cell that one kernel computes. The library's product of
+# this size takes as long as an empty launch.
 WHOLE_WORK, WHOLE_INPUTS = 2**23, 2048
-# Columns of [h, x] from which the step kernel adds the bias in float32. The library's product takes longer with a bias, on an
-# H200: 39.3 µs with and 23.4 µs without for 64 x 512 x 1024, 839 and 667 µs for 256 x 1024 x 4096.
+# The fewest columns of [h, x] for which the step kernel adds the bias in float32. The library's product takes longer
+# with a bias than without, on an H200: 39.3 µs and 23.4 µs for 64 x 512 x 1024, 839 µs and 667 µs for 256 x 1024 x
+# 4096.
 BIAS_APART = 1024
-WHOLE_ROWS = 256  # the most rows of a backward in one kernel: every block for the weights goes through all rows
-# The most rows of a step's backward of which a block sums all for the bias's gradient, in up to four turns. With more rows, blocks
-# leave parts, and another launch adds up the parts.
+WHOLE_ROWS = 256  # the most rows of a backward in one kernel: each block for the gradient of the weights reads all rows
+# The most rows of a step's backward for which one block sums the bias's gradient over all rows, in up to four
+# iterations. With more rows, each block stores a partial sum, and a second launch adds up the partial sums.
 FEW_ROWS = 256
 
-ABSENT = (0, 0, 0)  # the view of an absent gradient: Gradient of lltm_gradient.cuh
+ABSENT = (0, 0, 0)  # the view of an absent gradient, see `Gradient` in lltm_gradient.cuh
 Gradients = tuple[Any, Any, Any, Any, Any]
 
 CELL = Kernel(kernels_cu.source("lltm_cell"), "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
@@ -32,9 +34,9 @@ CELL_BACKWARD = Kernel(kernels_cu.source("lltm_cell_backward"), "lltm_cell_backw
 PARTS = [{"scalar_t": dtype, "part_t": DTYPES[dtype].acc} for dtype in FLOATS]
 SUMS = Kernel(kernels_cu.source("lltm_sums"), "lltm_sums", Threads("N", block=(32, 32, 1)), choices=PARTS)
 
-# The kernels between products, with the most elements of an access by the bytes of an element. Two units of float64 need more
-# registers than a thread has. The forward of float32 accesses 8 bytes, so that more threads share the work. The backward keeps the
-# sums of a thread's columns in registers, so a thread has fewer columns.
+# The kernels between products. The tables give the most elements of an access, by the bytes of an element. Two units of
+# float64 need more registers than a thread has. The forward of float32 has accesses of 8 bytes, so that more threads
+# share the work. The backward keeps the sums of a thread's columns in registers, so a thread has fewer columns.
 STEP = TiledKernel(kernels_cu.source("lltm_step"), "lltm_step", {2: 8, 4: 2, 8: 1})
 STEP_WITH_BIAS = TiledKernel(
     kernels_cu.source("lltm_step"), "lltm_step", {2: 8, 4: 2, 8: 1}, declared=("float32",), constants={"ADD_BIAS": 1}
@@ -42,27 +44,36 @@ STEP_WITH_BIAS = TiledKernel(
 STEP_BACKWARD = TiledKernel(
     kernels_cu.source("lltm_step_backward"), "lltm_step_backward", {2: 4, 4: 4, 8: 1}, alone=True
 )
-# The kernels that put h and x side by side, and take their gradient apart.
+# The kernels that concatenate h and x, and split the gradient of [h, x].
 INPUTS = TiledKernel(kernels_cu.source("lltm_inputs"), "lltm_inputs", {2: 8, 4: 4, 8: 1})
 INPUTS_BACKWARD = TiledKernel(kernels_cu.source("lltm_inputs"), "lltm_inputs_backward", {2: 8, 4: 4, 8: 1})
 
 
 def whole(batch: int, state: int, inputs: int) -> bool:
-    """Whether one kernel makes the whole cell, the product included."""
+    """Returns whether one kernel computes the whole cell, the product included.
+
+    Args:
+        batch: rows.
+        state: units of a row.
+        inputs: columns of [h, x].
+    """
     return 3 * batch * state * inputs <= WHOLE_WORK and inputs <= WHOLE_INPUTS
 
 
 def forward(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """The body of a cell: h', c' and z = [h, x]·Wᵀ + b, which the backward needs."""
+    """Returns h', c' and z = [h, x]·Wᵀ + b of one step, on arrays of any library. The backward needs z."""
     return forward_and_inputs(x, weights, bias, old_h, old_cell)[0]
 
 
 def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[tuple[Any, Any, Any], Any]:
-    """The results of :func:`forward`; and [h, x], which the weights' gradient needs, or None where it was not made."""
+    """Returns the results of :func:`forward`, and [h, x], or None if [h, x] was not computed.
+
+    The gradient of the weights needs [h, x].
+    """
     library, dtype, batch, features, state = check_cell(x, weights, bias, old_h, old_cell)
     inputs, contiguous = features + state, library.contiguous
     old_cell = contiguous(old_cell)
-    # empty_like is the quickest way to make an array.
+    # empty_like is the fastest way to allocate an array.
     new_h, new_cell = library.empty_like(old_cell), library.empty_like(old_cell)
     if library.is_fake(new_h) or batch == 0 or state == 0:
         return (new_h, new_cell, library.empty((batch, 3 * state), dtype, x)), None
@@ -88,14 +99,14 @@ def forward_and_inputs(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: An
         return (new_h, new_cell, gates), None
     both = side_by_side(library, old_h, None, x, dtype)
     apart = dtype == "float32" and inputs >= BIAS_APART
-    # Without a bias, matmul() makes the same product as linear(), in less of the host's time.
+    # Without a bias, matmul() computes the same product as linear() and takes less of the host's time.
     gates = library.matmul(both, weights.T) if apart else library.linear(both, weights, bias)
     step(gates, old_cell, new_h, new_cell, dtype, contiguous(bias) if apart else None)
     return (new_h, new_cell, gates), both
 
 
 def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias: Any = None) -> None:
-    """Writes h' and c' of z (``gates``) and c. If there is a bias, it is added to z first."""
+    """Writes h' and c', computed from z (``gates``) and c. If there is a bias, the bias is added to z first."""
     batch, state = new_h.shape
     kernel, (columns, rows) = (STEP if bias is None else STEP_WITH_BIAS).launch(dtype, batch, state)
     kernel.launch_vouched(
@@ -112,15 +123,16 @@ def step(gates: Any, old_cell: Any, new_h: Any, new_cell: Any, dtype: str, bias:
 
 
 def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
-    """The rows [h, x] of one step, or of all steps of a sequence with h of the step before: (rows, S + F). One product with
-    [h, x] takes less time than two products with h and x and their sum.
+    """Returns [h, x] of one step, or of all steps of a sequence: (rows, S + F). h is the state before the step.
+
+    One product with [h, x] takes less time than a product with h, a product with x and their sum.
 
     Args:
-        library: the arrays'.
+        library: the array library of the arrays.
         first_h: (B, S), h before the first step.
-        h: (T, B, S), or None for one step.
+        h: (T, B, S), h after each step, or None for one step.
         x: (B, F) or (T, B, F).
-        dtype: of all arrays.
+        dtype: the dtype of all arrays.
     """
     batch, state = first_h.shape
     features = x.shape[-1]
@@ -147,8 +159,10 @@ def side_by_side(library: Any, first_h: Any, h: Any, x: Any, dtype: str) -> Any:
 
 
 def view(library: Any, grad: Any, like: Any) -> tuple[Any, tuple[int, int, int]]:
-    """A gradient as the kernels take it: an array, and its view, (1, stride by row, stride by column). An absent gradient has
-    the view ABSENT, and ``like`` stands for the array."""
+    """Returns a gradient as the kernels take it: an array, and a view (1, row stride, column stride).
+
+    For an absent gradient the array is ``like``, which the kernels do not read, and the view is ``ABSENT``.
+    """
     return (like, ABSENT) if grad is None else (grad, (1, *library.strides(grad)))
 
 
@@ -164,16 +178,17 @@ def backward(
     both: Any,
     *want: bool,
 ) -> Gradients:
-    """The body of the gradient.
+    """Returns the gradients of one step, on arrays of any library.
 
     Args:
-        grad_h, grad_cell, grad_gates: of h', c' and z; each may be None. The first two may have any strides.
+        grad_h, grad_cell, grad_gates: the gradients of h', c' and z; each may be None. The first two may have any
+            strides.
         x, weights, old_h, new_cell, gates: operands and results of :func:`forward`.
         both: [h, x], or None.
         want: whether the gradients of x, weights, bias, h and c are wanted.
 
     Returns:
-        The gradients of x, weights, bias, h and c; an unwanted gradient has no elements.
+        The gradients of x, weights, bias, h and c. An unwanted gradient has no elements.
     """
     given = grad_h, grad_cell, grad_gates
     library, dtype, batch, features, state = check_cell_backward(x, *given, old_h, new_cell, gates, both)
@@ -183,7 +198,7 @@ def backward(
     new_cell, gates = contiguous(new_cell), contiguous(gates)
     grad_gates = None if grad_gates is None else contiguous(grad_gates)
     grad_bias = empty((3 * state,) if want_bias else nothing, dtype, x)
-    # empty_like is the quickest way to make an array.
+    # empty_like is the fastest way to allocate an array.
     grad_old = empty_like(new_cell) if want_cell else empty(nothing, dtype, x)
     db, dc0 = grad_bias if want_bias else None, grad_old if want_cell else None
     absent = library.is_fake(gates) or batch == 0 or state == 0
@@ -192,7 +207,7 @@ def backward(
         step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
         wanted = want_x and features > 0, want_weights, want_h
         products = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
-        shapes = x.shape if want_x else nothing, nothing, nothing  # of gradients that no product makes
+        shapes = x.shape if want_x else nothing, nothing, nothing  # shapes of the gradients that no product computes
         dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(products, shapes, strict=True))
         return dx, dw, grad_bias, dh0, grad_old
     grad_x = empty((batch, features) if want_x else nothing, dtype, x)
@@ -237,7 +252,10 @@ def backward(
 def _products_backward(
     library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
 ) -> tuple[Any, Any, Any]:
-    """The gradients of x, weights and h, or None for those that are not wanted. The library's products allocate the results."""
+    """Returns the gradients of x, weights and h by the library's products, which allocate the results.
+
+    An unwanted gradient is None.
+    """
     (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
     grad_x = grad_weights = grad_h = None
     want_x, want_weights, want_h = want
@@ -274,10 +292,10 @@ def step_backward(
     Args:
         given: the gradients of h', c' and z; each may be None.
         gates, new_cell: z and c'.
-        grad_z: (B, 3·S), written.
-        grad_old: (B, S), written, or None.
-        dtype: of all arrays.
-        grad_bias: (3·S), written, or None.
+        grad_z: (B, 3·S), the gradient of z, written.
+        grad_old: (B, S), the gradient of c, written, or None.
+        dtype: the dtype of all arrays.
+        grad_bias: (3·S), the bias's gradient, written, or None.
     """
     grad_h, grad_cell, grad_gates = given
     (batch, state), library = new_cell.shape, LIBRARIES[type(gates)]
@@ -310,22 +328,24 @@ def step_backward(
 
 @on_any_arrays("x", "weights", "bias", "old_h", "old_cell")
 def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tuple[Any, Any, Any]:
-    """One step of an LLTM on arrays on a GPU, without PyTorch.
+    """Returns one step of an LLTM on arrays on a GPU, without PyTorch.
 
     With (z_i, z_o, z_g) = [h, x]·Wᵀ + b: c' = c + elu(z_g)·σ(z_i) and h' = tanh(c')·σ(z_o).
 
     Args:
         x: (B, F), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32, float64.
-        weights: (3·S, S + F), the columns of h first; the rows of the gates i, o, g.
-        bias: (3·S).
-        old_h, old_cell: (B, S). All of x's dtype.
+        weights: (3·S, S + F), of x's dtype. The first S columns belong to h. The rows belong to the gates i, o and g,
+            in this order.
+        bias: (3·S), of x's dtype.
+        old_h, old_cell: (B, S), h and c, of x's dtype.
 
     Returns:
-        CuPy arrays h' (B, S), c' (B, S) and z (B, 3·S), which :func:`lltm_cell_backward` takes. CuPy makes large products.
+        CuPy arrays h' (B, S), c' (B, S) and z (B, 3·S), which :func:`lltm_cell_backward` takes. CuPy computes large
+        products.
 
     Raises:
-        TypeError: an operand is no array or not floating, or the dtypes differ.
-        ValueError: an operand is in host memory, or has another shape than the other operands need.
+        TypeError: an operand is not an array or not floating, or the dtypes differ.
+        ValueError: an operand is in host memory, or the shapes of the operands do not fit each other.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
 
     Source: PyTorch's tutorial "Custom C++ and CUDA Extensions" (Goldsborough, 2018).
@@ -337,7 +357,7 @@ def lltm_cell(x: Any, weights: Any, bias: Any, old_h: Any, old_cell: Any) -> tup
 def lltm_cell_backward(
     grad_h: Any, grad_cell: Any, x: Any, weights: Any, old_h: Any, new_cell: Any, gates: Any
 ) -> Gradients:
-    """Gradients of :func:`lltm_cell`.
+    """Returns the gradients of :func:`lltm_cell`.
 
     Args:
         grad_h, grad_cell: the gradients of h' and c', of any strides; each may be None.

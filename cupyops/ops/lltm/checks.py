@@ -1,4 +1,4 @@
-"""Checks of shapes and dtypes, which the LLTM's bodies and references share."""
+"""Checks of shapes and dtypes. The LLTM operators and their PyTorch references share the checks."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ check_sequence_backward = shape_check("lltm_sequence_backward", input="(T, B, F)
 
 
 def check_leading(x: Any, old_h: Any, old_cell: Any) -> None:
-    """Checks the dimensions before the last of a cell's operands.
+    """Raises unless the leading dimensions of a cell's operands are equal.
 
     Raises:
-        ValueError: `input` has no dimension, or a state differs from `input` in a dimension before the last.
+        ValueError: `input` has no dimension, or a state has other dimensions before the last than `input`.
     """
     if len(x.shape) == 0:
         raise ValueError(expected("lltm_cell", "input", "have shape (B, F) or (F)", ()))

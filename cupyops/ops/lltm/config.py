@@ -1,13 +1,16 @@
-"""The kernel, and its macros, for an LLTM's sequence: by the number of units, the dtype and the GPU.
+"""Configs of the kernels that compute all steps of an LLTM's sequence, by the number of units, the dtype and the GPU.
 
-The number of rows changes how many rows a team takes, and nothing else: which thread makes which unit, and so a row's bits,
-do not depend on it. The bounds are those at which the compiler keeps all weights in registers, except for two that were measured
-on an H200. The backward of 128 steps of 128 units takes 157 µs in one block and 123 µs in two. Teams of blocks anywhere on the GPU
-are quicker on tensor cores, and clusters are quicker without (bfloat16, 128 steps, µs forward and back):
+The number of rows only decides how many rows a team takes. Each unit belongs to the same thread for any number of rows,
+so the number of rows does not change the bits of a row. The constants of this module are the largest sizes for which
+the compiler keeps all weights in registers. Two constants are measurements on an H200 instead:
 
-=====  =====  ============  ============
-rows   units  tensor cores  without
-=====  =====  ============  ============
+- The backward of 128 steps of 128 units takes 157 µs in one block and 123 µs in two.
+- Teams of blocks anywhere on the GPU are faster with tensor cores. Clusters are faster without tensor cores. The table
+  holds the microseconds of 128 steps in bfloat16, forward and backward:
+
+=====  =====  ============  ===============
+rows   units  tensor cores  no tensor cores
+=====  =====  ============  ===============
 16     256    268, 279      137, 231
 64     256    271, 316      371, 738
 16     512    286, 334      328, 611
@@ -16,7 +19,7 @@ rows   units  tensor cores  without
 16     1024   365, 524      1041, 3525
 64     1024   637, 894
 128    1024   1018, 1690
-=====  =====  ============  ============
+=====  =====  ============  ===============
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -27,11 +30,12 @@ from cupyops.tiling.teams import TeamConfig
 
 __all__ = ["SequenceConfig", "TensorCoresConfig", "sequence_config"]
 
-# Units of a block. With more, a cluster of two blocks is quicker; on earlier GPUs, the weights need more registers than there are.
+# The most units of a block. With more units, a cluster of two blocks is faster. On GPUs without clusters, the weights
+# of more units do not fit the registers of a block.
 MOST_IN_BLOCK = 64
-CLUSTERS = (2, 4, 8)  # blocks of a cluster; only some GPUs have clusters of 16
-MOST_STATE = 1024  # units for which blocks anywhere on the GPU have enough registers
-TENSOR_CORES_SINCE = 80  # compute capability that has the instructions of tensor_cores.cuh
+CLUSTERS = (2, 4, 8)  # numbers of blocks of a cluster; only some GPUs run clusters of 16 blocks
+MOST_STATE = 1024  # the most units whose weights fit the registers of blocks anywhere on the GPU
+TENSOR_CORES_SINCE = 80  # the least compute capability with the instructions of tensor_cores.cuh
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,15 @@ class SequenceConfig(TeamConfig):
 
     Attributes:
         state: units of a row.
-        units: units of a block, of each row of the block's team; even.
-        parts: lanes that share a unit.
-        backward: the direction.
+        units: units of each row that a block computes; an even number.
+        parts: lanes of a warp that share a unit.
+        backward: the kernel is the backward.
     """
 
     launch_only = TeamConfig.launch_only | {"backward"}
 
     text = "lltm_sequence"
-    most_turns = 4  # with more tiles a team, launches of single steps are quicker
+    most_turns = 4  # with more tiles a team, launches of single steps are faster
 
     state: int
     units: int
@@ -61,24 +65,26 @@ class SequenceConfig(TeamConfig):
 
     @property
     def steps(self) -> int:
-        """Steps of a thread along a row, four elements each."""
+        """Iterations in which a thread reads its part of a row, four elements each."""
         return -(-self.cluster * self.team * self.units // (4 * self.parts))
 
     @property
     def weights(self) -> int:
-        """Weights that a thread keeps in registers."""
+        """The number of weights that a thread keeps in registers."""
         return 3 * 4 * self.steps
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of shared memory for the rows of a step: per unit one number forward, and three backward."""
+        """Bytes of shared memory for the rows of a step: one number a unit in the forward, three in the backward."""
         buffers, bands = 1 if self.team > 1 else 2, 3 if self.backward else 1
         return buffers * self.tile * bands * self.steps * 4 * self.parts * 4
 
     @property
     def most_rows(self) -> int:
-        """Up to 4 rows, as far as the registers hold the rows' sums beside the weights. A unit's lanes share the rows, so there
-        are no more rows than lanes."""
+        """The most rows of a group: up to 4, if the registers hold the sums of the rows beside the weights.
+
+        The lanes of a unit share the rows, so a group has at most ``parts`` rows.
+        """
         registers = min(255, 65536 // self.block)
         if not self.backward and self.block <= 256:
             return min(4, self.parts)
@@ -88,17 +94,18 @@ class SequenceConfig(TeamConfig):
 
 @dataclass(frozen=True)
 class TensorCoresConfig(TeamConfig):
-    """The macros of ``lltm_tensor_cores.cu`` or ``lltm_tensor_cores_backward.cu``: blocks of 16 units anywhere on the GPU.
+    """The macros of ``lltm_tensor_cores.cu`` or ``lltm_tensor_cores_backward.cu``: blocks of 16 units anywhere on the
+    GPU.
 
     Attributes:
         state: units of a row, a multiple of 32.
-        backward: the direction.
+        backward: the kernel is the backward.
     """
 
     launch_only = TeamConfig.launch_only | {"backward"}
     text = "lltm_tensor_cores"
-    most_groups = 4  # a thread keeps the groups' cells, gates and gradients in registers
-    most_turns = 1  # with more rows, a step's product is large enough for the library
+    most_groups = 4  # a thread keeps the cells, gates and gradients of all groups in registers
+    most_turns = 1  # with more rows, the library's product of a single step is faster
     block = 256
     since = TENSOR_CORES_SINCE
 
@@ -109,12 +116,13 @@ class TensorCoresConfig(TeamConfig):
 
     @property
     def shared(self) -> int:  # type: ignore[override]
-        """Bytes of shared memory for the sums of a group's rows by warp and gate: one table, or two that groups take turns at."""
+        """Bytes of shared memory for the sums of a group's rows, by warp and gate: one table, or two for alternating
+        groups."""
         return min(self.groups, 2) * self.block // 32 * (1 if self.backward else 3) * self.rows * 20 * 4
 
 
 def _lanes(units: int, threads: int) -> int:
-    """Lanes of a unit: a power of 2, as many as a block has threads for, up to 32."""
+    """Returns the lanes that share a unit: the largest power of 2 up to 32 for which a block has enough threads."""
     return min(32, 1 << max(1, threads // units).bit_length() - 1)
 
 
@@ -122,19 +130,19 @@ def _lanes(units: int, threads: int) -> int:
 def sequence_config(
     state: int, forward: bool, capability: int, itemsize: int = 4
 ) -> SequenceConfig | TensorCoresConfig | None:
-    """The config for rows of float32 or 16 bits, with the fewest rows a team.
+    """Returns the config for float32 or 16-bit elements, with the fewest rows a team.
 
     Args:
         state: units of a row.
-        forward: the direction.
+        forward: whether the config is for the forward; else the config is for the backward.
         capability: compute capability of the GPU, 90 for sm_90.
         itemsize: bytes of an element.
 
     Returns:
-        None where each step is a launch of its own.
+        The config, or None if each step is a separate launch.
     """
     units = -(-state // 2) * 2
-    if units <= MOST_IN_BLOCK:  # the weights in the registers of one block
+    if units <= MOST_IN_BLOCK:  # the registers of one block hold the weights
         return SequenceConfig(state, units, _lanes(units, 512 if forward else 256), backward=not forward)
     for cluster in CLUSTERS if capability >= CLUSTERS_SINCE else ():
         units = -(-state // (2 * cluster)) * 2

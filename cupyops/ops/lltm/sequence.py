@@ -1,5 +1,7 @@
-"""The LLTM over a sequence: checks, launches of ``kernels_cu/lltm_sequence*.cu`` and ``lltm_tensor_cores*.cu``, and the products
-before and after."""
+"""The LLTM over a sequence: checks, launches of the kernels of all steps, and the library's products before and after.
+
+The kernels are ``kernels_cu/lltm_sequence*.cu`` and ``kernels_cu/lltm_tensor_cores*.cu``.
+"""
 
 from functools import cache, lru_cache
 from itertools import product
@@ -21,18 +23,18 @@ from .config import SequenceConfig, TensorCoresConfig, sequence_config
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
 TYPES = ("float16", "bfloat16", "float32")
-MOST_STEPS = 2**31 // 128  # for the counter of the largest team, which has 32 bits
+MOST_STEPS = 2**31 // 128  # the most steps that the 32-bit counter of the largest team can count
 
 
 @cache
 def kernel_of(config: SequenceConfig | TensorCoresConfig, dtype: str) -> Kernel:
-    """The kernel of a config, declared for one dtype."""
+    """Returns the kernel of a config, declared for one dtype."""
     name = f"{config.text}_backward" if config.backward else config.text
     types = TYPES if isinstance(config, SequenceConfig) else TYPES[:2]
     return config.kernel(kernels_cu.source(name), name, {"scalar_t": dtype}, dtypes=types)
 
 
-# One config of each kind is declared here, so that warmup() and the compile command find it.
+# Declares a kernel of each kind for warmup() and the compile command.
 for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
     _plan = sequence_config(_state, _forward, CLUSTERS_SINCE, DTYPES[_dtype].itemsize)
     assert _plan is not None
@@ -41,17 +43,18 @@ for _dtype, _state, _forward in product(TYPES, (64, 256, 1024), (True, False)):
 
 @lru_cache(4096)
 def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> TeamLaunch | None:
-    """The launch that makes all steps on a GPU.
+    """Returns the launch that computes all steps on a GPU.
 
     Args:
-        state, batch: units and rows.
-        dtype: of the arrays.
-        forward: the direction.
-        device: the GPU, or what stands in for one.
+        state, batch: units of a row, and rows.
+        dtype: the dtype of the arrays.
+        forward: whether the launch is the forward; else the launch is the backward.
+        device: the GPU's index, or a simulated device.
 
     Returns:
-        None where each step is a launch of its own: the dtype is float64, the GPU has no room for a team, a team would take too
-        many tiles, or a step has 2^31 elements or more.
+        The launch. None if each step is a separate launch: the dtype is float64, the GPU has no room for a team, a team
+            would
+        compute too many tiles, or a step has 2^31 elements or more.
     """
     if dtype not in TYPES or 3 * state * batch >= 2**31:
         return None
@@ -60,7 +63,7 @@ def way(state: int, batch: int, dtype: str, forward: bool, device: Device) -> Te
 
 
 def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
-    """The body of a sequence: h of every step, the last h and c, c of every step, and z of every step."""
+    """Returns h of every step, the last h and c, c of every step, and z of every step, on arrays of any library."""
     library, dtype, steps, batch, features, state = check_sequence(x, weights, bias, h0, c0)
     h, cells, last = (library.empty((count, batch, state), dtype, x) for count in (steps, steps, 2))
     if library.is_fake(h) or steps == 0 or batch == 0 or state == 0:
@@ -109,15 +112,15 @@ def backward(
     gates: Any,
     *want: bool,
 ) -> Gradients:
-    """The body of the gradient.
+    """Returns the gradients of a sequence, on arrays of any library.
 
     Args:
-        grad_h, grad_last, grad_cells, grad_gates: of the results of :func:`forward`; each may be None.
+        grad_h, grad_last, grad_cells, grad_gates: the gradients of the results of :func:`forward`; each may be None.
         x, weights, h0, h, cells, gates: operands and results of :func:`forward`.
         want: whether the gradients of x, weights, bias, h0 and c0 are wanted.
 
     Returns:
-        The gradients of x, weights, bias, h0 and c0; an unwanted gradient has no elements.
+        The gradients of x, weights, bias, h0 and c0. An unwanted gradient has no elements.
     """
     given = (grad_h, grad_last, grad_cells, grad_gates)
     library, dtype, steps, batch, features, state = check_sequence_backward(x, *given, h0, h, cells, gates)
@@ -141,7 +144,7 @@ def backward(
     launch = way(state, batch, dtype, False, device_of(library, x)) if steps <= MOST_STEPS else None
     if launch is None:
         if dh is not None and dh is grad_h:
-            dh = library.copy(dh)  # lltm_steps.backward overwrites it
+            dh = library.copy(dh)  # lltm_steps.backward overwrites dh
         first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
         lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
         sums, parts = grad_z, steps * batch
@@ -185,20 +188,21 @@ def backward(
 
 @on_any_arrays("x", "weights", "bias", "h0", "c0")
 def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any, Any]:
-    """All steps of an LLTM on arrays on a GPU, without PyTorch.
+    """Returns all steps of an LLTM on arrays on a GPU, without PyTorch.
 
     Args:
-        x: (T, B, F), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32, float64.
+        x: (T, B, F), a CuPy array, or any array that exports DLPack from GPU memory; float16, bfloat16, float32,
+            float64.
         weights, bias: as for :func:`cupyops.lltm_cell`.
-        h0, c0: (B, S). All of x's dtype.
+        h0, c0: (B, S), h and c before the first step, of x's dtype.
 
     Returns:
-        CuPy arrays: h (T, B, S), the last h and c (2, B, S), c (T, B, S), and z (T, B, 3·S), which
-        :func:`lltm_sequence_backward` takes. CuPy makes the products over all steps.
+        CuPy arrays: h (T, B, S), the last h and c (2, B, S), c (T, B, S), and z (T, B, 3·S).
+        :func:`lltm_sequence_backward` takes h, c and z. CuPy computes the products over all steps.
 
     Raises:
-        TypeError: an operand is no array or not floating, or the dtypes differ.
-        ValueError: an operand is in host memory, or has another shape than the other operands need.
+        TypeError: an operand is not an array or not floating, or the dtypes differ.
+        ValueError: an operand is in host memory, or the shapes of the operands do not fit each other.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing; the message says what installs them.
     """
     return forward(x, weights, bias, h0, c0)
@@ -208,12 +212,12 @@ def lltm_sequence(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[An
 def lltm_sequence_backward(
     grad_h: Any, grad_last: Any, x: Any, weights: Any, h0: Any, h: Any, cells: Any, gates: Any
 ) -> Gradients:
-    """Gradients of :func:`lltm_sequence`.
+    """Returns the gradients of :func:`lltm_sequence`.
 
     Args:
         grad_h, grad_last: the gradients of h, and of the last h and c; each may be None.
         x, weights, h0: operands of :func:`lltm_sequence`.
-        h, cells, gates: results of :func:`lltm_sequence`, h, c and z of every step.
+        h, cells, gates: results of :func:`lltm_sequence`: h, c and z of every step.
 
     Returns:
         CuPy arrays: the gradients of x, weights, bias, h0 and c0.

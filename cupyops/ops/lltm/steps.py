@@ -1,7 +1,8 @@
-"""The LLTM over a sequence by launches of single steps: each step is a product and the kernel after, or before, the product.
+"""The LLTM over a sequence by launches of single steps: each step is a product and one kernel.
 
-float64 goes this way, and more units than one launch for all steps has registers for, and GPUs that cannot run all blocks of
-that launch at once. The host's time bounds a step, so the loops do little: views and buffers are made before.
+The sequence runs by single steps for float64, for more units than the registers of one launch hold, and on GPUs that
+cannot run all blocks of one launch at once. The host's time limits the speed of a step, so views and buffers are made
+before the loop.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
         weights: (S, 3·S), the transposed weights of h.
         first_h: (B, S).
         first_c: (B, S), contiguous.
-        gates: (T, B, 3·S), x's part of z; h's part is added.
+        gates: (T, B, 3·S), the part of z that depends on x; the part that depends on h is added.
         h, cells: (T, B, S), written.
     """
     _, batch, state = h.shape
@@ -48,17 +49,17 @@ def backward(
     """Writes the gradients of z of all steps, and of h0 and c0.
 
     Args:
-        given: the gradients of h, of the last h and c, of c and of z: contiguous, each may be None. The gradient of h is
-            overwritten: the gradients that come from later steps are added.
+        given: the gradients of h, of the last h and c, of c, and of z. Each is contiguous or None. The gradient of h is
+            overwritten: each step adds its gradient of the h before the step.
         weights: (3·S, S), the weights of h.
-        cells, gates: c and z, as the forward gave them.
+        cells, gates: c and z, which the forward returned.
         grad_z: (T, B, 3·S), written.
         grad_h0, grad_c0: (B, S), written, or None.
     """
     steps, batch, state = cells.shape
     kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, cells))
     dense = (1, state, 1)
-    # Two buffers take turns, since a launch reads the gradient that the last launch wrote.
+    # Two buffers alternate: a launch reads the gradient that the launch before it wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
     made_h = library.empty((batch, state), dtype, cells) if given[0] is None else None
     of_h, of_last, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in given)
@@ -100,5 +101,5 @@ def backward(
 
 
 def _sum(a: Any, b: Any) -> Any:
-    """The sum of two gradients, each of which may be None."""
+    """Returns the sum of two gradients, each of which may be None."""
     return b if a is None else a if b is None else a + b
