@@ -1,10 +1,11 @@
-"""Functions written as text: the one place in which this package compiles Python that it has made.
+"""Compiles generated Python functions. All generated Python of this package goes through :func:`write`.
 
-A launch costs the driver about 2 microseconds, and a loop over arguments in Python costs as much. A function that is written for
-one signature has no such loop. Each use states in its docstring what the written function gains over a closure.
+A launch takes the driver about 2 microseconds, and a Python loop over the arguments takes as long again. A function
+generated for one signature has no loop over the arguments. The docstring of each use of :func:`write` states the gain
+over a closure.
 
-The text of a function stands in :mod:`linecache`, so that a traceback shows its lines and ``inspect.getsource`` returns it.
-:func:`source_of` prints it.
+:mod:`linecache` holds the text of each function: a traceback shows the lines, and ``inspect.getsource`` returns the
+text. :func:`source_of` returns the text, too.
 """
 
 import linecache
@@ -15,13 +16,13 @@ __all__ = ["source_of", "write"]
 
 
 def write(what: str, name: str, lines: Sequence[str] | str, scope: Mapping[str, Any]) -> Callable[..., Any]:
-    """Returns a function that is given as text.
+    """Compiles the text of a function and returns the function.
 
     Args:
-        what: what the function is, for its file name: ``"launch of gelu_forward"``.
-        name: the name that the text gives it.
+        what: description of the function, which becomes part of its file name: ``"launch of gelu_forward"``.
+        name: the name of the function in the text.
         lines: the text.
-        scope: the function's globals. They are the mapping itself where it is a dict, so that the caller may replace one later.
+        scope: the function's globals. A dict is used itself, not copied, so the caller can replace a global later.
 
     >>> double = write("double", "double", ["def double(x):", "    return 2 * x"], {})
     >>> double(21)
@@ -32,17 +33,17 @@ def write(what: str, name: str, lines: Sequence[str] | str, scope: Mapping[str, 
     text = lines if isinstance(lines, str) else "\n".join(lines)
     text = f"{text}\n"
     scope = scope if isinstance(scope, dict) else dict(scope)
-    # The scope gets no __name__: a tracer that finds one looks globals up in the module of that name.
+    # The scope gets no __name__: a tracer would look globals up in the module of that name.
     exec(compile(text, _filed(what, text), "exec"), scope)
     function: Callable[..., Any] = scope[name]
     return function
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """The text of a function that :func:`write` returned.
+    """Returns the text of a function that :func:`write` compiled.
 
     Raises:
-        ValueError: it is another function.
+        ValueError: :func:`write` did not compile the function.
 
     >>> print(source_of(write("half", "half", ["def half(x):", "    return x / 2"], {})))
     def half(x):
@@ -56,12 +57,12 @@ def source_of(function: Callable[..., Any]) -> str:
 
 
 def _filed(what: str, text: str) -> str:
-    """The file name under which the text now stands in linecache. Equal texts share one, so that a function that is written again
-    takes no more memory."""
+    """Adds the text to linecache and returns its file name. Equal texts of one description share an entry, so
+    generating a function again takes no further memory."""
     number = 1
     while True:
         filename = f"<cupyops generated: {what}{f' #{number}' if number > 1 else ''}>"
-        # Without a time of modification, checkcache() leaves the entry alone.
+        # checkcache() keeps an entry whose modification time is None.
         entry = (len(text), None, text.splitlines(keepends=True), filename)
         if linecache.cache.setdefault(filename, entry)[2] == entry[2]:  # type: ignore[misc]
             return filename
