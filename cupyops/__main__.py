@@ -36,7 +36,7 @@ def build_parser() -> Parser:
     parser = Parser(
         "python -m cupyops",
         description="CUDA C++ kernels without a build step: start one, compile for any architecture, examine this installation.",
-        epilog="`python -m cupyops COMMAND --help` tells what a command takes. None of them needs a GPU.",
+        epilog="`python -m cupyops COMMAND --help` lists the options of a command. No command needs a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"cupyops {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

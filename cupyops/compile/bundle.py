@@ -104,7 +104,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
         about = json.loads(archive.read(_MANIFEST))
         found = about["format"]
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError):
-        raise ValueError(f"load_bundle: {name} is no bundle of kernels, or not all of one") from None
+        raise ValueError(f"load_bundle: {name} is not a bundle of kernels, or is incomplete") from None
     if found != FORMAT:
         raise ValueError(
             f"load_bundle: {name} is of format {found}, and this cupyops reads format {FORMAT}; write it again: "
@@ -114,7 +114,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
         bundle = Bundle(name, archive, about)
         for key, kernel in about["kernels"].items():
             if hashlib.sha256(archive.read(f"{key}.cubin")).hexdigest() != kernel["sha256"]:
-                raise ValueError(f"{kernel['what']} for sm_{kernel['architecture']} is not what was written")
+                raise ValueError(f"the checksum of {kernel['what']} for sm_{kernel['architecture']} differs")
     except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"load_bundle: {name} is damaged: {problem}") from None
     _loaded.insert(0, bundle)

@@ -63,7 +63,7 @@ def _folder_for_cupy() -> Iterator[None]:
     try:
         own = own_folder("cupyops-cupy-")
     except OSError as error:
-        raise _no_folder_for_cupy(f"nothing, and {folder} is none", error) from error
+        raise _no_folder_for_cupy(f"nothing, and {folder} cannot be written", error) from error
     # CuPy reads the variable once. It is unset afterwards, so that a child process gets a folder of its own.
     os.environ["CUPY_CACHE_DIR"] = str(own)
     try:

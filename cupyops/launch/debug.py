@@ -84,7 +84,7 @@ def launch(
         runtime.streamSynchronize(stream)
     except Exception as error:
         raise LaunchError(
-            f"{what}: an earlier launch or copy on this stream failed before it ran: {error}. {told}"
+            f"{what}: an earlier launch or copy on this stream failed before this launch: {error}. {told}"
         ) from error
     guarded = []
     for position, p in enumerate(signature.parameters):

@@ -51,16 +51,18 @@ def check_declaration(
     _check_types(signature, text, headers or {})
     numbers = [p for p in signature.parameters if not p.pointer]
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
-        raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
+        raise TypeError(f"{kernel}: at least one array must not be `or null`: the launch runs on the GPU of this array")
     named = {a.name for a in arrays}
     for p in signature.parameters:
         if p.map_of is not None:
             if p.map_of not in named:
-                raise TypeError(f"{kernel}: `{p.name}` is the map of an array `{p.map_of}`, and there is none")
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is the tensor map of `{p.map_of}`, and the kernel has no array `{p.map_of}`"
+                )
             continue
         if p.type == "TensorMap":
             raise TypeError(
-                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and call it after its array: x_map for x"
+                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and name it after its array: x_map for x"
             )
         if p.type == "acc_t" and "scalar_t" not in bindings:
             raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")
@@ -83,11 +85,11 @@ def check_declaration(
     for size in (*sizes, *sorted(counted - constants.keys())):
         if size in sizes and (keyword.iskeyword(size) or size in ("min", "unit")):
             raise ValueError(
-                f"{kernel}: `{size}` counts threads, and has a name that expressions of Python use; call it `{size}_`"
+                f"{kernel}: `{size}` counts threads, and its name is reserved in grid expressions; rename it to `{size}_`"
             )
         if size not in integers:
             raise ValueError(
-                f"{kernel}: `{size}` counts threads or elements, but is no integer parameter{nearest(size, integers)}"
+                f"{kernel}: `{size}` counts threads or elements, but is not an integer parameter{nearest(size, integers)}"
             )
 
 

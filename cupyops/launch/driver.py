@@ -114,10 +114,10 @@ def refusal(error: Exception) -> str:
     """Returns the part of an error message that says why the driver refused a launch."""
     words = str(error)
     if any(name in words for name in _FATAL):
-        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 says which one"
+        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 names the kernel"
     if "OUT_OF_RESOURCES" in words:
         return (
-            f"was refused: {words}. Its threads want more registers than a multiprocessor has: use smaller blocks, or "
+            f"was refused: {words}. A block needs more registers than a multiprocessor has: use smaller blocks, or "
             f"declare __launch_bounds__(threads) in the text"
         )
     return f"was refused: {words}"

@@ -187,8 +187,7 @@ class Rows(InX):
         super().__post_init__()
         if self.each > 1 and self.blocks_per_row > 1:
             raise ValueError(
-                f"Rows: several rows a block, or several blocks a row; got each={self.each}, "
-                f"blocks_per_row={self.blocks_per_row}"
+                f"Rows: each or blocks_per_row must be 1, got each={self.each}, blocks_per_row={self.blocks_per_row}"
             )
 
     @property

@@ -266,7 +266,7 @@ class Kernel:
                     driver.allow_shared_memory(raw, shared)
                 except Exception as error:  # CuPy's driver errors
                     raise LaunchError(
-                        f"{what} wants {shared} bytes of dynamic shared memory a block, which GPU {device} "
+                        f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
                         f"(sm_{capability}) does not have: {error}"
                     ) from error
             itemsize = max(
@@ -438,7 +438,7 @@ def _integers(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[st
             raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
         found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
         if of_geometry.get(name, number) != number:
-            wanted = f"be what the launch policy says, {of_geometry[name]}"
+            wanted = f"equal the constant of the launch policy, {of_geometry[name]}"
             raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
     return found
 

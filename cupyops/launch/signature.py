@@ -152,8 +152,8 @@ class Signature:
             if _parameters(kernel, text, code, other) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
-                    f"{kernel}: the text defines it more than once and not alike (lines {lines}), and which one is compiled only "
-                    f"a compiler can tell; declare it once, or under a name for each"
+                    f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
+                    f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
         return cls(kernel, parameters)
 
@@ -188,7 +188,7 @@ def _check_kind(kernel: str, head: str) -> None:
             else "constants={...} for its numbers"
         )
         raise ValueError(
-            f'{kernel}: a kernel that is a template is not taken yet: declare it extern "C" __global__ void {kernel}(...), with '
+            f'{kernel}: templates are not supported: declare it extern "C" __global__ void {kernel}(...), with '
             f"{instead}"
         )
     words = re.findall(r"\w+\**", _BOUNDED.sub(" ", head))[:-1]  # without the name
@@ -196,7 +196,7 @@ def _check_kind(kernel: str, head: str) -> None:
     if "void" not in kind:
         raise ValueError(
             f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
-            f'extern "C" __global__ void {kernel}(...), and write what it makes into an array'
+            f'extern "C" __global__ void {kernel}(...), and write its result into an array'
         )
 
 
@@ -268,7 +268,7 @@ def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple
         raise ValueError(f"{kernel}: its list of parameters has no end")
     if directives := code.directives_between(start, end):
         line = text[directives[0].start : directives[0].end].strip()
-        raise TypeError(f"{kernel}: `{line}` stands among its parameters, which must be the same in every compilation")
+        raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
     pieces, at = [], start
     for piece in code.bare[start:end].split(","):
         if piece.strip():
@@ -306,7 +306,7 @@ def _shape_comments(
     def give(i: int, comment: str) -> None:
         if found[i] and pointers[i] and found[i] != comment:
             raise ValueError(
-                f"{kernel}: two comments, `{comment}` and `{found[i]}`, tell the shape of one parameter; keep one"
+                f"{kernel}: two comments, `{comment}` and `{found[i]}`, give the shape of one parameter; keep one"
             )
         found[i] = comment
 
@@ -331,9 +331,9 @@ def _shape_comments(
             clear = pointers[before] and bool(own or not pointers[after])
         if not clear:
             raise ValueError(
-                f"{kernel}: the comment `{comment}` does not say whose shape it is; put it directly behind its parameter, "
-                f"before the comma or at the end of the line (a comment that is no shape begins with another character than "
-                f"a parenthesis)"
+                f"{kernel}: the comment `{comment}` may belong to two parameters, or to none; put it directly behind its parameter, "
+                f"before the comma or at the end of the line (only a shape "
+                f"comment begins with a parenthesis)"
             )
         give(before, comment)
     if pieces and not found[-1]:
@@ -375,7 +375,7 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
             f"{kernel}: parameter `{name}` is a long, which has 8 bytes on some systems and 4 on others; declare it long long or int"
         )
     if known not in DTYPES and (known in _WORDS or not known.isidentifier()):
-        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, which no Python value stands for")
+        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(
         name,
         known,
@@ -403,6 +403,6 @@ def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:
         told = f"({found['terms']})" if found else f"in `{comment}`"
         raise ValueError(
             f"{kernel}: the shape {told} of `{parameter.name}` must be names and numbers with commas between them, as in (M, N); "
-            f"a comment that is no shape begins with another character than a parenthesis"
+            f"only a shape comment begins with a parenthesis"
         )
     return replace(parameter, shape=terms, nullable=found["nullable"] is not None)

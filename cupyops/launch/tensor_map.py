@@ -68,7 +68,7 @@ def tensor_map(
     """
     itemsize = DTYPES[dtype].itemsize
     if address % 16 or columns * itemsize % 16:
-        wanted = "begin at a multiple of 16 bytes, as its rows must"
+        wanted = "be a multiple of 16, and so must the bytes of a row"
         raise ValueError(expected("tensor_map", "address", wanted, f"{address:#x} and rows of {columns * itemsize}"))
     if simulated:
         # The format that the simulator reads in cupyops/simulator/hardware/wgmma.cuh.
@@ -85,7 +85,9 @@ def _encoded(address: int, rows: int, columns: int, dtype: str, box_rows: int) -
     itemsize = DTYPES[dtype].itemsize
     encode = getattr(driver.libcuda(), "cuTensorMapEncodeTiled", None)
     if encode is None:
-        raise MissingDependencyError("Tensor maps are made by NVIDIA's driver, from CUDA 12 on; there is none here")
+        raise MissingDependencyError(
+            "Tensor maps need NVIDIA's driver of CUDA 12 or later, and no such driver was found"
+        )
     memory = ctypes.create_string_buffer(BYTES + _ALIGNMENT)
     offset = -ctypes.addressof(memory) % _ALIGNMENT
     status = encode(
