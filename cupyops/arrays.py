@@ -236,8 +236,10 @@ def register(kind: type, library: ArrayLibrary) -> None:
 
 
 def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
-    """Registers a function that returns the library of an array type, or None. Each lookup of an unregistered type
-    calls the function."""
+    """Registers a function that returns the library of an array type, or None.
+
+    Each lookup of an unregistered type calls the function.
+    """
     _FINDERS.append(find)
 
 
@@ -258,8 +260,10 @@ class Host(ABC):
 
     @abstractmethod
     def array(self, x: Any) -> Array | None:
-        """Returns an array in host memory as a NumPy array while the host is enabled. Returns None for another
-        array."""
+        """Returns an array in host memory as a NumPy array while the host is enabled.
+
+        Returns None for another array.
+        """
 
     @abstractmethod
     def launch(self, kernel: Any, arguments: Any, sizes: Sequence[int]) -> None:
@@ -373,8 +377,9 @@ def on_any_arrays(*names: str) -> Callable[[Function], Function]:
 
 
 def check_devices(where: str, **arrays: Array) -> None:
-    """Raises unless all arrays are on the device of the first array. The message is the message of a launch. An array
-    that is None is skipped.
+    """Raises unless all arrays are on the device of the first array.
+
+    The message is the message of a launch. An array that is None is skipped.
 
     Raises:
         ValueError: an array is on another device than the first array.
@@ -398,8 +403,10 @@ def is_contiguous(info: Info) -> bool:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Returns whether a layout fills its memory without gaps or overlaps, in any order of dimensions. A layout without
-    elements is dense."""
+    """Returns whether a layout fills its memory without gaps or overlaps, in any order of dimensions.
+
+    A layout without elements is dense.
+    """
     if 0 in shape:
         return True
     step = 1
@@ -411,8 +418,10 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def dense(x: Array) -> Array:
-    """Returns the array if its memory is dense in any order of dimensions, else a contiguous copy. Elementwise kernels
-    take dense arrays."""
+    """Returns the array if its memory is dense in any order of dimensions, else a contiguous copy.
+
+    Elementwise kernels take dense arrays.
+    """
     library = library_of(x)
     if library.is_contiguous(x) or is_dense(x.shape, library.strides(x)):
         return x

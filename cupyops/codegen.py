@@ -57,8 +57,10 @@ def source_of(function: Callable[..., Any]) -> str:
 
 
 def _filed(what: str, text: str) -> str:
-    """Adds the text to linecache and returns its file name. Equal texts of one description share an entry, so
-    generating a function again takes no further memory."""
+    """Adds the text to linecache and returns its file name.
+
+    Equal texts of one description share an entry, so generating a function again takes no further memory.
+    """
     number = 1
     while True:
         filename = f"<cupyops generated: {what}{f' #{number}' if number > 1 else ''}>"

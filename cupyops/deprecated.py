@@ -121,8 +121,10 @@ class MovedModules(MetaPathFinder):
 
 
 def moved_names(package: str, module: str) -> Callable[[str], Any]:
-    """Returns a ``__getattr__`` for a package that was a module in the previous release. The function takes each name
-    from `module`, with a warning."""
+    """Returns a ``__getattr__`` for a package that was a module in the previous release.
+
+    The function takes each name from `module`, with a warning.
+    """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name.startswith("__"):
@@ -135,8 +137,10 @@ def moved_names(package: str, module: str) -> Callable[[str], Any]:
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns a ``__getattr__`` for a module that renamed some of its names. `names` maps former to present names:
-    ``{"Plan": "Config"}``."""
+    """Returns a ``__getattr__`` for a module that renamed some of its names.
+
+    `names` maps former to present names: ``{"Plan": "Config"}``.
+    """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:

@@ -54,8 +54,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def dtype_names(where: str, dtypes: Any) -> tuple[str, ...]:
-    """Returns the names of one dtype or of several. A dtype is given as a name or as an object of PyTorch, NumPy or
-    CuPy.
+    """Returns the names of one dtype or of several.
+
+    A dtype is given as a name or as an object of PyTorch, NumPy or CuPy.
 
     >>> dtype_names("scale", "float32")
     ('float32',)

@@ -4,13 +4,17 @@ __all__ = ["CompileError", "ExportError", "LaunchError", "MissingDependencyError
 
 
 class CompileError(RuntimeError):
-    """NVRTC rejected a text. The message shows the kernel, the dtypes, the architecture, the options and the source
-    lines."""
+    """NVRTC rejected a text.
+
+    The message shows the kernel, the dtypes, the architecture, the options and the source lines.
+    """
 
 
 class ExportError(RuntimeError):
-    """A model has no ONNX form, or the exported file does not reproduce the model's results. The export leaves no
-    file."""
+    """A model has no ONNX form, or the exported file does not reproduce the model's results.
+
+    The export leaves no file.
+    """
 
 
 class LaunchError(RuntimeError):
@@ -22,8 +26,10 @@ class MissingDependencyError(RuntimeError):
 
 
 class TuningError(RuntimeError):
-    """Two choices of a tuned kernel give different results. The message names both choices and the first element that
-    differs."""
+    """Two choices of a tuned kernel give different results.
+
+    The message names both choices and the first element that differs.
+    """
 
 
 def expected(where: str, argument: str, wanted: str, got: object) -> str:

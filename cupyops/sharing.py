@@ -160,8 +160,11 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _begin_in_child() -> None:
-    """Clears in a forked child the work of the parent's other threads. The child closes its copies of the parent's lock
-    files: an open copy would keep a lock held after the parent releases the lock."""
+    """Clears in a forked child the work of the parent's other threads.
+
+    The child closes its copies of the parent's lock files: an open copy would keep a lock held after the parent
+    releases the lock.
+    """
     _running.clear()
     for handle in _locked:
         os.close(handle)

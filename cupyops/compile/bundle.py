@@ -134,8 +134,10 @@ def find(text: str, capability: int, options: Sequence[str]) -> Binary | None:
 
 
 def lacking(what: str, capability: int) -> str:
-    """Returns the message that no loaded bundle has a kernel, or ``""`` if no bundle is loaded. An error message begins
-    with these words when the kernel cannot be compiled either."""
+    """Returns the message that no loaded bundle has a kernel, or ``""`` if no bundle is loaded.
+
+    An error message begins with these words when the kernel cannot be compiled either.
+    """
     return "".join(f"{what} for sm_{capability} is not in {bundle!r}. " for bundle in _bundles())
 
 
@@ -177,7 +179,10 @@ def write_bundle(path: str | os.PathLike[str], entries: Iterable[Entry], version
 
 
 def _key(text: str, architecture: int, options: Sequence[str]) -> str:
-    """Returns a hash of the kernel's text, architecture and options. The compile cache's key also contains the version
-    of NVRTC; this key does not, because the machine that loads a bundle may have no NVRTC."""
+    """Returns a hash of the kernel's text, architecture and options.
+
+    The compile cache's key also contains the version of NVRTC; this key does not, because the machine that loads a
+    bundle may have no NVRTC.
+    """
     content = json.dumps([text, architecture, [*OPTIONS, *options]])
     return hashlib.sha256(content.encode()).hexdigest()[:40]

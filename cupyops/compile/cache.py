@@ -121,8 +121,9 @@ class DiskCache:
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file atomically: under a temporary name in the same folder, then renamed. A reader sees the former
-    content or the whole new content.
+    """Writes a file atomically: under a temporary name in the same folder, then renamed.
+
+    A reader sees the former content or the whole new content.
 
     Raises:
         OSError: the file cannot be written. The temporary file is removed.

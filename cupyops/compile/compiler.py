@@ -87,8 +87,10 @@ def _headers_identity() -> list[object]:
 
 @cache
 def _nvrtc_build() -> str:
-    """Returns the version of NVRTC's wheel, or ``""`` without a wheel. Several builds share a version such as (12,
-    9)."""
+    """Returns the version of NVRTC's wheel, or ``""`` without a wheel.
+
+    Several builds share a version such as (12, 9).
+    """
     import importlib.metadata
 
     for name in ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc"):
@@ -171,8 +173,10 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
 
 
 def first_error(message: str) -> str:
-    """Returns a CompileError's message up to the first error and its source lines. Later errors often follow from the
-    first."""
+    """Returns a CompileError's message up to the first error and its source lines.
+
+    Later errors often follow from the first.
+    """
     lines = message.splitlines()
     ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
     while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):

@@ -144,8 +144,10 @@ class Code:
 
 @lru_cache(64)
 def scan(text: str) -> Code:
-    """Returns the :class:`Code` of a text. Results are cached: several kernels share a text, and texts share
-    headers."""
+    """Returns the :class:`Code` of a text.
+
+    Results are cached: several kernels share a text, and texts share headers.
+    """
     return Code(text)
 
 
@@ -197,8 +199,10 @@ def _follow(conditions: list[_Condition], directive: Directive) -> bool:
 
 
 def _literal(condition: str) -> bool | None:
-    """Returns the value of a literal condition: an integer, true or false, with ``!`` and parentheses. Returns None for
-    another condition."""
+    """Returns the value of a literal condition: an integer, true or false, with ``!`` and parentheses.
+
+    Returns None for another condition.
+    """
     found = _LITERAL.fullmatch(re.sub(r"[()\s]", "", condition)) if len(condition) < 100 else None
     if found is None:
         return None
@@ -283,8 +287,10 @@ def _functions(bare: str, blocks: _Blocks) -> Iterator[Function]:
 
 
 def _name(bare: str, at: int) -> tuple[str, int]:
-    """Returns the name before the next parameter list, and the offset after the opening parenthesis. Without a
-    parameter list, returns ``""`` and the offset where the search ended."""
+    """Returns the name before the next parameter list, and the offset after the opening parenthesis.
+
+    Without a parameter list, returns ``""`` and the offset where the search ended.
+    """
     while True:
         stop = _STOP.search(bare, at)
         if stop is None:

@@ -60,8 +60,10 @@ def assemble(
 
 
 def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the known headers that a text includes, directly or through other headers, by name. Warns if the text
-    itself includes a header by a former name."""
+    """Returns the known headers that a text includes, directly or through other headers, by name.
+
+    Warns if the text itself includes a header by a former name.
+    """
     known = {**kernels_cu.headers(), **headers}
     for name, _ in _includes(scan(text)):
         if name in kernels_cu.former_headers() and name not in headers:
@@ -99,8 +101,10 @@ def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
 
 
 def _splice(text: str, filename: str, known: Mapping[str, str], seen: set[str]) -> str:
-    """Returns the text with each first ``#include`` of a header replaced by the header. Later ``#include`` lines of the
-    same header are removed."""
+    """Returns the text with each first ``#include`` of a header replaced by the header.
+
+    Later ``#include`` lines of the same header are removed.
+    """
     seen.add(filename)
     code = scan(text)
     pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1

@@ -136,8 +136,10 @@ def header_candidates() -> list[Path]:
 
 
 def header_version(folder: Path) -> tuple[int, int] | None:
-    """Returns the CUDA version of a folder of headers, read from its cuda_runtime_api.h or cuda.h. Returns None if
-    neither states a version."""
+    """Returns the CUDA version of a folder of headers, read from its cuda_runtime_api.h or cuda.h.
+
+    Returns None if neither states a version.
+    """
     for name, macro in (("cuda_runtime_api.h", "CUDART_VERSION"), ("cuda.h", "CUDA_VERSION")):
         path = folder / name
         if path.is_file() and (m := re.search(rf"#define\s+{macro}\s+(\d+)", path.read_text(errors="replace"))):
@@ -146,8 +148,10 @@ def header_version(folder: Path) -> tuple[int, int] | None:
 
 
 def cupy_distributions() -> dict[str, str]:
-    """Returns the versions of the installed distributions that provide the module cupy. Two such distributions
-    overwrite each other's files."""
+    """Returns the versions of the installed distributions that provide the module cupy.
+
+    Two such distributions overwrite each other's files.
+    """
     from importlib import metadata  # imported here: this import takes half as long as importing cupyops
 
     names = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x")
@@ -235,8 +239,10 @@ def torch_build() -> tuple[str, tuple[int, int] | None] | None:
 
 
 def install_line(cuda: int | None = None) -> str:
-    """Returns the command that installs CuPy, NVRTC and the headers for a CUDA major version. The default is the major
-    version of CuPy, else of PyTorch, else 12."""
+    """Returns the command that installs CuPy, NVRTC and the headers for a CUDA major version.
+
+    The default is the major version of CuPy, else of PyTorch, else 12.
+    """
     torch = torch_build()
     major = cuda or (cupy_cuda() or (torch and torch[1]) or (12, 0))[0]
     return pip_install("cuda13" if major >= 13 else "cuda12")

@@ -229,8 +229,10 @@ def _check_scalars(
 
 
 def _check_map(declared: Declared, p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
-    """Raises unless a tensor map describes the array in its parameter's name. Any tensor map passes if the array is
-    None."""
+    """Raises unless a tensor map describes the array in its parameter's name.
+
+    Any tensor map passes if the array is None.
+    """
     found, array = values[p.name], infos.get(p.map_of or "")
     if not isinstance(found, TensorMap):
         raise TypeError(expected(declared.name, p.name, "be a TensorMap", type(found).__name__))

@@ -38,8 +38,10 @@ def enabled() -> bool:
 
 
 def set_debug(on: bool) -> None:
-    """Turns debug mode on or off for all kernels of this process. Inside a :func:`debug_mode` block the change lasts
-    until the block ends."""
+    """Turns debug mode on or off for all kernels of this process.
+
+    Inside a :func:`debug_mode` block the change lasts until the block ends.
+    """
     _setting.set(bool(on))
     close_generated_launches()
 
@@ -129,8 +131,10 @@ class _Guarded:
         runtime.memcpyAsync(self.pointer, info.pointer, self.nbytes, runtime.memcpyDeviceToDevice, stream)
 
     def trespass(self) -> str:
-        """Returns the index of the element outside the output that was written nearest to the output, in words. Returns
-        ``""`` if both guard bands hold their pattern."""
+        """Returns the index of the element outside the output that was written nearest to the output, in words.
+
+        Returns ``""`` if both guard bands hold their pattern.
+        """
         import numpy
 
         end = self.front + self.nbytes

@@ -94,8 +94,9 @@ def check_declaration(
 
 
 def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) -> None:
-    """Raises if the text or one of its headers defines a type that the arrays decide. The kernel would read the arrays
-    as the type defined in the text.
+    """Raises if the text or one of its headers defines a type that the arrays decide.
+
+    The kernel would read the arrays as the type defined in the text.
 
     Raises:
         TypeError: the text or a header defines the type as a macro, or by typedef or using.
@@ -120,8 +121,10 @@ def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) ->
 
 @lru_cache(64)
 def _defined(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[str, ...]]]]:
-    """Returns the macros that a text defines, and the types that the text declares outside functions and classes. Each
-    type maps to the namespaces of its declarations."""
+    """Returns the macros that a text defines, and the types that the text declares outside functions and classes.
+
+    Each type maps to the namespaces of its declarations.
+    """
     code = scan(text)
     macros = (_MACRO.match(d.rest) for d in code.directives if d.name == "define")
     aliases: dict[str, list[tuple[str, ...]]] = {}

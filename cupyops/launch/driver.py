@@ -55,8 +55,10 @@ def argument_buffer(size: int, offsets: Sequence[int]) -> ArgumentBuffer:
 
 @cache
 def launch_kernel() -> Callable[..., None]:
-    """Returns CuPy's binding of cuLaunchKernel. The binding takes the packed argument values. A call of ``RawKernel``
-    would widen every int to 8 bytes."""
+    """Returns CuPy's binding of cuLaunchKernel.
+
+    The binding takes the packed argument values. A call of ``RawKernel`` would widen every int to 8 bytes.
+    """
     toolchain.cupy()
     from cupy.cuda import driver
 
@@ -131,8 +133,11 @@ def ensure_context() -> None:
 
 
 def load(binary: Binary, name: str) -> Any:
-    """Loads a binary on the current device. Returns a :class:`cupy.RawKernel` if the cache holds the binary's file,
-    else a function of a module loaded from memory."""
+    """Loads a binary on the current device.
+
+    Returns a :class:`cupy.RawKernel` if the cache holds the binary's file, else a function of a module loaded from
+    memory.
+    """
     cupy = toolchain.cupy()
     if binary.path is not None:
         return cupy.RawModule(path=str(binary.path)).get_function(name)
@@ -154,7 +159,9 @@ def allow_shared_memory(raw: Any, size: int) -> None:
 
 def allow_large_clusters(raw: Any) -> None:
     """Allows clusters of more than 8 blocks for a kernel, up to 16 on GPUs that support such clusters.
-    :func:`resident_blocks` raises if no cluster of the given size fits the GPU."""
+
+    :func:`resident_blocks` raises if no cluster of the given size fits the GPU.
+    """
     non_portable_cluster_size_allowed = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), non_portable_cluster_size_allowed, 1)
 
@@ -196,8 +203,9 @@ class _LaunchConfig(ctypes.Structure):
 
 
 def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> int:
-    """Returns how many blocks of a kernel run at once on the current GPU, by the driver's occupancy functions. Only
-    whole clusters count.
+    """Returns how many blocks of a kernel run at once on the current GPU, by the driver's occupancy functions.
+
+    Only whole clusters count.
 
     Raises:
         LaunchError: a block or a cluster needs more resources than the GPU has.
@@ -293,8 +301,10 @@ def is_integer(value: Any) -> bool:
 
 
 def _is_bool(value: Any) -> bool:
-    """Returns whether the value is a bool of Python or NumPy. ``struct`` would accept any object for its truth
-    value."""
+    """Returns whether the value is a bool of Python or NumPy.
+
+    ``struct`` would accept any object for its truth value.
+    """
     import numpy
 
     return isinstance(value, (bool, numpy.bool_))

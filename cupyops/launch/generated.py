@@ -33,8 +33,10 @@ _OWN_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class TensorAccess:
-    """The functions of an array library that a generated launch calls. The arrays have ``get_device``, ``data_ptr``,
-    ``is_contiguous``, ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
+    """The functions of an array library that a generated launch calls.
+
+    The arrays have ``get_device``, ``data_ptr``, ``is_contiguous``, ``numel``, ``dtype``, ``is_neg`` and
+    ``requires_grad``.
 
     Attributes:
         plain: exact types of arrays with memory. Subclasses (fake tensors, wrappers) go through the checked launch.
@@ -197,8 +199,10 @@ def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
 
 
 def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Returns the name of each parameter in a generated function, and adds these names to `taken`. A name that is a
-    Python keyword or is taken gets trailing underscores."""
+    """Returns the name of each parameter in a generated function, and adds these names to `taken`.
+
+    A name that is a Python keyword or is taken gets trailing underscores.
+    """
     return {name: _free(name, taken) for name in names}
 
 

@@ -63,8 +63,10 @@ class Geometry:
 
     @property
     def per_call(self) -> bool:
-        """Whether each call gives its number of threads, ``kernel[n](...)``. The function of :meth:`grid_for` then
-        takes three numbers."""
+        """Whether each call gives its number of threads, ``kernel[n](...)``.
+
+        The function of :meth:`grid_for` then takes three numbers.
+        """
         return False
 
     @property
@@ -126,8 +128,9 @@ class InX(Geometry):
 
 @dataclass(frozen=True)
 class Elementwise(InX):
-    """Launches one thread for ``vectors`` groups of 16 bytes of the widest array. The device function ``map`` in
-    ``shared/elementwise.cuh`` expects this policy.
+    """Launches one thread for ``vectors`` groups of 16 bytes of the widest array.
+
+    The device function ``map`` in ``shared/elementwise.cuh`` expects this policy.
 
     Args:
         n: the size parameter that counts elements.
@@ -162,8 +165,10 @@ class Elementwise(InX):
 
 @dataclass(frozen=True)
 class Rows(InX):
-    """Launches one block per row, with ``blockIdx.x`` as the row. With ``each``, a block takes several rows. With
-    ``blocks_per_row``, a cluster of blocks takes a row, which needs sm_90 or later.
+    """Launches one block per row, with ``blockIdx.x`` as the row.
+
+    With ``each``, a block takes several rows. With ``blocks_per_row``, a cluster of blocks takes a row, which needs
+    sm_90 or later.
 
     Args:
         rows: the size parameter that counts rows.
@@ -243,8 +248,9 @@ class GridStride(InX):
 
 @dataclass(frozen=True)
 class Threads(Geometry):
-    """Launches one thread per index in up to three dimensions: ``Threads("N", "M")``. With ``Threads()`` each call
-    gives the numbers of threads: ``kernel[n](...)``, ``kernel[N, M](...)``.
+    """Launches one thread per index in up to three dimensions: ``Threads("N", "M")``.
+
+    With ``Threads()`` each call gives the numbers of threads: ``kernel[n](...)``, ``kernel[N, M](...)``.
 
     The grid is rounded up to whole blocks, so the text checks its bounds: ``if (x < N && y < M)``. The launch raises
     for more than 65535 blocks in y or z, CUDA's limit.

@@ -1,5 +1,7 @@
-"""The registry of guards, which launch in place of the driver. Debug mode registers a guard, so that the module
-:mod:`cupyops.launch.kernel` need not import debug mode."""
+"""The registry of guards, which launch in place of the driver.
+
+Debug mode registers a guard, so that the module :mod:`cupyops.launch.kernel` need not import debug mode.
+"""
 
 import weakref
 from collections.abc import Callable

@@ -167,8 +167,9 @@ class Kernel:
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Launches the kernel on the arrays' GPU and its current stream. Arguments are given in the order of the text,
-        or by name.
+        """Launches the kernel on the arrays' GPU and its current stream.
+
+        Arguments are given in the order of the text, or by name.
 
         Raises:
             TypeError: an argument is missing, is unknown, or has another type than declared.
@@ -211,8 +212,11 @@ class Kernel:
         return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
-        """Yields the given choices of types. Without given choices, yields one choice per dtype, with this dtype for
-        every undeclared type. Yields one empty choice if the text has no undeclared type."""
+        """Yields the given choices of types.
+
+        Without given choices, yields one choice per dtype, with this dtype for every undeclared type. Yields one empty
+        choice if the text has no undeclared type.
+        """
         bindings = self.signature.bindings
         if self.choices is not None:
             yield from ({name: choice[name] for name in bindings} for choice in self.choices)
@@ -221,8 +225,10 @@ class Kernel:
             yield dict.fromkeys(bindings, dtype)
 
     def describe(self, types: Mapping[str, str]) -> str:
-        """Returns ``gelu_forward<float16>`` for messages, with the constants and the cluster size if there are any. The
-        other constants of the geometry are left out."""
+        """Returns ``gelu_forward<float16>`` for messages, with the constants and the cluster size if there are any.
+
+        The other constants of the geometry are left out.
+        """
         extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants or k == "CLUSTER"]
         dtypes = list(types.values())
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
@@ -284,8 +290,10 @@ class Kernel:
         return self.hardware.met_by(capability)
 
     def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
-        """Returns how many blocks of the kernel run on a device at once. A kernel of persistent blocks has a grid of
-        this size."""
+        """Returns how many blocks of the kernel run on a device at once.
+
+        A kernel of persistent blocks has a grid of this size.
+        """
         if not isinstance(device, int):
             return device.resident_blocks(self)
         return self.variant(types, device).resident_blocks(device)
@@ -293,8 +301,10 @@ class Kernel:
     # Checking and launching
 
     def checked_launch(self, *args: Any, **kwargs: Any) -> None:
-        """Checks the arguments and launches. It accepts arrays of every known library and raises the errors of
-        :meth:`__call__`."""
+        """Checks the arguments and launches.
+
+        It accepts arrays of every known library and raises the errors of :meth:`__call__`.
+        """
         if self.geometry.per_call:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
@@ -303,8 +313,10 @@ class Kernel:
         self.run(arguments, written=True)
 
     def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
-        """Checks the arguments and launches for a body that guarantees its outputs. The body has just allocated the
-        outputs, so autograd has saved none of them, or the text does not write them."""
+        """Checks the arguments and launches for a body that guarantees its outputs.
+
+        The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
+        """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
@@ -413,8 +425,9 @@ class Kernel:
 
 
 def _check_text(text: object, where: str) -> None:
-    """Raises unless the argument is CUDA C++ text. A str that looks like a path gets an error of its own, because the
-    error for a text without a kernel would mislead.
+    """Raises unless the argument is CUDA C++ text.
+
+    A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
 
     Raises:
         TypeError: `text` is not a str.

@@ -1,5 +1,7 @@
-"""Caches the checked configuration of a call by its arrays' shapes, dtypes and devices. Checking the arrays and
-choosing kernels takes longer than a launch."""
+"""Caches the checked configuration of a call by its arrays' shapes, dtypes and devices.
+
+Checking the arrays and choosing kernels takes longer than a launch.
+"""
 
 import functools
 import inspect

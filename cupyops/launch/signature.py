@@ -98,8 +98,10 @@ class Signature:
 
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
-        """Maps each type that the caller's arrays decide to the positions of its arrays. The first array that is not
-        None decides the type."""
+        """Maps each type that the caller's arrays decide to the positions of its arrays.
+
+        The first array that is not None decides the type.
+        """
         found: dict[str, list[int]] = {}
         for i, p in enumerate(self.parameters):
             if p.pointer and p.type not in DTYPES and p.type != "acc_t":

@@ -22,8 +22,9 @@ _SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
 
 
 class TensorMap(bytes):
-    """The 128 bytes of a tensor map. A kernel takes the map of its array ``x`` by value, declared as
-    ``const __grid_constant__ TensorMap x_map``.
+    """The 128 bytes of a tensor map.
+
+    A kernel takes the map of its array ``x`` by value, declared as ``const __grid_constant__ TensorMap x_map``.
 
     Attributes:
         address: address of the matrix.

@@ -100,8 +100,10 @@ class Variant:
         return self._resident
 
     def packed(self, arguments: Sequence[Any]) -> driver.ArgumentBuffer:
-        """Returns a new buffer with the packed arguments. Each argument is an address, a number or a tuple of
-        numbers."""
+        """Returns a new buffer with the packed arguments.
+
+        Each argument is an address, a number or a tuple of numbers.
+        """
         buffer = self.new_buffer()
         self.pack_into(buffer.memory, 0, *(n for a in arguments for n in (a if isinstance(a, tuple) else (a,))))
         return buffer
