@@ -203,7 +203,7 @@ class CupyLibrary:
             return x.copy()
 
     def tf32(self) -> bool:
-        # CuPy reads the same variable. CuPy's other switch for TF32 is not public.
+        # CuPy's own products follow CUPY_TF32. CuPy's other switch for TF32 is not public.
         return os.environ.get("CUPY_TF32") == "1"
 
 

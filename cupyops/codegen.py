@@ -22,7 +22,7 @@ def write(what: str, name: str, lines: Sequence[str] | str, scope: Mapping[str, 
         what: description of the function, which becomes part of its file name: ``"launch of gelu_forward"``.
         name: the name of the function in the text.
         lines: the text.
-        scope: the function's globals. A dict is used itself, not copied, so the caller can replace a global later.
+        scope: the function's globals. A dict is not copied, so that the caller can replace a global later.
 
     >>> double = write("double", "double", ["def double(x):", "    return 2 * x"], {})
     >>> double(21)

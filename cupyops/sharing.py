@@ -45,7 +45,7 @@ class Setting(Generic[T]):
     def __init__(self, default: T) -> None:
         self.now = self._default = default
         self.active: tuple[T, ...] = ()
-        self._entries: list[list[T]] = []  # each of one value; entries are compared by identity
+        self._entries: list[list[T]] = []  # each entry is a list of one value; entries are compared by identity
 
     @contextmanager
     def during(self, value: T) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Bundles: kernels compiled ahead into one file, for machines without NVRTC or without a writable folder.
 
 ``python -m cupyops bundle`` writes a bundle. :func:`load_bundle` or ``CUPYOPS_BUNDLE`` loads it. The key of a kernel is
-a hash of its final text, options and architecture. A kernel that is in no loaded bundle is compiled by NVRTC.
+a hash of its final text (:func:`cupyops.compile.source.assemble`), options and architecture. NVRTC compiles the kernels
+that are in no loaded bundle.
 
 The file is a zip archive of a manifest and a cubin for each kernel, dtype and architecture. The same kernels give a
 file of the same bytes.
@@ -34,7 +35,7 @@ class Entry:
 
     Attributes:
         what: kernel, dtypes and constants, for messages.
-        text: the final text.
+        text: the final text, the result of :func:`cupyops.compile.source.assemble`.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         architecture: 90 for sm_90.
         binary: the compiled kernel.

@@ -1,4 +1,4 @@
-"""Compiles a final text for one architecture with NVRTC, through the compile cache.
+"""Compiles a final text, the result of :func:`cupyops.compile.source.assemble`, with NVRTC and the compile cache.
 
 CuPy's NVRTC binding compiles the text, and :class:`cupy.RawModule` loads the binary. ``RawModule(code=...)`` does not
 compile the text: it adds ``-ftz=true`` to the options, which flushes float32 subnormals to zero.

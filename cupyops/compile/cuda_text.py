@@ -137,8 +137,7 @@ class Code:
         return self._blocks.scope(place)
 
     def end_of_function(self, start: int) -> int:
-        """Returns the offset after the next body's closing brace, or after the semicolon of a declaration without
-        body."""
+        """Returns the offset after the closing brace of the next body, or after the semicolon of a prototype."""
         return self._blocks.end(start)
 
 
@@ -220,8 +219,7 @@ class _Blocks:
         self._length = len(bare)
         self._marks: list[int] = []
         self._ends: list[int] = []  # offset after the closing brace or the semicolon
-        # The enclosing namespaces after each mark (None inside another block), and whether an extern "C" block encloses
-        # it.
+        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
         self._scopes: list[tuple[tuple[str, ...] | None, bool]] = []
         opened: list[tuple[int, tuple[tuple[str, ...] | None, bool]]] = []
         now: tuple[tuple[str, ...] | None, bool] = ((), False)

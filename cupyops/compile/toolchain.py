@@ -44,8 +44,8 @@ def cupy() -> ModuleType:
 def _folder_for_cupy() -> Iterator[None]:
     """Gives CuPy a writable kernel cache folder while it is imported.
 
-    CuPy creates this folder during its import, and the import fails if the home directory cannot be written. A second
-    import cannot repair a failed first one.
+    CuPy creates this folder during its import, and the import fails if the home directory cannot be written. After a
+    failed import, a second import of CuPy fails, too.
     """
     chosen = os.environ.get("CUPY_CACHE_DIR")
     folder = os.path.expanduser("~/.cupy/kernel_cache") if chosen is None else chosen

@@ -101,8 +101,8 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
     """Checks bound arguments against the declaration. With fake arrays, numbers and element counts are not checked.
 
     Args:
-        vouched: the caller guarantees that the outputs may be written to, so this is not checked. The caller may pass
-            any array for an output that the text does not write.
+        vouched: the caller guarantees that the outputs may be written to. Read-only outputs and outputs that require grad
+            are then accepted. The caller may pass any array for an output that the kernel does not write.
 
     Raises:
         TypeError: an argument has another type than declared.

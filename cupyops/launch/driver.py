@@ -274,8 +274,7 @@ def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None
     """Raises unless a number can be packed as the dtype.
 
     Raises:
-        TypeError: `number` is not a number for a float dtype, not an integer for an integer dtype, or not a bool for
-            bool.
+        TypeError: `number` is not a number (float dtypes), not an integer (integer dtypes) or not a bool (bool).
         ValueError: `number` is outside the range of the dtype.
     """
     if dtype.name == "bool" and not _is_bool(number):

@@ -1,5 +1,4 @@
-"""The generated launch: a Python function generated for each kernel's signature, as :mod:`dataclasses` generates
-``__init__``.
+"""Generates a launch function for each kernel's signature, as :mod:`dataclasses` generates ``__init__``.
 
 A launch takes the driver about 2 microseconds, and a Python loop over the parameters would take longer. The generated
 launch checks all conditions of a correct call in one expression without a loop, and reads the addresses of the tensors.
@@ -39,7 +38,7 @@ class TensorAccess:
     ``requires_grad``.
 
     Attributes:
-        plain: exact types of arrays with memory. Subclasses (fake tensors, wrappers) go through the checked launch.
+        plain: the array types of the generated launch. Subclasses (fake tensors, wrappers) take the checked launch.
         current_device: returns the index of the calling thread's GPU.
         stream: returns the handle of a GPU's current stream.
         devices: returns the number of GPUs. With one GPU, the generated launch does not check the current device.
@@ -191,7 +190,8 @@ def launch_source(
 def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
     """Returns the array parameters whose dtypes are part of a loaded kernel's key.
 
-    An ordinary call uses all arrays. A vouched call uses the inputs, and those outputs whose type no input decides.
+    An ordinary call uses all arrays. A vouched call (:func:`launch_source`) uses the inputs, and those outputs
+    whose type no input decides.
     """
     arrays = [p for p in signature.parameters if p.pointer]
     decided = {p.type for p in arrays if p.const and not p.nullable}
@@ -207,8 +207,7 @@ def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
 
 
 def _free(word: str, taken: set[str]) -> str:
-    """Returns the word, with trailing underscores if it is a keyword or taken (``in``, ``gx``), and adds it to
-    `taken`."""
+    """Returns the word, with underscores appended while it is a keyword or in `taken`, and adds it to `taken`."""
     while keyword.iskeyword(word) or word in taken:
         word += "_"
     taken.add(word)

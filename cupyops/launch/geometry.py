@@ -43,8 +43,7 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
 
 @dataclass(frozen=True)
 class Target:
-    """The facts that :meth:`Geometry.grid_for` uses: bytes of the widest array element, and multiprocessors of the
-    GPU."""
+    """The values that :meth:`Geometry.unit` uses: bytes of the widest array element, and multiprocessors of the GPU."""
 
     itemsize: int
     multiprocessors: int
@@ -261,8 +260,7 @@ class Threads(Geometry):
 
     Raises:
         TypeError: block is neither an integer nor a tuple of integers.
-        ValueError: z is given without y, or y without x; block has no number, more than three numbers or a number below
-            1.
+        ValueError: z is given without y, or y without x; or block is not one to three numbers of at least 1.
     """
 
     x: str | None = None

@@ -31,7 +31,7 @@ _GUARDS: list[Guard] = []
 
 
 def register_guard(guard: Guard) -> None:
-    """Registers a guard. While the guard is enabled, every launch goes through it."""
+    """Registers a guard. While the guard is enabled, its `submit` makes every launch."""
     _GUARDS.append(guard)
 
 

@@ -7,8 +7,7 @@ the parameter, the expected value and the given value.
 
 A kernel has a checked launch and a generated launch. The checked launch, in this module, takes arrays of every known
 library and raises the errors. The generated launch (:mod:`cupyops.launch.generated`) checks in one expression whether
-the kernel is loaded for the call's dtypes and whether the arguments fit. Otherwise the generated launch calls the
-checked launch.
+the kernel is loaded for the call's dtypes and whether the arguments fit. If not, it calls the checked launch.
 """
 
 import operator
@@ -57,8 +56,7 @@ class Kernel:
         text: CUDA C++, or the :class:`~pathlib.Path` of a ``.cu`` file. The headers of a file lie in its folder. The
             arrays of each call decide the type ``scalar_t`` and every other undeclared type name. ``acc_t`` is float if
             ``scalar_t`` is a 16-bit float, else ``scalar_t``.
-        name: the name of the function, which is declared ``extern "C" __global__``. It may be omitted if the text has
-            one kernel.
+        name: the name of the ``extern "C" __global__`` function. It may be omitted if the text has one kernel.
         geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call gives its number of threads:
             ``kernel[n](x, y, n)``. An integer sets the threads of a block for such calls.
         dtypes: the dtypes allowed for ``scalar_t`` and the other undeclared types, as names or as dtypes of PyTorch or
@@ -79,12 +77,10 @@ class Kernel:
     Raises:
         ValueError: the text has no kernel of this name; the kernel is not ``extern "C"``; the policy's block is larger
             than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
-        TypeError: no Python value can be passed for a parameter of the kernel; or an argument of ``Kernel`` has a wrong
-            type.
+        TypeError: a parameter of the kernel has an unsupported type; or an argument of ``Kernel`` has a wrong type.
         OSError: the file cannot be read.
 
-        The declaration of a :mod:`kernels_cu` text is parsed at the first use, which raises the errors of the
-        declaration.
+        The declaration of a :mod:`kernels_cu` text is parsed at the first use. The first use raises its errors.
 
     Example:
         >>> text = '''extern "C" __global__ void scale(
@@ -205,8 +201,7 @@ class Kernel:
 
         Args:
             types: typedef name to dtype name.
-            twins: headers by name that replace headers of ``kernels_cu``, for the simulator's compiler, which takes no
-                PTX.
+            twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         headers = {**(twins or {}), **self.headers}
         return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
@@ -225,9 +220,9 @@ class Kernel:
             yield dict.fromkeys(bindings, dtype)
 
     def describe(self, types: Mapping[str, str]) -> str:
-        """Returns ``gelu_forward<float16>`` for messages, with the constants and the cluster size if there are any.
+        """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
 
-        The other constants of the geometry are left out.
+        The kernel's own constants and the cluster size follow the dtypes. The constants of the geometry do not appear.
         """
         extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants or k == "CLUSTER"]
         dtypes = list(types.values())

@@ -1,5 +1,4 @@
-"""Locates a kernel's text in the Python file that declares the kernel, so that compiler messages give lines of that
-file."""
+"""Locates a kernel's text in the Python file that declares the kernel, for the line numbers of compiler messages."""
 
 import linecache
 import re
@@ -9,8 +8,7 @@ __all__ = ["declaring_file", "located"]
 
 
 def declaring_file() -> str:
-    """Returns the file name of the innermost caller outside cupyops: the file or notebook cell that declares a
-    kernel."""
+    """Returns the file name of the innermost caller outside cupyops: the file or cell that declares a kernel."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "cupyops":
         frame = frame.f_back
@@ -18,9 +16,11 @@ def declaring_file() -> str:
 
 
 def located(message: str, filename: str, text: str, file: str) -> str:
-    """Returns the message with each place in the text, ``scale.cu:7:``, replaced by ``ops.py:31 (scale.cu:7):``, which
-    also gives the line of the Python file. Returns the message unchanged unless the file contains the text exactly
-    once."""
+    """Returns a compiler message in which each place in the text also gives its line of the Python file.
+
+    ``scale.cu:7:`` becomes ``ops.py:31 (scale.cu:7):``. If the file does not contain the text exactly once, the message
+    is returned unchanged.
+    """
     source = "".join(linecache.getlines(file))
     if source.count(text) != 1:
         return message

@@ -23,7 +23,7 @@ def memo(*names: str, most: int = MOST) -> Callable[[Function], Function]:
     """Returns a decorator that caches a function's results by the library, shape, dtype and device of each array
     argument and by the values of the other arguments.
 
-    The decorated function must depend on nothing else. The key is generated code (:mod:`cupyops.codegen`): with four
+    The function's result must depend on nothing else. The key is generated code (:mod:`cupyops.codegen`): with four
     arrays a cached call takes 1.0 µs, and a loop over the arrays would take 1.6 µs. Calls on fake arrays are not
     cached: their sizes may be symbols. A call that raises is not cached either.
 

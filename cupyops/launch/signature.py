@@ -244,8 +244,7 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     """Returns the definitions of a kernel, or its first prototype if the text has no definition.
 
     Raises:
-        ValueError: the text does not declare the kernel; or the kernel is a template, is not void, or is not
-            ``extern "C"``.
+        ValueError: the text does not declare the kernel; the kernel is a template, not void, or not ``extern "C"``.
     """
     found = [f for f in code.functions if f.name == kernel]
     if not found:
@@ -285,8 +284,7 @@ def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple
 
 
 class _Piece(NamedTuple):
-    """One parameter in the text: the offsets where its code begins and ends, and of the comma or parenthesis behind
-    it."""
+    """One parameter in the text: its code, the code's first and last offset, and the offset of the next comma."""
 
     declaration: str
     first: int
@@ -333,9 +331,8 @@ def _shape_comments(
             clear = pointers[before] and bool(own or not pointers[after])
         if not clear:
             raise ValueError(
-                f"{kernel}: the comment `{comment}` may belong to two parameters, or to none; put it directly behind its parameter, "
-                f"before the comma or at the end of the line (only a shape "
-                f"comment begins with a parenthesis)"
+                f"{kernel}: the comment `{comment}` may belong to two parameters, or to none; put it directly behind its "
+                f"parameter, before the comma or at the end of the line (only a shape comment begins with a parenthesis)"
             )
         give(before, comment)
     if pieces and not found[-1]:
@@ -387,8 +384,7 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
 
 
 def _integer(base: str) -> str:
-    """Returns one spelling for all spellings of an integer type in C: ``unsigned long long`` for ``long long unsigned
-    int``."""
+    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
     words = base.split()
     if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
         return base

@@ -1,5 +1,4 @@
-"""Tensor maps: descriptors of a matrix for the TMA of sm_90 and later, which copies a box of the matrix by one
-instruction."""
+"""Tensor maps: descriptors of a matrix for TMA (sm_90 and later), which copies a box of the matrix per instruction."""
 
 import ctypes
 import struct
