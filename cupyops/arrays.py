@@ -90,13 +90,13 @@ class ArrayLibrary(Protocol):
     def result_type(self, a: Array, b: Array, /) -> str: ...
     def strides(self, x: Array, /) -> tuple[int, ...]: ...  # in elements
     def linear(self, x: Array, weight: Array, bias: Array, /) -> Array: ...  # x·weightᵀ + bias; bias may be None
-    def matmul(self, a: Array, b: Array, /) -> Array: ...  # of two matrices
+    def matmul(self, a: Array, b: Array, /) -> Array: ...  # product of two matrices
     def is_host_scalar(self, x: Array, /) -> bool: ...  # one number in host memory, which a kernel can take by value
     def host_number(self, x: Array, dtype: str, /) -> Array: ...  # the host scalar x in dtype, by the library's rules
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
     def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory the library's own index
     def in_host_memory(self, x: Array, /) -> bool: ...
-    def address(self, x: Array, /) -> int: ...  # of the first element
+    def address(self, x: Array, /) -> int: ...  # address of the first element
     def info(self, x: Array, /) -> Info: ...
     def written(self, arrays: Sequence[Array], /) -> None: ...  # records that a launch writes into these arrays
     def stream(self, device: int, /) -> int: ...  # handle of the current stream of a device

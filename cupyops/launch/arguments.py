@@ -101,8 +101,8 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
     """Checks bound arguments against the declaration. With fake arrays, numbers and element counts are not checked.
 
     Args:
-        vouched: the caller guarantees that the outputs may be written to. Read-only outputs and outputs that require grad
-            are then accepted. The caller may pass any array for an output that the kernel does not write.
+        vouched: the caller guarantees that the outputs may be written to. Read-only outputs and outputs that require
+            grad are then accepted. The caller may pass any array for an output that the kernel does not write.
 
     Raises:
         TypeError: an argument has another type than declared.
@@ -229,9 +229,9 @@ def _check_scalars(
 
 
 def _check_map(declared: Declared, p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
-    """Raises unless a tensor map describes the array in its parameter's name.
+    """Raises unless the tensor map given for a parameter ``x_map`` describes the array given for ``x``.
 
-    Any tensor map passes if the array is None.
+    If the array is None, any tensor map is accepted.
     """
     found, array = values[p.name], infos.get(p.map_of or "")
     if not isinstance(found, TensorMap):
