@@ -13,7 +13,7 @@ class CompileError(RuntimeError):
 class ExportError(RuntimeError):
     """A model has no ONNX form, or the exported file does not reproduce the model's results.
 
-    The export leaves no file.
+    A failed export leaves no file.
     """
 
 
