@@ -1,10 +1,10 @@
-"""CUDA C++ in a ``.cu`` text, compiled at run time by CuPy's NVRTC, launched with every argument checked.
+"""Compiles CUDA C++ from a ``.cu`` text at run time with CuPy's NVRTC, and launches it with every argument checked.
 
-This package works on CuPy's arrays and on whatever exports DLPack; it never imports PyTorch. The operators for PyTorch
-are in :mod:`autograd_bridge`. Importing does nothing but define names: no CUDA context, no folder, no compilation.
+``import cupyops`` imports no PyTorch: the functions here take CuPy arrays and arrays that export DLPack. The PyTorch
+operators are in :mod:`autograd_bridge`. The import creates no CUDA context, creates no folder and compiles nothing.
 """
 
-from . import interrupts  # noqa: F401 - before all that takes time
+from . import interrupts  # noqa: F401 - before the slow imports, so that Ctrl-C during them prints one line
 
 # isort: split
 import sys
@@ -64,7 +64,10 @@ __version__ = "0.1.0"
 
 
 def _library_of_tensors(kind: type) -> arrays.ArrayLibrary | None:
-    """Tensors are known once the part of this package that imports PyTorch is loaded, at the first tensor."""
+    """Returns the array library of a PyTorch tensor type, or None for another type.
+
+    The first tensor imports :mod:`cupyops.torch.core.tensors`, which registers PyTorch's tensors.
+    """
     if not any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):
         return None
     import_module("cupyops.torch.core.tensors")

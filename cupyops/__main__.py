@@ -1,5 +1,7 @@
-"""The command line: ``python -m cupyops COMMAND``. A command is a module with ``add_parser``, listed in
-:data:`COMMANDS`."""
+"""The command line: ``python -m cupyops COMMAND``.
+
+A command is a module with a function ``add_parser``. :data:`COMMANDS` lists the commands.
+"""
 
 import argparse
 import os
@@ -17,23 +19,24 @@ from .errors import MissingDependencyError
 
 __all__ = ["COMMANDS", "main"]
 
-# Each adds its sub-parser, whose defaults hold `run` (options to exit status) and `parser` (itself, for its errors).
+# `add_parser` of each module adds a sub-parser with two defaults: `run` takes the options and returns the exit status,
+# and `parser` is the sub-parser, which reports errors.
 COMMANDS = (new_command, compile_command, bundle_command, doctor)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line: a screenful of usage buries the sentence that helps."""
+    """Reports an error in one line, without the usage that :mod:`argparse` prints before the error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = Parser(
         "python -m cupyops",
         description="CUDA C++ kernels without a build step: start one, compile for any architecture, examine this installation.",
-        epilog="`python -m cupyops COMMAND --help` tells what a command takes. None of them needs a GPU.",
+        epilog="`python -m cupyops COMMAND --help` lists the options of a command. No command needs a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"cupyops {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -46,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-        0 when all is well, 1 when what was looked at is not, 130 after Ctrl-C, 141 when the reader of the output has
-        gone.
+        The exit status: 0 without findings, 1 when the command found a problem, 130 after Ctrl-C, 141 when the reader
+        of the output closed the pipe.
 
     Raises:
-        SystemExit: with status 2, for what cannot be asked or had, after one line on stderr.
+        SystemExit: with status 2, when the arguments are invalid or a dependency is missing; stderr gets one line.
     """
     options = build_parser().parse_args(argv)
     try:
@@ -62,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # `... | head` has read enough. What is still buffered goes nowhere, or the interpreter would complain of it on
-        # its way out.
+        # The reader closed the pipe, as `head` does. Stdout now points to the null device: flushing the buffered output
+        # to the closed pipe at exit would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status

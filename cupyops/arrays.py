@@ -1,8 +1,8 @@
-"""The arrays that kernels run on: what a launch has to know of one, for each array library.
+"""Array libraries: the interface through which launches and operator bodies use CuPy arrays and PyTorch tensors.
 
-CuPy's arrays are known here. Other libraries register themselves (:func:`register`), PyTorch's tensors at the first tensor
-(:func:`register_finder`). What runs kernels on arrays in host memory registers itself, too (:func:`register_host`). Any
-other array comes in by DLPack, :func:`as_cupy`.
+This module defines the library of CuPy arrays. Other libraries register themselves with :func:`register`, or with a
+finder that runs at the first array of an unknown type (:func:`register_finder`). The simulator, which runs kernels on
+arrays in host memory, registers itself with :func:`register_host`. :func:`as_cupy` converts any other array by DLPack.
 """
 
 import functools
@@ -43,19 +43,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Info:
-    """One array, as a launch sees it.
+    """The properties of an array that a launch checks.
 
     Attributes:
-        dtype: name.
+        dtype: name of the dtype.
         shape, strides: in elements.
         size: number of elements.
-        place: ``"cuda"``, or another kind of device.
-        device: index of the GPU; None in other places.
-        pointer: address of the first element; 0 for a fake.
-        fake: an array without memory, whose launches do nothing.
-        negated: its memory holds the negated values (PyTorch's negative bit).
-        read_only: it must not be written to.
-        recorded: autograd records what is written to it, and cannot see what a kernel writes.
+        place: kind of device, ``"cuda"`` for a GPU.
+        device: index of the GPU; None for another kind of device.
+        pointer: address of the first element; 0 for a fake array.
+        fake: the array has no memory, and a launch on it does nothing.
+        negated: the memory holds the negated values (PyTorch's negative bit).
+        read_only: the array must not be written to.
+        recorded: the array requires grad and autograd is recording. Autograd cannot record what a kernel writes.
     """
 
     dtype: str
@@ -76,35 +76,35 @@ class Info:
 
 
 class ArrayLibrary(Protocol):
-    """What an operator's body and a launch ask of the library an array belongs to."""
+    """The functions of an array library that launches and operator bodies call."""
 
     name: str
 
-    # Positional, since the functions of a library are used as they are and name their arguments as they like.
-    def empty_like(self, x: Array, /) -> Array: ...  # same shape, dtype, device; same layout where it is dense
-    def empty(self, shape: Sequence[int], dtype: str, like: Array, /) -> Array: ...  # on the device of like; contiguous
+    # Parameters are positional-only: a library may assign a function of its own, whose parameters have other names.
+    def empty_like(self, x: Array, /) -> Array: ...  # same shape, dtype, device; same layout if x is dense
+    def empty(self, shape: Sequence[int], dtype: str, like: Array, /) -> Array: ...  # contiguous, on the device of like
     def size(self, x: Array, /) -> int: ...
     def is_contiguous(self, x: Array, /) -> bool: ...
     def contiguous(self, x: Array, /) -> Array: ...
     def dtype_name(self, x: Array, /) -> str: ...
     def result_type(self, a: Array, b: Array, /) -> str: ...
     def strides(self, x: Array, /) -> tuple[int, ...]: ...  # in elements
-    def linear(self, x: Array, weight: Array, bias: Array, /) -> Array: ...  # x·weightᵀ + bias, which may be None
-    def matmul(self, a: Array, b: Array, /) -> Array: ...  # of two matrices
-    def is_host_scalar(self, x: Array, /) -> bool: ...  # a number in host memory, that a kernel can be given by value
-    def host_number(self, x: Array, dtype: str, /) -> Array: ...  # such a number, converted as the library would
+    def linear(self, x: Array, weight: Array, bias: Array, /) -> Array: ...  # x·weightᵀ + bias; bias may be None
+    def matmul(self, a: Array, b: Array, /) -> Array: ...  # product of two matrices
+    def is_host_scalar(self, x: Array, /) -> bool: ...  # one number in host memory, which a kernel can take by value
+    def host_number(self, x: Array, dtype: str, /) -> Array: ...  # the host scalar x in dtype, by the library's rules
     def is_fake(self, x: Array, /) -> bool: ...  # an array without memory, on which launches do nothing
-    def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory what the library calls it
+    def device_index(self, x: Array, /) -> int | None: ...  # index of the GPU; in host memory the library's own index
     def in_host_memory(self, x: Array, /) -> bool: ...
-    def address(self, x: Array, /) -> int: ...  # of the first element
+    def address(self, x: Array, /) -> int: ...  # address of the first element
     def info(self, x: Array, /) -> Info: ...
-    def written(self, arrays: Sequence[Array], /) -> None: ...  # a launch writes into these
-    def stream(self, device: int, /) -> int: ...  # the current stream of a device, as the driver's handle
+    def written(self, arrays: Sequence[Array], /) -> None: ...  # records that a launch writes into these arrays
+    def stream(self, device: int, /) -> int: ...  # handle of the current stream of a device
     def device(self, device: int, /) -> AbstractContextManager[Any]: ...  # makes a device current
     def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
     def add_product(self, c: Array, a: Array, b: Array, /) -> Any: ...  # c += a·b
     def copy(self, x: Array, /) -> Array: ...
-    def tf32(self) -> bool: ...  # whether products in float32 may keep 10 bits of the operands
+    def tf32(self) -> bool: ...  # whether float32 products may round the operands to TF32
 
 
 class CupyLibrary:
@@ -151,7 +151,7 @@ class CupyLibrary:
             try:
                 if str(a.dtype) != "bfloat16":
                     return a @ b
-                # cuBLAS is asked for what CuPy has a name for, which is not this.
+                # CuPy passes no bfloat16 products to cuBLAS.
                 return (a.astype("float32") @ b.astype("float32")).astype(a.dtype)
             except ImportError as error:
                 wheel = "nvidia-cublas-cu12" if toolchain.nvrtc_version()[0] == 12 else "nvidia-cublas"
@@ -203,12 +203,12 @@ class CupyLibrary:
             return x.copy()
 
     def tf32(self) -> bool:
-        # As CuPy reads it; its other switch is no public one.
+        # CuPy's own products follow CUPY_TF32. CuPy's other switch for TF32 is not public.
         return os.environ.get("CUPY_TF32") == "1"
 
 
 class _Libraries(dict[type, ArrayLibrary]):
-    """Library by exact type; a subclass is looked up once."""
+    """Maps an array type to its library. The first lookup of a subclass stores the library of its base class."""
 
     def __missing__(self, kind: type) -> ArrayLibrary:
         for base in kind.__mro__[1:]:
@@ -221,7 +221,7 @@ class _Libraries(dict[type, ArrayLibrary]):
             return self[kind]
         for find in _FINDERS:
             if (library := find(kind)) is not None:
-                return library  # not kept: it may hold for a while only
+                return library  # not cached: NumPy arrays have a library only while kernels are simulated
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not an array that kernels run on")
 
 
@@ -231,22 +231,24 @@ _HOSTS: list["Host"] = []
 
 
 def register(kind: type, library: ArrayLibrary) -> None:
-    """Makes arrays of a type known to launches and bodies."""
+    """Registers the library of an array type."""
     LIBRARIES[kind] = library
 
 
 def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
-    """Has a function asked for the library of each type of arrays that is not known; it returns None for those that it does
-    not know either."""
+    """Registers a function that returns the library of an array type, or None.
+
+    Each lookup of an unregistered type calls the function.
+    """
     _FINDERS.append(find)
 
 
 class Host(ABC):
-    """What runs kernels on arrays in host memory, in place of a GPU.
+    """Runs kernels on arrays in host memory, in place of a GPU. The simulator implements this class.
 
     Attributes:
-        capability: the compute capability that it stands for.
-        multiprocessors: how many it stands for.
+        capability: compute capability of the simulated GPU.
+        multiprocessors: number of multiprocessors of the simulated GPU.
     """
 
     capability: int
@@ -254,54 +256,57 @@ class Host(ABC):
 
     @abstractmethod
     def enabled(self) -> bool:
-        """Whether arrays in host memory run kernels now."""
+        """Returns whether launches on arrays in host memory run now."""
 
     @abstractmethod
     def array(self, x: Any) -> Array | None:
-        """An array in host memory as the host's own kind, while it is enabled; None for another array."""
+        """Returns an array in host memory as a NumPy array while the host is enabled.
+
+        Returns None for another array.
+        """
 
     @abstractmethod
     def launch(self, kernel: Any, arguments: Any, sizes: Sequence[int]) -> None:
-        """Runs a kernel on arguments that have been checked, on a grid for these sizes."""
+        """Runs a kernel on checked arguments. The geometry computes the grid from `sizes`."""
 
     @abstractmethod
     def resident_blocks(self, kernel: Any) -> int:
-        """How many blocks of a kernel run at once."""
+        """Returns how many blocks of a kernel run at once."""
 
 
 Device = int | Host
-"""What runs kernels: a GPU by its index, or what stands in for one on arrays in host memory."""
+"""A device that runs kernels: the index of a GPU, or the :class:`Host` for arrays in host memory."""
 
 
 def register_host(runs: Host) -> None:
-    """Makes known what runs kernels on arrays in host memory."""
+    """Registers the :class:`Host` that runs kernels on arrays in host memory."""
     _HOSTS.append(runs)
 
 
 def host() -> Host:
-    """What runs kernels on arrays in host memory."""
+    """Returns the :class:`Host` that was registered last."""
     return _HOSTS[-1]
 
 
 def device_of(library: ArrayLibrary, x: Array) -> Device:
-    """What runs kernels on an array."""
+    """Returns the device that runs kernels on an array."""
     return host() if library.in_host_memory(x) else library.device_index(x)  # type: ignore[return-value]
 
 
 def library_of(x: Array) -> ArrayLibrary:
-    """The library that an array belongs to.
+    """Returns the library that an array belongs to.
 
     Raises:
-        TypeError: it belongs to none that is known.
+        TypeError: no library is registered for the type of `x`.
     """
     return LIBRARIES[type(x)]
 
 
 def numpy_dtype(name: str) -> Any:
-    """NumPy's dtype of a name; bfloat16 comes from the package ml_dtypes.
+    """Returns the NumPy dtype of a name. The bfloat16 dtype comes from the package ml_dtypes.
 
     Raises:
-        MissingDependencyError: ml_dtypes is missing.
+        MissingDependencyError: ml_dtypes is not installed.
     """
     import numpy
 
@@ -317,13 +322,14 @@ def numpy_dtype(name: str) -> Any:
 
 
 def as_cupy(x: Array, where: str, argument: str) -> Array:
-    """The same memory as a CuPy array: CuPy's own as they are, others through DLPack. While kernels are simulated, an
-    array in host memory stays there, as NumPy's.
+    """Returns a CuPy array on the memory of `x`, through DLPack unless `x` is a CuPy array.
+
+    While kernels are simulated, an array in host memory becomes a NumPy array on the same memory.
 
     Raises:
-        TypeError: it does not export DLPack.
-        ValueError: it is not in GPU memory.
-        MissingDependencyError: CuPy is missing.
+        TypeError: `x` does not export DLPack.
+        ValueError: `x` is not in GPU memory.
+        MissingDependencyError: CuPy is not installed.
     """
     if (in_host_memory := host().array(x)) is not None:
         return in_host_memory
@@ -333,24 +339,24 @@ def as_cupy(x: Array, where: str, argument: str) -> Array:
     if not hasattr(x, "__dlpack__"):
         raise TypeError(expected(where, argument, "be an array that exports DLPack", type(x).__name__))
     kind, _ = x.__dlpack_device__()
-    # kDLCUDA and kDLCUDAManaged of the DLPack standard
+    # kDLCUDA and kDLCUDAManaged in the DLPack standard.
     if int(kind) not in (2, 13):
         raise ValueError(expected(where, argument, "be in the memory of a CUDA GPU", "an array in host memory"))
     return cupy.from_dlpack(x)
 
 
 def on_any_arrays(*names: str) -> Callable[[Function], Function]:
-    """Decorator of a function of CuPy arrays, which may then be any that :func:`as_cupy` takes.
+    """Returns a decorator that converts array arguments with :func:`as_cupy` before it calls the function.
 
     Args:
-        names: parameters that are arrays; ``"bias?"`` may be None.
+        names: parameters that are arrays. An array with a question mark, ``"bias?"``, may be None.
     """
 
     def decorate(function: Function) -> Function:
         where = function.__name__
         code = function.__code__
         positions = {name: i for i, name in enumerate(code.co_varnames[: code.co_argcount])}
-        # What can be given by name alone lies behind every position.
+        # A keyword-only parameter gets an index beyond every positional argument.
         arrays = [
             (positions.get(name.rstrip("?"), sys.maxsize), name.rstrip("?"), name.endswith("?")) for name in names
         ]
@@ -371,10 +377,12 @@ def on_any_arrays(*names: str) -> Callable[[Function], Function]:
 
 
 def check_devices(where: str, **arrays: Array) -> None:
-    """Refuses arrays that are not on the device of the first, in the words of a launch; None is left out.
+    """Raises unless all arrays are on the device of the first array.
+
+    The message is the message of a launch. An array that is None is skipped.
 
     Raises:
-        ValueError: so it is.
+        ValueError: an array is on another device than the first array.
     """
     (first, lead), *others = ((name, library_of(x).info(x)) for name, x in arrays.items() if x is not None)
     for name, info in others:
@@ -383,7 +391,7 @@ def check_devices(where: str, **arrays: Array) -> None:
 
 
 def is_contiguous(info: Info) -> bool:
-    """Whether the elements lie in C order without holes; without elements they do."""
+    """Returns whether the elements lie in C order without gaps. An array without elements is contiguous."""
     if info.size == 0:
         return True
     step = 1
@@ -395,8 +403,10 @@ def is_contiguous(info: Info) -> bool:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a layout fills its memory without holes or overlaps, in whatever order of dimensions; without elements it
-    does."""
+    """Returns whether a layout fills its memory without gaps or overlaps, in any order of dimensions.
+
+    A layout without elements is dense.
+    """
     if 0 in shape:
         return True
     step = 1
@@ -408,8 +418,10 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def dense(x: Array) -> Array:
-    """The array itself where its memory is dense in any order of dimensions, else a contiguous copy: what elementwise
-    kernels take."""
+    """Returns the array if its memory is dense in any order of dimensions, else a contiguous copy.
+
+    Elementwise kernels take dense arrays.
+    """
     library = library_of(x)
     if library.is_contiguous(x) or is_dense(x.shape, library.strides(x)):
         return x

@@ -1,7 +1,7 @@
-"""Names of the release before, which work for this release and say what they are now.
+"""Resolves names of the previous release, with a DeprecationWarning that gives the new name.
 
-Modules moved into folders: ``import cupyops.geometry`` finds :mod:`cupyops.launch.geometry`, with a warning. Modules of the same
-name as a public function (``cupyops.gelu``) are not among them: that name is the function.
+Modules moved into folders: ``import cupyops.geometry`` finds :mod:`cupyops.launch.geometry`, with a warning. A former
+module with the name of a public function (``cupyops.gelu``) is not resolved: ``cupyops.gelu`` is the function.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["MOVED", "MovedModules", "moved_names", "renamed", "warn"]
 
-# Below cupyops, by the former name.
+# Former module name to present module name, both relative to cupyops.
 MOVED = {
     "broadcasting": "tiling.broadcasting",
     "bundle": "compile.bundle",
@@ -92,8 +92,8 @@ MOVED = {
 
 
 def warn(former: str, now: str) -> None:
-    """Warns that a name is another now, at the line that says it: the caller of this function's caller."""
-    # The warning belongs to the line that imports: what lies between are importlib's own frames, which warnings skip, and this.
+    """Warns that a name has changed, at the line that uses the former name."""
+    # Level 3 is that line: 1 is this function, 2 is its caller, and warnings skips importlib's frames.
     warnings.warn(f"{former} is {now} now; the next release drops the former name", DeprecationWarning, stacklevel=3)
 
 
@@ -105,11 +105,11 @@ class _Moved(Loader):
         return import_module(self._now)
 
     def exec_module(self, module: ModuleType) -> None:
-        """The module has been executed where it lies now."""
+        """Does nothing: the import under the present name has executed the module."""
 
 
 class MovedModules(MetaPathFinder):
-    """Finds modules by their former names, behind all other finders."""
+    """Finds modules by their former names. It is the last finder in ``sys.meta_path``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -122,7 +122,10 @@ class MovedModules(MetaPathFinder):
 
 
 def moved_names(package: str, module: str) -> Callable[[str], Any]:
-    """A package's ``__getattr__``, for a package that was a module once: its names come from where they lie now, with a warning."""
+    """Returns a ``__getattr__`` for a package that was a module in the previous release.
+
+    The function takes each name from `module`, with a warning.
+    """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name.startswith("__"):
@@ -135,7 +138,10 @@ def moved_names(package: str, module: str) -> Callable[[str], Any]:
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__``, for names that are others now: ``{"Plan": "Config"}``."""
+    """Returns a ``__getattr__`` for a module that renamed some of its names.
+
+    `names` maps former to present names: ``{"Plan": "Config"}``.
+    """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:

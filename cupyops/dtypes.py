@@ -1,4 +1,4 @@
-"""The one table of element types: Python name, C type, arithmetic type, size, and how a scalar of it is packed."""
+"""The table of element types: Python name, C type, accumulation type, size, and :mod:`struct` code of a scalar."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class DType:
     """One element type.
 
     Attributes:
-        name: what NumPy, CuPy and PyTorch all call it, ``"float32"``.
-        c_type: what it is in CUDA C++.
-        acc: the name of the type that arithmetic on it is done in: float32 for 16-bit floats, itself for the others.
-        itemsize: bytes.
+        name: the name in NumPy, CuPy and PyTorch, ``"float32"``.
+        c_type: the type in CUDA C++.
+        acc: name of the accumulation type: float32 for 16-bit floats, the type itself for every other type.
+        itemsize: bytes of an element.
         header: the CUDA header that defines ``c_type``, or None.
-        code: its :mod:`struct` code as a kernel argument, or None where it cannot be passed by value.
+        code: the :mod:`struct` code of a kernel argument, or None if the type cannot be passed by value.
     """
 
     name: str
@@ -54,17 +54,19 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def dtype_names(where: str, dtypes: Any) -> tuple[str, ...]:
-    """Names of one dtype or of several, each a name or the dtype itself of PyTorch, NumPy or CuPy.
+    """Returns the names of one dtype or of several.
+
+    A dtype is given as a name or as an object of PyTorch, NumPy or CuPy.
 
     >>> dtype_names("scale", "float32")
     ('float32',)
 
     Raises:
-        ValueError: one is none of :data:`DTYPES`, or there is none.
+        ValueError: a dtype is not in :data:`DTYPES`, or no dtype is given.
     """
     one = isinstance(dtypes, (str, type)) or not isinstance(dtypes, Iterable)
     given = [dtypes] if one else list(dtypes)
-    # PyTorch's dtypes are told by their words, since this package does not import it.
+    # PyTorch's dtypes are recognized by their str(), "torch.float32": cupyops does not import PyTorch here.
     names = [d.__name__ if isinstance(d, type) else str(d).removeprefix("torch.") for d in given]
     unknown = [(d, name) for d, name in zip(given, names, strict=True) if name not in DTYPES]
     if unknown or not names:
@@ -80,7 +82,7 @@ def dtype_names(where: str, dtypes: Any) -> tuple[str, ...]:
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """The name of a dtype as NumPy and CuPy take them: by its name, its type or its object; of None, None."""
+    """Returns the name of a dtype given as a name, a type or a NumPy dtype. Returns None for None."""
     if dtype is None or isinstance(dtype, str):
         return dtype
     import numpy

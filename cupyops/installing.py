@@ -1,12 +1,15 @@
-"""The lines that install what is missing. They name packages of the index: this one is not on it, so that its own extras
-install nothing outside a checkout."""
+"""Commands that install missing packages.
+
+The commands name the packages themselves, not the extras of cupyops: the package index does not have cupyops, and
+``pip install cupyops[...]`` works in a checkout only.
+"""
 
 import re
 import shlex
 
 __all__ = ["EXTRAS", "pip_install"]
 
-# As pyproject.toml has them, which a test compares; "" is what cupyops itself depends on.
+# The extras of pyproject.toml; a test compares the two. The key "" holds the required dependencies of cupyops.
 EXTRAS = {
     "": ("numpy>=2", "torch>=2.9"),
     "cuda12": ("cupy-cuda12x>=14", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
@@ -31,7 +34,7 @@ EXTRAS = {
 
 
 def pip_install(extra: str, *names: str) -> str:
-    """The line that installs an extra's packages, or those of them that are named, ready for a shell.
+    """Returns the shell command that installs the packages of an extra, or only the named packages of that extra.
 
     >>> pip_install("examples", "matplotlib")
     "pip install 'matplotlib>=3.8'"

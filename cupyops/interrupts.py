@@ -1,6 +1,6 @@
-"""Ctrl-C during the imports of ``python -m cupyops``, before :func:`cupyops.__main__.main` can catch it: one line, too.
+"""Reports Ctrl-C in one line during the imports of ``python -m cupyops``, before :func:`cupyops.__main__.main` runs.
 
-It is imported before everything else of this package, and does nothing in any other program.
+``cupyops/__init__.py`` imports this module first. In other programs the module does nothing.
 """
 
 import sys
@@ -10,7 +10,7 @@ __all__ = ["one_line"]
 
 
 def one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python calls for an error that nobody has caught.
+    """Replaces ``sys.excepthook``: prints one line for Ctrl-C, and the usual traceback for another exception.
 
     Raises:
         SystemExit: with status 130, after Ctrl-C.
@@ -22,6 +22,7 @@ def one_line(kind: type[BaseException], error: BaseException, trace: TracebackTy
     raise SystemExit(130)
 
 
-# While Python looks for the module that it is to run, "-m" stands for its file; the name is in front of the arguments.
+# While Python locates the module of `python -m`, sys.argv[0] is "-m", and sys.orig_argv holds the module's name
+# directly before the arguments.
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") == __package__:
     sys.excepthook = one_line

@@ -1,5 +1,5 @@
-"""What the threads of a process share, and processes a folder: settings for a block of code, work that is done once,
-locks that a fork leaves whole."""
+"""Coordinates threads and processes: settings for a block of code, work that is done once, file locks, and locks that
+are safe across a fork."""
 
 import atexit
 import os
@@ -19,9 +19,10 @@ Lock = TypeVar("Lock", bound=Any)
 
 
 def held_across_fork(lock: Lock) -> Lock:
-    """The lock, taken for each fork of the process: the child finds nothing half done, and a lock that is free.
+    """Returns the lock, after registering it to be held during every fork of the process.
 
-    A lock that another thread held would stay held in the child, where that thread is not.
+    A lock held by another thread at the fork would stay locked in the child, which does not have that thread. Holding
+    the lock during the fork gives the child consistent data and a free lock.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
@@ -29,14 +30,14 @@ def held_across_fork(lock: Lock) -> Lock:
 
 
 class Setting(Generic[T]):
-    """A setting of the whole process, which blocks of code change while they run.
+    """A setting of the whole process, which ``with`` blocks change while they run.
 
-    Blocks of several threads need not end in the order in which they began, so none puts back what it has found: each takes
-    away its own value, and the newest of those that are left holds.
+    Blocks in several threads may end in another order than they began. The end of a block therefore removes the value
+    of that block only. The value of the newest running block is in force.
 
     Attributes:
-        now: what holds, to be read on hot paths.
-        active: the values of the blocks that are running, in the order in which they began.
+        now: the value in force. Hot paths read this attribute.
+        active: the values of the running blocks, oldest first.
     """
 
     _lock = held_across_fork(threading.Lock())
@@ -44,11 +45,11 @@ class Setting(Generic[T]):
     def __init__(self, default: T) -> None:
         self.now = self._default = default
         self.active: tuple[T, ...] = ()
-        self._entries: list[list[T]] = []  # of one value, told apart by identity
+        self._entries: list[list[T]] = []  # each entry is a list of one value; entries are compared by identity
 
     @contextmanager
     def during(self, value: T) -> Iterator[None]:
-        """A block of code for which the value is added."""
+        """Adds the value while a block of code runs."""
         entry = [value]
         try:
             with self._lock:
@@ -61,7 +62,7 @@ class Setting(Generic[T]):
                 self._look()
 
     def set(self, value: T) -> None:
-        """Changes what holds: for the rest of the newest block, or for good where there is none."""
+        """Changes the value of the newest running block, or the default if no block is running."""
         with self._lock:
             if self._entries:
                 self._entries[-1][0] = value
@@ -79,15 +80,16 @@ _locked: set[int] = set()
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` returns, called by one thread of this process at a time for a key: who asks meanwhile waits, and gets
-    the same result or the same error.
+    """Returns ``make()``, called by one thread of this process at a time for each key.
 
-    Nothing is kept. A thread may ask just after another is done, so `make` first looks for what that one has left.
+    Threads that call :func:`once` with the same key meanwhile wait, and get the same result or the same exception.
+    Results are not cached. A thread may begin just after another thread has finished, so `make` must first look for the
+    stored result of an earlier call.
     """
     mine: Future[T] = Future()
     try:
         while (theirs := _running.setdefault(key, mine)) is not mine:
-            with suppress(CancelledError):  # Ctrl-C has met the thread that was at it, and this one is next
+            with suppress(CancelledError):  # Ctrl-C interrupted the thread that ran make(): this thread tries next
                 return theirs.result()
         mine.set_result(make())
     except Exception as error:
@@ -96,16 +98,17 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
     finally:
         if _running.get(key) is mine:
             del _running[key]
-        mine.cancel()  # does nothing to one that has ended
+        mine.cancel()  # no effect on a future that has a result
     return mine.result()
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """A block of code that one process at a time runs for a path, which is a file for as long.
+    """Holds a file lock on a path while a block of code runs, so that one process at a time runs the block.
 
-    The system gives the lock of a process that dies to the next. Where the file cannot be made or locked, and where the
-    system has no such locks, as Windows, the block runs all the same: no more is lost than the work that is done twice.
+    The file exists while the lock is held. The operating system releases the lock of a process that dies. The block
+    runs without a lock if the file cannot be created or locked, and on Windows, which has no ``flock``. Several
+    processes may then do the same work.
     """
     handle = _lock_file(path)
     try:
@@ -119,7 +122,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _lock_file(path: Path) -> int:
-    """The file, open and locked; -1 where that cannot be."""
+    """Opens and locks the file. Returns its descriptor, or -1 if the file cannot be created or locked."""
     try:
         import fcntl
 
@@ -128,7 +131,7 @@ def _lock_file(path: Path) -> int:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                # Who had it before has deleted it, perhaps: to hold what has no name keeps nobody away.
+                # The previous holder may have deleted the file. A lock on a deleted file excludes no other process.
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(handle), path.stat()):
                         _locked.add(handle)
@@ -141,10 +144,10 @@ def _lock_file(path: Path) -> int:
 
 
 def own_folder(prefix: str) -> Path:
-    """A folder for what this process cannot keep elsewhere, removed when it ends, and not by one that it has forked off.
+    """Returns a new temporary folder. The process removes the folder at exit, and its forked children do not.
 
     Raises:
-        OSError: there is nowhere to make one.
+        OSError: no temporary folder can be created.
     """
     folder = tempfile.mkdtemp(prefix=prefix)
     atexit.register(_remove, folder, os.getpid())
@@ -157,7 +160,11 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _begin_in_child() -> None:
-    """What other threads were at goes on in the parent alone. Their locks are the parent's, too, and would outlive it here."""
+    """Clears in a forked child the work of the parent's other threads.
+
+    The child closes its copies of the parent's lock files: an open copy would keep a lock held after the parent
+    releases the lock.
+    """
     _running.clear()
     for handle in _locked:
         os.close(handle)

@@ -1,1 +1,1 @@
-"""From a ``.cu`` text to a binary: reading, assembling, compiling, keeping."""
+"""Turns a ``.cu`` text into a binary: scans the text, assembles the final text, compiles it and caches the binary."""

@@ -1,9 +1,11 @@
-"""Kernels compiled ahead, in one file: for machines without NVRTC and without a folder that can be written.
+"""Bundles: kernels compiled ahead into one file, for machines without NVRTC or without a writable folder.
 
-``python -m cupyops bundle`` writes the file, :func:`load_bundle` or ``CUPYOPS_BUNDLE`` loads it. A kernel is looked for by
-what it is made of (final text, options, architecture), as in the compile cache; one that is not in the file is compiled
-as ever. The file is a zip archive: a manifest, and a cubin for each kernel, dtype and architecture. The same kernels give
-the same bytes.
+``python -m cupyops bundle`` writes a bundle. :func:`load_bundle` or ``CUPYOPS_BUNDLE`` loads it. The key of a kernel is
+a hash of its final text (:func:`cupyops.compile.source.assemble`), options and architecture. NVRTC compiles the kernels
+that are in no loaded bundle.
+
+The file is a zip archive of a manifest and a cubin for each kernel, dtype and architecture. The same kernels give a
+file of the same bytes.
 """
 
 import hashlib
@@ -22,21 +24,21 @@ from .compiler import OPTIONS
 
 __all__ = ["Bundle", "Entry", "find", "load_bundle", "write_bundle"]
 
-# Raise it when the meaning of the file changes.
+# Increment when the format of the file changes.
 FORMAT = 1
 _MANIFEST = "cupyops-bundle.json"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel for one architecture, to be written.
+    """One kernel for one architecture, which :func:`write_bundle` writes.
 
     Attributes:
         what: kernel, dtypes and constants, for messages.
-        text: the final text.
-        options: for NVRTC, beside :data:`cupyops.compile.compiler.OPTIONS`.
+        text: the final text, the result of :func:`cupyops.compile.source.assemble`.
+        options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         architecture: 90 for sm_90.
-        binary: what the compiler made of it.
+        binary: the compiled kernel.
     """
 
     what: str
@@ -47,12 +49,12 @@ class Entry:
 
 
 class Bundle:
-    """A bundle that has been loaded.
+    """A loaded bundle.
 
     Attributes:
-        path: its file.
-        about: what its manifest says: versions of cupyops and NVRTC, and each kernel.
-        architectures: what it has kernels for, (80, 90).
+        path: the file.
+        about: the manifest: the format, the versions of cupyops and NVRTC, and a record of each kernel.
+        architectures: the architectures of the kernels, (80, 90).
     """
 
     def __init__(self, path: str, archive: zipfile.ZipFile, about: dict[str, Any]) -> None:
@@ -68,8 +70,11 @@ class Bundle:
         return len(self._kernels)
 
     def get(self, text: str, capability: int, options: Sequence[str]) -> Binary | None:
-        """The kernel of a final text for a GPU: that of its own architecture, else of an older one of its generation, whose
-        code it runs as it is."""
+        """Returns the kernel of a final text for a GPU, or None if the bundle has none.
+
+        A kernel for the GPU's own architecture comes first. A GPU also runs a cubin of an older architecture of the
+        same major version, so the newest of these comes next.
+        """
         for architecture in reversed(self.architectures):
             if architecture <= capability and architecture // 10 == capability // 10:
                 key = _key(text, architecture, options)
@@ -83,23 +88,24 @@ _loaded: list[Bundle] = []
 
 
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Takes kernels from a file before any is compiled; several files are looked in, the last loaded first.
+    """Loads a bundle, and returns it. From then on, kernels in the bundle are not compiled.
 
-    ``CUPYOPS_BUNDLE=FILE`` in the environment does the same at the first launch.
+    Of several loaded bundles, the last loaded is searched first. ``CUPYOPS_BUNDLE=FILE`` in the environment loads a
+    bundle at the first launch.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no bundle, or damaged, or of a format that this version does not read.
+        ValueError: the file is not a bundle, is damaged, or has a format that this version does not read.
     """
     name = os.fspath(path)
     with open(name, "rb") as file:
-        content = io.BytesIO(file.read())  # whatever becomes of the file
+        content = io.BytesIO(file.read())  # the file may change or vanish after loading
     try:
         archive = zipfile.ZipFile(content)
         about = json.loads(archive.read(_MANIFEST))
         found = about["format"]
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError):
-        raise ValueError(f"load_bundle: {name} is no bundle of kernels, or not all of one") from None
+        raise ValueError(f"load_bundle: {name} is not a bundle of kernels, or is incomplete") from None
     if found != FORMAT:
         raise ValueError(
             f"load_bundle: {name} is of format {found}, and this cupyops reads format {FORMAT}; write it again: "
@@ -109,7 +115,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
         bundle = Bundle(name, archive, about)
         for key, kernel in about["kernels"].items():
             if hashlib.sha256(archive.read(f"{key}.cubin")).hexdigest() != kernel["sha256"]:
-                raise ValueError(f"{kernel['what']} for sm_{kernel['architecture']} is not what was written")
+                raise ValueError(f"the checksum of {kernel['what']} for sm_{kernel['architecture']} differs")
     except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"load_bundle: {name} is damaged: {problem}") from None
     _loaded.insert(0, bundle)
@@ -117,10 +123,10 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def find(text: str, capability: int, options: Sequence[str]) -> Binary | None:
-    """The kernel in the bundles that are loaded, or None.
+    """Returns the kernel from the loaded bundles, or None if no bundle has it.
 
     Raises:
-        OSError, ValueError: of ``CUPYOPS_BUNDLE``, as :func:`load_bundle`.
+        OSError, ValueError: ``CUPYOPS_BUNDLE`` cannot be loaded, for the reasons given in :func:`load_bundle`.
     """
     for bundle in _bundles():
         if (binary := bundle.get(text, capability, options)) is not None:
@@ -129,7 +135,10 @@ def find(text: str, capability: int, options: Sequence[str]) -> Binary | None:
 
 
 def lacking(what: str, capability: int) -> str:
-    """What to say of a kernel that is in no bundle, where it cannot be compiled either; nothing without a bundle."""
+    """Returns the message that no loaded bundle has a kernel, or ``""`` if no bundle is loaded.
+
+    An error message begins with these words when the kernel cannot be compiled either.
+    """
     return "".join(f"{what} for sm_{capability} is not in {bundle!r}. " for bundle in _bundles())
 
 
@@ -141,12 +150,12 @@ def _bundles() -> list[Bundle]:
 
 
 def write_bundle(path: str | os.PathLike[str], entries: Iterable[Entry], versions: dict[str, str]) -> None:
-    """Writes a file for :func:`load_bundle`: all of it, or nothing.
+    """Writes a bundle for :func:`load_bundle`. A failed write leaves no partial file.
 
     Args:
-        path: where to.
-        entries: what goes in; of several with one content the last.
-        versions: of ``cupyops`` and ``nvrtc``.
+        path: the file to write.
+        entries: the kernels. Of several entries with equal text, architecture and options, the last is written.
+        versions: the versions of ``cupyops`` and ``nvrtc``, by these two names.
 
     Raises:
         OSError: the file cannot be written.
@@ -165,12 +174,16 @@ def write_bundle(path: str | os.PathLike[str], entries: Iterable[Entry], version
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in ((_MANIFEST, manifest.encode()), *((f"{k}.cubin", e.binary.code) for k, e in sorted_entries)):
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)  # without the time of day
+            # ZipInfo without a date: the same kernels give the same bytes at any time.
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     cache.write(path, content.getvalue())
 
 
 def _key(text: str, architecture: int, options: Sequence[str]) -> str:
-    """What the kernel is made of. Unlike the compile cache's key it does not name the compiler, which the machine that loads
-    it may not have."""
+    """Returns a hash of the kernel's text, architecture and options.
+
+    The compile cache's key also contains the version of NVRTC; this key does not, because the machine that loads a
+    bundle may have no NVRTC.
+    """
     content = json.dumps([text, architecture, [*OPTIONS, *options]])
     return hashlib.sha256(content.encode()).hexdigest()[:40]

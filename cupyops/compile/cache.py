@@ -1,10 +1,10 @@
-"""Compiled kernels on disk, keyed on content.
+"""The compile cache: compiled kernels on disk, keyed by a hash of their content.
 
-An entry is two files in one folder: ``<key>.cubin`` (what the driver loads) and ``<key>.json`` (the checksum of the
-first, and what the compiler said). Both are written beside their place and moved there, checksum last, so a reader sees
-all of an entry or none, whoever else writes; an entry that fails its checksum counts as absent. Threads and processes that
-miss the same entry at once compile it once. A folder that cannot be written costs a compilation per process, never a
-failure.
+An entry is two files in one folder: ``<key>.cubin``, which the driver loads, and ``<key>.json``, which holds the
+checksum of the cubin and the compiler's log. Each file is written under a temporary name and then renamed, the checksum
+last. A reader therefore sees a whole entry or none, also while other processes write. An entry with a wrong checksum
+counts as absent. Threads and processes that miss the same entry at the same time compile it once. If the folder cannot
+be written, each process compiles its kernels, and no error is raised.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ class Binary:
     """A compiled kernel.
 
     Attributes:
-        code: what the driver loads: a cubin, or PTX where the GPU is newer than NVRTC.
-        log: what the compiler said.
-        resources: by kernel, registers of a thread and bytes of them spilled to memory; empty where the driver compiles
-            (PTX).
-        seconds: what the compilation took.
-        path: the file in the cache, or None if it could not be kept.
+        code: a cubin, or PTX if the GPU is newer than NVRTC.
+        log: the compiler's log.
+        resources: for each kernel, the registers per thread and the bytes spilled to local memory. Empty for PTX, which
+            the driver compiles.
+        seconds: duration of the compilation.
+        path: the cubin's file in the cache, or None if the file could not be written.
     """
 
     code: bytes
@@ -43,27 +43,27 @@ class Binary:
     path: Path | None = None
 
 
-# A folder below a file, so whoever tries to keep something there is told that it cannot be.
+# A path below a file: every attempt to create or write it raises OSError.
 _NOWHERE = Path(os.devnull) / "cupyops"
 
 
 def default_folder() -> Path:
-    """``CUPYOPS_CACHE_DIR``, or the platform's folder for caches; always absolute.
+    """Returns the absolute path of ``CUPYOPS_CACHE_DIR`` if it is set, else of the platform's cache folder.
 
-    A relative one is taken from the directory in which the process is when it is first asked for: a process that goes
-    elsewhere keeps its cache.
+    A relative path is resolved once, against the working directory of the first call: the cache stays in one place when
+    the process changes its working directory.
     """
     if chosen := os.environ.get("CUPYOPS_CACHE_DIR"):
         chosen = os.path.expanduser(chosen)
-        return _NOWHERE if chosen.startswith("~") else _absolute(chosen)  # the home of nobody
+        return _NOWHERE if chosen.startswith("~") else _absolute(chosen)  # "~" remains: the user has no home
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "cupyops" / "cache"
     given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):  # others are to be ignored, by the standard of the variable
+    if os.path.isabs(given):  # the XDG specification ignores relative paths
         return Path(given) / "cupyops"
     try:
         return _absolute(str(Path.home() / ".cache" / "cupyops"))
-    except RuntimeError:  # a user without a home, as containers have
+    except RuntimeError:  # the user has no home, as in some containers
         return _NOWHERE
 
 
@@ -71,18 +71,18 @@ def default_folder() -> Path:
 def _absolute(folder: str) -> Path:
     try:
         return Path(os.path.abspath(folder))
-    except OSError:  # the directory has been deleted
+    except OSError:  # the working directory has been deleted
         return _NOWHERE
 
 
 class DiskCache:
-    """Binaries by key in one folder. No method raises for what a file system can do."""
+    """Stores binaries by key in one folder. No method raises OSError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, key: str) -> Binary | None:
-        """The entry, or None if there is none that is whole."""
+        """Returns the entry of a key, or None if the entry is absent or damaged."""
         try:
             path = self.folder / f"{key}.cubin"
             code = path.read_bytes()
@@ -95,8 +95,11 @@ class DiskCache:
             return None
 
     def get_or_make(self, key: str, make: Callable[[], Binary]) -> Binary:
-        """The entry, made if there is none, by one thread of one process: others that ask meanwhile wait for it. Raises what
-        `make` raises."""
+        """Returns the entry of a key; if it is absent, calls `make` and stores the result.
+
+        One thread of one process calls `make` at a time. Other threads and processes that request the key meanwhile
+        wait. An exception of `make` propagates.
+        """
 
         def made() -> Binary:
             with alone(self.folder / f".{key}.lock"):
@@ -105,7 +108,7 @@ class DiskCache:
         return self.get(key) or once(f"{self.folder}:{key}", made)
 
     def put(self, key: str, binary: Binary) -> Binary:
-        """Keeps the entry if the folder lets it. Returns the binary, with its path if it was kept."""
+        """Stores the entry if the folder can be written. Returns the binary, with its path if the entry was stored."""
         about = {k: v for k, v in asdict(binary).items() if k not in ("code", "path")}
         about["sha256"] = hashlib.sha256(binary.code).hexdigest()
         try:
@@ -118,10 +121,12 @@ class DiskCache:
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file beside its place and moves it there: a reader sees all of it or what was there before.
+    """Writes a file atomically: under a temporary name in the same folder, then renamed.
+
+    A reader sees the former content or the whole new content.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: the file cannot be written. The temporary file is removed.
     """
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -129,7 +134,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C, too, should leave nothing behind
+    except BaseException:  # after Ctrl-C, too, the temporary file is removed
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

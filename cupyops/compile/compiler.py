@@ -1,7 +1,7 @@
-"""NVRTC: from final text to a binary for one architecture, through the cache.
+"""Compiles a final text, the result of :func:`cupyops.compile.source.assemble`, with NVRTC and the compile cache.
 
-The binary is made by CuPy's NVRTC binding and loaded by :class:`cupy.RawModule`. It is not made by
-``RawModule(code=...)``, which appends ``-ftz=true`` to every compilation and so turns float32 subnormals into zero.
+CuPy's NVRTC binding compiles the text, and :class:`cupy.RawModule` loads the binary. ``RawModule(code=...)`` does not
+compile the text: it adds ``-ftz=true`` to the options, which flushes float32 subnormals to zero.
 """
 
 import hashlib
@@ -19,26 +19,28 @@ from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version, reins
 
 __all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "target_for"]
 
-# -Xptxas=-v makes the log tell registers and spills.
+# With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.MULTILINE)
 
-# Raise it when the meaning of an entry changes.
+# Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
 
 
 def supported_architectures() -> tuple[int, ...]:
-    """Architectures that this NVRTC compiles for, (70, 75, 80, ...)."""
+    """Returns the architectures that the installed NVRTC compiles for, (70, 75, 80, ...)."""
     return tuple(nvrtc().getSupportedArchs())
 
 
 def target_for(capability: int) -> str:
-    """What to compile for a GPU of compute capability 90 (for 9.0): ``sm_90``; ``compute_121`` (PTX, for the driver)
-    for one newer than NVRTC.
+    """Returns the compilation target of a compute capability: ``sm_90`` for 90, which stands for 9.0.
+
+    For a GPU newer than NVRTC the target is PTX of the newest known architecture, such as ``compute_121``. The driver
+    compiles the PTX.
 
     Raises:
-        CompileError: the GPU is older than this NVRTC supports.
+        CompileError: the GPU is older than the installed NVRTC supports.
     """
     known = supported_architectures()
     if capability in known:
@@ -54,17 +56,17 @@ def target_for(capability: int) -> str:
 
 
 def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -> Binary:
-    """The binary of a final text, from the cache or compiled now.
+    """Returns the binary of a final text from the cache, or compiles the text.
 
     Args:
-        text: from :func:`cupyops.compile.source.assemble`.
+        text: the result of :func:`cupyops.compile.source.assemble`.
         what: kernel and dtypes, for messages.
         target: ``sm_90``, ``sm_90a``, or ``compute_90`` for PTX.
-        options: added to :data:`OPTIONS`; an ``-arch`` among them stands for the target.
+        options: NVRTC options in addition to :data:`OPTIONS`. An ``-arch`` option replaces the target.
 
     Raises:
         CompileError: NVRTC rejects the text.
-        MissingDependencyError: CuPy, NVRTC or a header that the text needs is not installed.
+        MissingDependencyError: CuPy, NVRTC or a CUDA header of the text is not installed.
     """
     options = (*OPTIONS, *options)
     key = _key(text, target, options)
@@ -72,7 +74,7 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
 
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:
-    # System headers are not part of the text; their folder and NVRTC's version stand for them.
+    # The text does not contain the system headers. The key contains their folder and version instead.
     headers = _headers_identity() if _SYSTEM_HEADER.search(text) else None
     content = json.dumps([_CACHE_FORMAT, text, target, list(options), nvrtc_version(), _nvrtc_build(), headers])
     return hashlib.sha256(content.encode()).hexdigest()[:40]
@@ -85,7 +87,10 @@ def _headers_identity() -> list[object]:
 
 @cache
 def _nvrtc_build() -> str:
-    """NVRTC's exact version where its wheel tells, since (12, 9) names several builds."""
+    """Returns the version of NVRTC's wheel, or ``""`` without a wheel.
+
+    Several builds share a version such as (12, 9).
+    """
     import importlib.metadata
 
     for name in ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc"):
@@ -97,11 +102,11 @@ def _nvrtc_build() -> str:
 
 
 def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> Binary:
-    """Compiles without looking at the cache. Arguments and errors as for :func:`binary_for`."""
+    """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`."""
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
-        # NVRTC's own cache gives the code back without the log, and the registers stand in the log.
+        # NVRTC's own cache returns the code without the log, and the log reports the registers.
         flags.append("--no-cache")
     if _SYSTEM_HEADER.search(text):
         flags.append(f"-I{cuda_headers()}")
@@ -121,12 +126,12 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> B
 
 
 def _log(compiler: Any, program: Any) -> str:
-    # It comes with C's end of a string.
+    # The log ends with the null character of a C string.
     return str(compiler.getProgramLog(program)).replace("\0", "")
 
 
 def _resources(log: str) -> dict[str, tuple[int, int]]:
-    """Registers and spilled bytes of each kernel, from what ptxas reports of one after the other."""
+    """Returns the registers and spilled bytes of each kernel from the reports of ptxas in the log."""
     found = {}
     for report in log.split("Compiling entry function '")[1:]:
         name = report.partition("'")[0]
@@ -137,7 +142,7 @@ def _resources(log: str) -> dict[str, tuple[int, int]]:
 
 
 def warnings_in(log: str) -> list[str]:
-    """The warnings in a compiler's log, without its report of resources."""
+    """Returns the warnings in a compiler's log, without the reports of registers and spills."""
     return [
         line
         for line in log.splitlines()
@@ -146,7 +151,7 @@ def warnings_in(log: str) -> list[str]:
 
 
 def _explain(what: str, target: str, options: Sequence[str], log: str, text: str) -> str:
-    """The message of a CompileError: the compiler's words, each with the author's lines around the place."""
+    """Returns the message of a CompileError: each compiler message, followed by the source lines around its place."""
     files = lines_by_file(text)
     parts = [
         f"{what} does not compile for {target} (NVRTC {'.'.join(map(str, nvrtc_version()))}, options {' '.join(options)})"
@@ -168,18 +173,20 @@ def _explain(what: str, target: str, options: Sequence[str], log: str, text: str
 
 
 def first_error(message: str) -> str:
-    """A CompileError's message up to its first error, with the author's lines around that: a compiler's later errors often
-    follow from it."""
+    """Returns a CompileError's message up to the first error and its source lines.
+
+    Later errors often follow from the first.
+    """
     lines = message.splitlines()
     ends = next((i for i, line in enumerate(lines[1:], 2) if re.search(r": (?:\w+ )?error\b", line)), 2)
     while ends < len(lines) and re.match(r"[> ] +\d+ \| ", lines[ends]):
         ends += 1
-    # The simulator's last line says whether it is the text that is at fault.
+    # The simulator's last line says whether NVRTC accepts the text.
     return "\n".join(lines[:ends] + [line for line in lines[ends:][-1:] if line.startswith("NVRTC accepts the text")])
 
 
 def lines_by_file(text: str) -> dict[str, dict[int, str]]:
-    """The final text's lines by the file and number that ``#line`` gives them."""
+    """Returns the lines of a final text by file name and line number, according to the ``#line`` directives."""
     files: dict[str, dict[int, str]] = {}
     name, number = "cupyops.cu", 1
     for line in text.split("\n"):

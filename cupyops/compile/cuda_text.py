@@ -1,8 +1,10 @@
-"""CUDA C++ text as a compiler reads it, as far as that can be told without one: what is a comment, a directive or code, which code
-a literal ``#if 0`` takes away, and where the ``__global__`` functions are.
+"""Scans CUDA C++ text without a compiler.
 
-Everything here takes time in proportion to the length of the text, whatever stands in it: each expression below either matches
-without looking back, or ends where the next one begins.
+:func:`scan` finds the comments, the directives, the code that a literal condition such as ``#if 0`` removes, and the
+``__global__`` functions.
+
+Scanning takes time linear in the length of any text: the regular expressions below do not backtrack, or each match ends
+where the next begins.
 """
 
 import re
@@ -13,11 +15,12 @@ from functools import cached_property, lru_cache
 
 __all__ = ["Code", "Directive", "Function", "scan"]
 
-# Where one of these has no end, it goes on to the end of the text or, in quotes, of the line.
+# An unterminated comment extends to the end of the text. An unterminated string or character extends to the end of the
+# line.
 _COMMENT = r"//(?:\\\r?\n|[^\n])*|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/)?"
 _STRING = r"\"(?:\\[\s\S]|[^\"\\\n])*\"?"
 _CHARACTER = r"'(?:\\[\s\S]|[^'\\\n])+'?"
-# A number is its own kind, since C++ puts quotes between digits: 1'000'000.
+# A number has an alternative of its own, because C++ allows quotes between digits: 1'000'000.
 _NOT_CODE = re.compile(
     rf"(?P<comment>{_COMMENT})|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
     rf"|(?P<directive>^[ \t]*\#(?:\\[\s\S]|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
@@ -39,8 +42,8 @@ class Directive:
     """A preprocessor directive.
 
     Attributes:
-        start, end: its place, to the end of its line.
-        name, rest: ``define`` and ``N 3``, without comments and continued lines.
+        start, end: offsets in the text; the directive ends at the end of its last line.
+        name, rest: ``define`` and ``N 3`` for ``#define N 3``, without comments and line continuations.
     """
 
     start: int
@@ -54,14 +57,14 @@ class Function:
     """A ``__global__`` function, declared or defined.
 
     Attributes:
-        name: its name.
-        start: of its first specifier.
-        parameters: place behind the parenthesis that opens its list of parameters.
-        end: place of the parenthesis that closes it; -1 where there is none.
-        linkage: ``extern "C"`` stands before it, or a block of that around it.
-        template: it is one.
-        defined: a body follows.
-        scope: names of the namespaces around it.
+        name: the function's name.
+        start: offset of the first specifier.
+        parameters: offset after the parenthesis that opens the parameter list.
+        end: offset of the parenthesis that closes the parameter list; -1 without such a parenthesis.
+        linkage: the function is declared ``extern "C"``, or lies in an ``extern "C"`` block.
+        template: the function is a template.
+        defined: a body follows the parameter list.
+        scope: names of the enclosing namespaces.
     """
 
     name: str
@@ -75,20 +78,20 @@ class Function:
 
 
 class Code:
-    """What :func:`scan` finds.
+    """The result of :func:`scan`.
 
     Attributes:
-        bare: the text with comments, directives, what stands in quotes, and what a literal condition takes away, as blanks:
-            every other character keeps its place.
-        comments: places of the comments.
-        directives: those that are not taken away, and the conditions themselves.
+        bare: the text with blanks in place of comments, directives, string and character literals, and code that a
+            literal condition removes. Every other character keeps its offset.
+        comments: start and end offsets of the comments.
+        directives: the directives that no literal condition removes, and the conditional directives themselves.
     """
 
     def __init__(self, text: str) -> None:
         pieces, at = [], 0
         comments, directives = [], []
         conditions: list[_Condition] = []
-        dead = False  # the code from `at` on
+        dead = False  # a literal condition removes the code from `at` on
         for match in _NOT_CODE.finditer(text):
             if match["number"] is not None or match[0] == '"C"':
                 continue
@@ -112,17 +115,17 @@ class Code:
         self.directives = directives
 
     def comments_between(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The comments that begin there."""
+        """Returns the comments that begin between two offsets."""
         return self.comments[bisect_left(self.comments, (start, 0)) : bisect_left(self.comments, (end, 0))]
 
     def directives_between(self, start: int, end: int) -> list[Directive]:
-        """The directives that begin there."""
+        """Returns the directives that begin between two offsets."""
         first = bisect_left(self.directives, start, key=lambda d: d.start)
         return self.directives[first : bisect_left(self.directives, end, key=lambda d: d.start)]
 
     @cached_property
     def functions(self) -> list[Function]:
-        """The ``__global__`` functions in order."""
+        """The ``__global__`` functions, in the order of the text."""
         return list(_functions(self.bare, self._blocks))
 
     @cached_property
@@ -130,17 +133,20 @@ class Code:
         return _Blocks(self.bare)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
-        """Names of the namespaces around a place, or None within a function, class or the like."""
+        """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""
         return self._blocks.scope(place)
 
     def end_of_function(self, start: int) -> int:
-        """Behind the closing brace of the body that follows, or the semicolon of a mere declaration."""
+        """Returns the offset after the closing brace of the next body, or after the semicolon of a prototype."""
         return self._blocks.end(start)
 
 
 @lru_cache(64)
 def scan(text: str) -> Code:
-    """The code of a text. A text has several kernels, and kernels share headers, so that it is kept."""
+    """Returns the :class:`Code` of a text.
+
+    Results are cached: several kernels share a text, and texts share headers.
+    """
     return Code(text)
 
 
@@ -155,7 +161,8 @@ def _blank(piece: str) -> str:
 
 @dataclass
 class _Condition:
-    """An ``#if`` that is open: whether its branch is taken away, or the next ones are, and whether it is so by itself."""
+    """An open conditional: `dead` if the current branch is removed, `settled` if a literal true condition removes all
+    later branches, `within_dead` if an enclosing conditional removes the whole conditional."""
 
     dead: bool
     settled: bool
@@ -170,7 +177,7 @@ def _directive(text: str, start: int) -> Directive:
 
 
 def _follow(conditions: list[_Condition], directive: Directive) -> bool:
-    """Opens, changes and closes conditions; whether the directive is one of theirs."""
+    """Updates the open conditionals with a directive. Returns whether the directive is a conditional one."""
     name = directive.name
     if name in ("if", "ifdef", "ifndef"):
         outer = bool(conditions) and conditions[-1].dead
@@ -191,7 +198,10 @@ def _follow(conditions: list[_Condition], directive: Directive) -> bool:
 
 
 def _literal(condition: str) -> bool | None:
-    """What a condition is that needs no compiler: 0, 1, true, false, with ``!`` and parentheses; None of any other."""
+    """Returns the value of a literal condition: an integer, true or false, with ``!`` and parentheses.
+
+    Returns None for another condition.
+    """
     found = _LITERAL.fullmatch(re.sub(r"[()\s]", "", condition)) if len(condition) < 100 else None
     if found is None:
         return None
@@ -203,13 +213,13 @@ def _literal(condition: str) -> bool | None:
 
 
 class _Blocks:
-    """Braces and semicolons, and which brace closes which."""
+    """The braces and semicolons of a text, and the matching brace of each brace."""
 
     def __init__(self, bare: str) -> None:
         self._length = len(bare)
         self._marks: list[int] = []
-        self._ends: list[int] = []  # behind the closing brace or the semicolon
-        # Namespaces from each mark on; None within any other block, and whether it is within a block of extern "C".
+        self._ends: list[int] = []  # offset after the closing brace or the semicolon
+        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
         self._scopes: list[tuple[tuple[str, ...] | None, bool]] = []
         opened: list[tuple[int, tuple[tuple[str, ...] | None, bool]]] = []
         now: tuple[tuple[str, ...] | None, bool] = ((), False)
@@ -224,7 +234,7 @@ class _Blocks:
                 if match["linkage"]:
                     linkage = True
                 elif scope is not None:
-                    # The last such word alone is looked at, so that many of them take no longer.
+                    # Only the last word `namespace` is examined, so that the time stays linear in the text.
                     word = bare.rfind("namespace", behind, place)
                     named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
                     scope = (*scope, *named[1].replace("::", " ").split()) if named else None
@@ -260,7 +270,7 @@ def _functions(bare: str, blocks: _Blocks) -> Iterator[Function]:
         name, seen = _name(bare, match.end())
         if not name:
             continue
-        if 0 <= closing < seen:  # else it is the one that was found for the function before
+        if 0 <= closing < seen:  # otherwise the parenthesis found for the previous function still applies
             closing = bare.find(")", seen)
         yield Function(
             name,
@@ -275,8 +285,10 @@ def _functions(bare: str, blocks: _Blocks) -> Iterator[Function]:
 
 
 def _name(bare: str, at: int) -> tuple[str, int]:
-    """The name before the next list of parameters, and the place behind its parenthesis; or nothing, and how far nothing
-    is."""
+    """Returns the name before the next parameter list, and the offset after the opening parenthesis.
+
+    Without a parameter list, returns ``""`` and the offset where the search ended.
+    """
     while True:
         stop = _STOP.search(bare, at)
         if stop is None:
@@ -299,7 +311,8 @@ def _name(bare: str, at: int) -> tuple[str, int]:
 
 
 def _specifiers(bare: str, begin: int, end: int) -> tuple[int, bool, bool]:
-    """Where the specifiers begin that stand right before ``end``, whether ``extern "C"`` is among them, and a template."""
+    """Returns the offset of the first of the specifiers directly before ``end``, whether ``extern "C"`` is among them,
+    and whether a template header is."""
     start, linkage, template = end, False, False
     awaited, angles, parentheses = "", 0, 0
     for token in _SPECIFIER.finditer(bare, begin, end):

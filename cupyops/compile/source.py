@@ -1,8 +1,8 @@
-"""From a ``.cu`` text and a choice of types to the final text that NVRTC sees.
+"""Assembles the final text for NVRTC from a ``.cu`` text and a choice of types.
 
-The final text holds every byte that matters: a prelude with the types and constants, then the author's text with shared
-headers spliced in where it includes them. It is therefore the whole key of the compile cache (with options and
-architecture). ``#line`` directives make compiler messages and profilers speak of the author's own file and line.
+The final text is a prelude with the types and constants, followed by the author's text. The text of each included
+shared header replaces its ``#include``. The compile cache hashes the final text, the options, the target and the
+compiler's version. ``#line`` directives give compiler messages and profilers the author's file and line.
 """
 
 import os
@@ -20,7 +20,7 @@ __all__ = ["assemble"]
 
 _INCLUDED = re.compile(r'"([^"]+)"')
 
-# How Python passes a few integers by value: `Int64s<3> size` takes a tuple of three.
+# A kernel parameter `Int64s<3> size` takes a Python tuple of three integers by value.
 _INT64S = """\
 template <int N> struct Int64s {
     long long v[N];
@@ -36,20 +36,20 @@ def assemble(
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
 ) -> str:
-    """The final text for NVRTC.
+    """Returns the final text for NVRTC.
 
     Args:
         text: the author's CUDA C++.
-        filename: what messages call it.
+        filename: the file name of the text in messages.
         types: typedef name to dtype name, ``{"scalar_t": "float16"}``. ``scalar_t`` also defines ``acc_t``.
         constants: macro name to integer.
-        headers: texts by name beside the shared ones of ``kernels_cu``, for ``#include "name"``.
+        headers: header texts by name, for ``#include "name"``, in addition to the shared headers of ``kernels_cu``.
 
     Raises:
-        ValueError: an included header is not known (system headers go in angle brackets).
+        ValueError: an included header is unknown. System headers are included in angle brackets.
     """
     known = {**kernels_cu.headers(), **(headers or {})}
-    filename = filename.replace("\\", "/").replace('"', "'")  # as it can stand in a #line
+    filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     lines += sorted({f"#include <{DTYPES[d].header}>" for d in types.values() if DTYPES[d].header})
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items()]
@@ -60,8 +60,10 @@ def assemble(
 
 
 def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that a text includes, and those that they include, as far as they are known; warns of a header that the text
-    itself includes by a former name."""
+    """Returns the known headers that a text includes, directly or through other headers, by name.
+
+    Warns if the text itself includes a header by a former name.
+    """
     known = {**kernels_cu.headers(), **headers}
     for name, _ in _includes(scan(text)):
         if name in kernels_cu.former_headers() and name not in headers:
@@ -77,11 +79,11 @@ def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
-    """The text of a file, and the headers beside it that it includes.
+    """Returns the text of a file, and the texts of the included headers that lie in the same folder.
 
     Raises:
-        OSError: one cannot be read.
-        ValueError: one is not UTF-8.
+        OSError: a file cannot be read.
+        ValueError: a file is not UTF-8.
     """
     path = Path(path)
     try:
@@ -99,7 +101,10 @@ def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
 
 
 def _splice(text: str, filename: str, known: Mapping[str, str], seen: set[str]) -> str:
-    """The text with each included header in place of its first inclusion; later inclusions become nothing."""
+    """Returns the text with each first ``#include`` of a header replaced by the header.
+
+    Later ``#include`` lines of the same header are removed.
+    """
     seen.add(filename)
     code = scan(text)
     pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1

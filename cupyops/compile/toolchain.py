@@ -1,5 +1,4 @@
-"""What compiles and loads kernels on this machine: CuPy, its NVRTC, CUDA's headers. Everything is found on first use,
-nothing on import."""
+"""Finds CuPy, its NVRTC and the CUDA headers on this machine. The search runs at the first use, not at import."""
 
 import ast
 import importlib.util
@@ -24,10 +23,11 @@ INSTALL = f"{pip_install('cuda12')}   (or, beside a PyTorch built for CUDA 13, {
 
 @cache
 def cupy() -> ModuleType:
-    """The module cupy.
+    """Returns the module cupy.
 
     Raises:
-        MissingDependencyError: CuPy is not installed, or does not import; ``CUPY_CACHE_DIR`` names what can be no folder.
+        MissingDependencyError: CuPy is not installed or cannot be imported, or ``CUPY_CACHE_DIR`` names a path that
+            cannot be a folder.
     """
     try:
         there = "cupy" in sys.modules or importlib.util.find_spec("cupy") is None
@@ -42,8 +42,11 @@ def cupy() -> ModuleType:
 
 @contextmanager
 def _folder_for_cupy() -> Iterator[None]:
-    """While CuPy is imported: a folder for its own kernels, which it makes then. A home that cannot be written would stop it,
-    and a second import does not go behind one that has failed."""
+    """Gives CuPy a writable kernel cache folder while it is imported.
+
+    CuPy creates this folder during its import, and the import fails if the home directory cannot be written. After a
+    failed import, a second import of CuPy fails, too.
+    """
     chosen = os.environ.get("CUPY_CACHE_DIR")
     folder = os.path.expanduser("~/.cupy/kernel_cache") if chosen is None else chosen
     try:
@@ -60,8 +63,9 @@ def _folder_for_cupy() -> Iterator[None]:
     try:
         own = own_folder("cupyops-cupy-")
     except OSError as error:
-        raise _no_folder_for_cupy(f"nothing, and {folder} is none", error) from error
-    os.environ["CUPY_CACHE_DIR"] = str(own)  # CuPy looks once; a process that this one starts has a folder of its own
+        raise _no_folder_for_cupy(f"nothing, and {folder} cannot be written", error) from error
+    # CuPy reads the variable once. It is unset afterwards, so that a child process gets a folder of its own.
+    os.environ["CUPY_CACHE_DIR"] = str(own)
     try:
         yield
     finally:
@@ -77,7 +81,7 @@ def _no_folder_for_cupy(got: str, error: OSError) -> MissingDependencyError:
 
 @cache
 def nvrtc() -> Any:
-    """CuPy's binding of NVRTC, the run-time compiler of CUDA C++; it needs no GPU.
+    """Returns CuPy's binding of NVRTC, the run-time compiler of CUDA C++. NVRTC needs no GPU.
 
     Raises:
         MissingDependencyError: CuPy or the NVRTC library is missing.
@@ -87,7 +91,7 @@ def nvrtc() -> Any:
         from cupy.cuda import nvrtc as binding
 
         binding.getVersion()
-    except Exception as error:  # CuPy raises its own kinds for a library that does not load
+    except Exception as error:  # CuPy raises its own exception types for a library that does not load
         raise MissingDependencyError(
             f"CUDA kernels are compiled by NVRTC, and its library does not load ({error}). Install it with: {INSTALL}"
         ) from error
@@ -95,19 +99,18 @@ def nvrtc() -> Any:
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Major and minor version of NVRTC, (12, 9)."""
+    """Returns the major and minor version of NVRTC, (12, 9)."""
     return tuple(nvrtc().getVersion())
 
 
 @cache
 def cuda_headers() -> Path:
-    """The folder with cuda_fp16.h and cuda_bf16.h that belong to this NVRTC (of its major version).
+    """Returns the folder of cuda_fp16.h and cuda_bf16.h with the major version of NVRTC.
 
-    Looked for in the wheels beside this interpreter's packages, then under CUDA_PATH, CUDA_HOME and the usual system
-    folders.
+    The search covers the wheels on ``sys.path``, then CUDA_PATH, CUDA_HOME and the usual system folders.
 
     Raises:
-        MissingDependencyError: none is found; the message lists what was found of other versions.
+        MissingDependencyError: no folder has this version. The message lists the folders of other versions.
     """
     major = nvrtc_version()[0]
     others = []
@@ -125,7 +128,7 @@ def cuda_headers() -> Path:
 
 
 def header_candidates() -> list[Path]:
-    """Folders that may hold CUDA's headers, best first."""
+    """Returns the folders with a cuda_fp16.h in the order of preference."""
     wheels = [Path(p) / "nvidia" / sub / "include" for p in sys.path for sub in ("cuda_runtime", "cu13", "cu12")]
     roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda", sys.prefix]
     system = [Path(r) / sub for r in roots if r for sub in ("include", "targets/x86_64-linux/include")]
@@ -133,7 +136,10 @@ def header_candidates() -> list[Path]:
 
 
 def header_version(folder: Path) -> tuple[int, int] | None:
-    """The CUDA version that a folder of headers belongs to, from its own cuda.h or cuda_runtime_api.h."""
+    """Returns the CUDA version of a folder of headers, read from its cuda_runtime_api.h or cuda.h.
+
+    Returns None if neither states a version.
+    """
     for name, macro in (("cuda_runtime_api.h", "CUDART_VERSION"), ("cuda.h", "CUDA_VERSION")):
         path = folder / name
         if path.is_file() and (m := re.search(rf"#define\s+{macro}\s+(\d+)", path.read_text(errors="replace"))):
@@ -142,8 +148,11 @@ def header_version(folder: Path) -> tuple[int, int] | None:
 
 
 def cupy_distributions() -> dict[str, str]:
-    """Installed distributions that provide the module cupy, with versions. More than one collide."""
-    from importlib import metadata  # takes as long as half of this package
+    """Returns the versions of the installed distributions that provide the module cupy.
+
+    Two such distributions overwrite each other's files.
+    """
+    from importlib import metadata  # imported here: this import takes half as long as importing cupyops
 
     names = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x")
     found = {}
@@ -155,11 +164,11 @@ def cupy_distributions() -> dict[str, str]:
     return found
 
 
-# What the doctor asks. Nothing below raises: None, 0 or nothing stands for what cannot be told.
+# Functions for `python -m cupyops doctor`. They do not raise: they return None, 0 or an empty value for unknown facts.
 
 
 def has_nvrtc() -> bool:
-    """Whether anything can be compiled."""
+    """Returns whether NVRTC can be loaded."""
     try:
         nvrtc()
     except MissingDependencyError:
@@ -168,45 +177,45 @@ def has_nvrtc() -> bool:
 
 
 def cupy_cuda() -> tuple[int, int] | None:
-    """The CUDA that CuPy was built for, (12, 9); None without CuPy."""
+    """Returns the CUDA version of CuPy's runtime, (12, 9); None without CuPy."""
     return _pair(_ask_runtime("runtimeGetVersion"))
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA that the driver supports; None without a driver or without CuPy."""
+    """Returns the newest CUDA version that the driver supports; None without a driver or without CuPy."""
     return _pair(_ask_runtime("driverGetVersion"))
 
 
 def gpu_count() -> int:
-    """GPUs that CuPy sees."""
+    """Returns the number of GPUs that CuPy finds; 0 without a driver or without CuPy."""
     return _ask_runtime("getDeviceCount") or 0
 
 
 def _ask_runtime(question: str) -> int | None:
     try:
         return int(getattr(cupy().cuda.runtime, question)())
-    except Exception:  # no CuPy, no CUDA runtime for it to load, or no driver behind that
+    except Exception:  # no CuPy, no CUDA runtime, or no driver
         return None
 
 
 def _pair(version: int | None) -> tuple[int, int] | None:
-    """(12, 9) of CUDA's 12090."""
+    """Returns (12, 9) for CUDA's version number 12090; None for None or 0."""
     return (version // 1000, version % 1000 // 10) if version else None
 
 
 def driver_release() -> str | None:
-    """The driver's own version, "580.95.05", where nvidia-ml-py is installed."""
+    """Returns the driver's version, "580.95.05"; None without a driver or without nvidia-ml-py."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # no such package, or no driver
+    except Exception:  # no nvidia-ml-py, or no driver
         return None
 
 
 def loaded_libraries(name: str) -> list[str]:
-    """Paths of the libraries in this process whose file names begin so, where the platform tells."""
+    """Returns the paths of the libraries of this process whose file names begin with `name`; empty outside Linux."""
     with suppress(OSError):
         rows = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text(errors="replace").splitlines()]
         return sorted({row[5] for row in rows if len(row) == 6 and Path(row[5]).name.startswith(name)})
@@ -214,7 +223,8 @@ def loaded_libraries(name: str) -> list[str]:
 
 
 def torch_build() -> tuple[str, tuple[int, int] | None] | None:
-    """Version of the installed PyTorch and the CUDA it was built for, from its files: ("2.11.0+cu130", (13, 0))."""
+    """Returns the version of the installed PyTorch and of its CUDA, ("2.11.0+cu130", (13, 0)), without importing
+    PyTorch. Returns None without PyTorch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -229,12 +239,16 @@ def torch_build() -> tuple[str, tuple[int, int] | None] | None:
 
 
 def install_line(cuda: int | None = None) -> str:
-    """The line that installs what kernels need for a CUDA major: by default CuPy's, else PyTorch's, else 12."""
+    """Returns the command that installs CuPy, NVRTC and the headers for a CUDA major version.
+
+    The default is the major version of CuPy, else of PyTorch, else 12.
+    """
     torch = torch_build()
     major = cuda or (cupy_cuda() or (torch and torch[1]) or (12, 0))[0]
     return pip_install("cuda13" if major >= 13 else "cuda12")
 
 
 def reinstall_line(cuda: int | None = None) -> str:
-    """The same where a CuPy is there, which pip would leave beside another."""
+    """Returns the command that uninstalls the present CuPy before it installs CuPy, NVRTC and the headers. pip would
+    leave the present CuPy installed beside the new one."""
     return f"pip uninstall -y {' '.join(cupy_distributions())} && {install_line(cuda)}"

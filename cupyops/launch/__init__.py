@@ -1,1 +1,1 @@
-"""From a binary to a checked call: the declaration read, arguments checked, threads counted, the driver asked."""
+"""Launches kernels: parses the declaration, checks the arguments, computes the grid and calls the driver."""

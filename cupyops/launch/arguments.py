@@ -1,7 +1,7 @@
-"""What a call gives a kernel, looked at before anything is launched.
+"""Checks the arguments of a call against the kernel's declaration, before the launch.
 
-The text's declaration says what each argument must be. A call that does not fit it raises ``TypeError`` or
-``ValueError`` naming kernel, parameter, expected and got.
+A call that does not fit the declaration raises ``TypeError`` or ``ValueError``. The message names the kernel, the
+parameter, the expected value and the given value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ __all__ = ["Arguments", "Declared", "bind", "check"]
 
 @dataclass(frozen=True)
 class Declared:
-    """What a kernel's text and its author say of a launch.
+    """The declaration against which the arguments of a call are checked.
 
     Attributes:
-        name: the kernel's, for messages.
+        name: the kernel's name, for messages.
         signature: the parameters.
-        geometry: how many threads a launch has.
-        dtypes: what the undeclared types may be.
-        constants: macros by name.
+        geometry: the launch policy, which computes the grid.
+        dtypes: the dtypes allowed for types that the text leaves undeclared, such as ``scalar_t``.
+        constants: values of macros by name.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Declared:
 
 
 class Arguments(NamedTuple):
-    """The arguments of one launch, checked against what is declared.
+    """The checked arguments of one launch.
 
     Attributes:
-        values: arguments by the names of the parameters.
-        library: what the arrays belong to.
-        infos: the arrays; those that are absent are left out.
-        types: what the undeclared types are, by the arrays.
-        lead: the first array, which decides where the launch is.
+        values: arguments by parameter name.
+        library: the library of the arrays.
+        infos: properties of the arrays by parameter name, without the arrays that are None.
+        types: the dtype of each undeclared type, ``{"scalar_t": "float16"}``, taken from the arrays.
+        lead: the first array; the launch runs on its device.
     """
 
     values: dict[str, Any]
@@ -57,7 +57,7 @@ class Arguments(NamedTuple):
     lead: Info
 
     def count_written(self, signature: Signature) -> None:
-        """Tells the arrays' library which of them the launch writes into."""
+        """Passes the outputs of the launch to the array library, which records that they are written."""
         outputs = [self.values[p.name] for p in signature.parameters if not p.const and p.name in self.infos]
         self.library.written(outputs)
 
@@ -69,15 +69,15 @@ class Arguments(NamedTuple):
 
     @property
     def addresses(self) -> list[Any]:
-        """The arguments as the driver takes them: addresses and numbers. (For arrays on a GPU.)"""
+        """The addresses and numbers that the driver takes. The arrays must be on a GPU."""
         return [self.infos[n].pointer if n in self.infos else 0 if v is None else v for n, v in self.values.items()]
 
 
 def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of the parameters, in their order.
+    """Returns the arguments by parameter name, in the order of the parameters.
 
     Raises:
-        TypeError: one is missing, unknown or given twice.
+        TypeError: an argument is missing, unknown or given twice.
     """
     names = declared.signature.names
     if len(args) > len(names):
@@ -98,16 +98,17 @@ def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) -> Arguments:
-    """Whether bound arguments fit the declaration; those on fake arrays as far as one can tell without values.
+    """Checks bound arguments against the declaration. With fake arrays, numbers and element counts are not checked.
 
     Args:
-        vouched: the caller answers for what is written to, and may give any array for an output that the text leaves alone.
+        vouched: the caller guarantees that the outputs may be written to. Read-only outputs and outputs that require
+            grad are then accepted. The caller may pass any array for an output that the kernel does not write.
 
     Raises:
-        TypeError: an argument is of another type than declared.
-        ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range; an array
-            whose memory holds the negated values; an output that is read-only.
-        RuntimeError: an output that requires grad, while gradients are recorded.
+        TypeError: an argument has another type than declared.
+        ValueError: the arrays are on different devices; an array has another layout or size than declared; a number is
+            out of range; an array has PyTorch's negative bit; an output is read-only.
+        RuntimeError: an output requires grad while gradients are recorded.
     """
     library, infos = _infos(declared, values)
     types = _types(declared, infos)
@@ -145,7 +146,7 @@ def _types(declared: Declared, infos: Mapping[str, Info]) -> dict[str, str]:
         if given is not None and types[name] not in declared.dtypes:
             raise TypeError(expected(declared.name, given, f"have dtype {' or '.join(declared.dtypes)}", types[name]))
     for name in [name for name, dtype in types.items() if not dtype]:
-        # A type that only absent arrays would decide is not used; it is what scalar_t is.
+        # All arrays of this type are None, so the kernel does not use the type. It gets the dtype of scalar_t.
         types[name] = types.get("scalar_t", "")
         if not types[name]:
             arrays = ", ".join(f"`{declared.signature.parameters[i].name}`" for i in declared.signature.bindings[name])
@@ -169,7 +170,7 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
             raise ValueError(expected(declared.name, p.name, f"be an array of the kind of `{first}`", got))
         _check_access(declared, p, info, vouched)
     shaped = [(p, infos[p.name]) for p in declared.signature.parameters if p.name in infos and p.shape is not None]
-    # Compared, not hashed: under torch.compile sizes may be symbols.
+    # Layouts are compared and not hashed, because sizes may be symbols under torch.compile.
     one_layout = declared.geometry.any_layout and all(
         (i.shape, i.strides) == (shaped[0][1].shape, shaped[0][1].strides) for _, i in shaped
     )
@@ -185,7 +186,7 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
 
 
 def _check_access(declared: Declared, p: Parameter, info: Info, vouched: bool) -> None:
-    """Whether memory is what the array says it is, and may be written to."""
+    """Raises if the memory holds negated values, or if an output must not be written to."""
     if info.negated:
         wanted = "not have the negative bit, since a kernel sees the memory"
         instead = f"{p.name}.resolve_neg()" if p.const else f"a tensor of its own, as torch.empty_like({p.name})"
@@ -228,7 +229,10 @@ def _check_scalars(
 
 
 def _check_map(declared: Declared, p: Parameter, values: Mapping[str, Any], infos: Mapping[str, Info]) -> None:
-    """A map is of the array that its name says, or of any where that is absent."""
+    """Raises unless the tensor map given for a parameter ``x_map`` describes the array given for ``x``.
+
+    If the array is None, any tensor map is accepted.
+    """
     found, array = values[p.name], infos.get(p.map_of or "")
     if not isinstance(found, TensorMap):
         raise TypeError(expected(declared.name, p.name, "be a TensorMap", type(found).__name__))

@@ -1,8 +1,8 @@
-"""Debug mode: every launch is waited for, named when it fails, and watched for writes outside its outputs.
+"""Debug mode: waits for every launch, names a launch that fails, and detects writes outside the outputs.
 
-Without it, an illegal access surfaces at some later call, and a write just past an output's end, into memory that
-belongs to somebody else's array, surfaces never. Debug mode gives a kernel copies of its outputs with bands of a known
-pattern around them, and looks at the bands after the launch. It is slow, and meant for finding a fault.
+Without debug mode, an illegal access surfaces at a later call. A write past the end of an output into the memory of
+another array does not surface at all. In debug mode a kernel gets copies of its outputs, each between two guard bands
+of a known byte pattern, and the bands are compared with the pattern after the launch. Debug mode is slow.
 """
 
 import os
@@ -26,27 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["debug_mode", "enabled", "set_debug"]
 
-_BAND = 4096  # bytes before and behind each output
+_BAND = 4096  # bytes of the guard band before each output, and of the band after it
 _PATTERN = 0xA5
 
 _setting = Setting(os.environ.get("CUPYOPS_DEBUG", "") not in ("", "0"))
 
 
 def enabled() -> bool:
-    """Whether launches are debugged: ``CUPYOPS_DEBUG=1`` in the environment, or :func:`set_debug`."""
+    """Returns whether debug mode is on: by ``CUPYOPS_DEBUG=1``, :func:`set_debug` or :func:`debug_mode`."""
     return _setting.now
 
 
 def set_debug(on: bool) -> None:
-    """Turns debug mode on or off for all kernels of this process; within :func:`debug_mode`, until its block ends."""
+    """Turns debug mode on or off for all kernels of this process.
+
+    Inside a :func:`debug_mode` block the change lasts until the block ends.
+    """
     _setting.set(bool(on))
     close_generated_launches()
 
 
 @contextmanager
 def debug_mode(on: bool = True) -> Iterator[None]:
-    """Debug mode for a block of code, in all threads: ``with cupyops.debug_mode(): ...``. Of blocks that run at once, the
-    newest says whether."""
+    """Turns debug mode on or off while a block of code runs: ``with cupyops.debug_mode(): ...``.
+
+    The setting holds for all threads. Of several running blocks, the newest decides.
+    """
     try:
         with _setting.during(bool(on)):
             close_generated_launches()
@@ -62,15 +67,16 @@ def launch(
     grid: Sequence[int],
     stream: int,
 ) -> None:
-    """Launches with guarded copies of the outputs, waits, and looks.
+    """Launches with guarded copies of the outputs, waits, and compares the guard bands with their pattern.
 
     Raises:
-        LaunchError: the launch failed (kernel, geometry and arguments are named), or wrote outside an output.
+        LaunchError: the launch failed, or the kernel wrote outside an output. The message names the kernel, the
+            geometry and the arguments.
     """
     values, infos = given.addresses, given.infos
     runtime = toolchain.cupy().cuda.runtime
     if runtime.streamIsCapturing(stream):
-        # A capture can neither be waited for nor looked at: it is only a recording.
+        # A capture records the launch without running it, so there is nothing to wait for and no band to compare.
         _submit(variant, values, grid, stream)
         return
     arguments = dict(zip(signature.names, values, strict=True))
@@ -80,7 +86,7 @@ def launch(
         runtime.streamSynchronize(stream)
     except Exception as error:
         raise LaunchError(
-            f"{what}: an earlier launch or copy on this stream failed before it ran: {error}. {told}"
+            f"{what}: an earlier launch or copy on this stream failed before this launch: {error}. {told}"
         ) from error
     guarded = []
     for position, p in enumerate(signature.parameters):
@@ -109,14 +115,14 @@ def _submit(variant: "Variant", values: Sequence[Any], grid: Sequence[int], stre
 
 
 class _Guarded:
-    """A copy of an output between two bands."""
+    """A copy of an output between two guard bands."""
 
     def __init__(self, parameter: Parameter, info: Info, stream: int) -> None:
         cupy = toolchain.cupy()
         self.parameter, self.info, self.stream = parameter, info, stream
         self.itemsize = DTYPES[info.dtype].itemsize
         self.nbytes = info.size * self.itemsize
-        # An output that is not aligned must stay so, since kernels choose their accesses by it.
+        # The copy has the alignment of the output, because kernels choose their vector width by the alignment.
         self.front = _BAND + info.pointer % 256
         self.memory = cupy.cuda.alloc(self.front + self.nbytes + _BAND)
         runtime = cupy.cuda.runtime
@@ -125,7 +131,10 @@ class _Guarded:
         runtime.memcpyAsync(self.pointer, info.pointer, self.nbytes, runtime.memcpyDeviceToDevice, stream)
 
     def trespass(self) -> str:
-        """Where the nearest write outside was, or nothing."""
+        """Returns the index of the element outside the output that was written nearest to the output, in words.
+
+        Returns ``""`` if both guard bands hold their pattern.
+        """
         import numpy
 
         end = self.front + self.nbytes

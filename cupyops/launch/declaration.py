@@ -1,5 +1,7 @@
-"""What is wrong with a declaration before any call: types that no array decides, or that the text decides as well; sizes that are
-no parameters."""
+"""Checks a kernel's declaration before the first call.
+
+The checks find a type that no array decides, a type that the text itself defines, and a size that is not a parameter.
+"""
 
 import keyword
 import re
@@ -15,9 +17,9 @@ from .signature import Signature, declarations
 __all__ = ["check_declaration"]
 
 _DTYPE_NAMES = tuple(DTYPES)
-# A macro with parameters is none that a type's name calls.
+# A function-like macro does not match: a type name without parentheses does not expand the macro.
 _MACRO = re.compile(r"(\w+)(?![\w(])")
-# The words of a typedef end where another begins, so that each is read once.
+# A typedef does not match across another `typedef`, so that the time stays linear in the text.
 _ALIAS = re.compile(r"\busing\s+(?P<using>\w+)\s*=|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);")
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 
@@ -30,35 +32,37 @@ def check_declaration(
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuses, before any call, a declaration that no call could fit.
+    """Raises if no call can fit a declaration.
 
     Args:
-        signature: of the kernel.
-        text: that it was read from.
-        sizes: the parameters that the geometry counts by.
-        dtypes: what the caller's arrays may be.
+        signature: the kernel's signature.
+        text: the text of the signature.
+        sizes: the size parameters of the geometry.
+        dtypes: the dtypes allowed for undeclared types.
         constants: macro name to integer.
-        headers: those that the text includes, by name.
+        headers: the texts of the included headers, by name.
 
     Raises:
-        TypeError: a parameter's type that is not decided by an array, or is decided by the text or a header as well, or cannot
-            be passed by value.
-        ValueError: a size that is no integer parameter.
+        TypeError: no array decides the type of a parameter; the text or a header defines the type that the arrays
+            decide; or a type cannot be passed by value.
+        ValueError: a size is not an integer parameter.
     """
     kernel, bindings = signature.kernel, signature.bindings
     _check_types(signature, text, headers or {})
     numbers = [p for p in signature.parameters if not p.pointer]
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
-        raise TypeError(f"{kernel}: one array at least must not be `or null`, to say which GPU the launch is on")
+        raise TypeError(f"{kernel}: at least one array must not be `or null`: the launch runs on the GPU of this array")
     named = {a.name for a in arrays}
     for p in signature.parameters:
         if p.map_of is not None:
             if p.map_of not in named:
-                raise TypeError(f"{kernel}: `{p.name}` is the map of an array `{p.map_of}`, and there is none")
+                raise TypeError(
+                    f"{kernel}: `{p.name}` is the tensor map of `{p.map_of}`, and the kernel has no array `{p.map_of}`"
+                )
             continue
         if p.type == "TensorMap":
             raise TypeError(
-                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and call it after its array: x_map for x"
+                f"{kernel}: declare `{p.name}` as const __grid_constant__ TensorMap, and name it after its array: x_map for x"
             )
         if p.type == "acc_t" and "scalar_t" not in bindings:
             raise TypeError(f"{kernel}: `{p.name}` is an acc_t, which follows scalar_t, and no array is of scalar_t")
@@ -81,17 +85,22 @@ def check_declaration(
     for size in (*sizes, *sorted(counted - constants.keys())):
         if size in sizes and (keyword.iskeyword(size) or size in ("min", "unit")):
             raise ValueError(
-                f"{kernel}: `{size}` counts threads, and has a name that expressions of Python use; call it `{size}_`"
+                f"{kernel}: `{size}` counts threads, and its name is reserved in grid expressions; rename it to `{size}_`"
             )
         if size not in integers:
             raise ValueError(
-                f"{kernel}: `{size}` counts threads or elements, but is no integer parameter{nearest(size, integers)}"
+                f"{kernel}: `{size}` counts threads or elements, but is not an integer parameter{nearest(size, integers)}"
             )
 
 
 def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) -> None:
-    """Refuses a type of the declaration to which the text, or a header of it, gives a meaning of its own: the arrays would be
-    read as another type than they are."""
+    """Raises if the text or one of its headers defines a type that the arrays decide.
+
+    The kernel would read the arrays as the type defined in the text.
+
+    Raises:
+        TypeError: the text or a header defines the type as a macro, or by typedef or using.
+    """
     kernel = signature.kernel
     scope = declarations(scan(text), kernel)[0].scope
     types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES)]
@@ -112,8 +121,10 @@ def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) ->
 
 @lru_cache(64)
 def _defined(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[str, ...]]]]:
-    """Names that a text defines as macros, and those that it declares as types outside functions and classes, each with the
-    namespaces around."""
+    """Returns the macros that a text defines, and the types that the text declares outside functions and classes.
+
+    Each type maps to the namespaces of its declarations.
+    """
     code = scan(text)
     macros = (_MACRO.match(d.rest) for d in code.directives if d.name == "define")
     aliases: dict[str, list[tuple[str, ...]]] = {}

@@ -1,4 +1,4 @@
-"""The few calls into CuPy and the driver that a launch is made of."""
+"""Calls CuPy and the CUDA driver: loads kernels, launches them, and queries devices and occupancy."""
 
 import ctypes
 import operator
@@ -35,9 +35,9 @@ class ArgumentBuffer(NamedTuple):
     """Memory for the values of one launch's arguments.
 
     Attributes:
-        memory: the values, one behind the other.
-        addresses: address of the table of their addresses, which is what the driver is given.
-        table: that table, kept alive.
+        memory: the values, packed one after another.
+        addresses: address of `table`, which the driver takes.
+        table: the addresses of the values. This reference keeps the table alive.
     """
 
     memory: Any
@@ -46,7 +46,7 @@ class ArgumentBuffer(NamedTuple):
 
 
 def argument_buffer(size: int, offsets: Sequence[int]) -> ArgumentBuffer:
-    """A buffer for values at these offsets."""
+    """Returns a buffer of `size` bytes for values at the given offsets."""
     memory = ctypes.create_string_buffer(max(size, 1))
     base = ctypes.addressof(memory)
     table = (ctypes.c_void_p * max(len(offsets), 1))(*(base + o for o in offsets))
@@ -55,8 +55,10 @@ def argument_buffer(size: int, offsets: Sequence[int]) -> ArgumentBuffer:
 
 @cache
 def launch_kernel() -> Callable[..., None]:
-    """CuPy's binding of cuLaunchKernel. It takes the argument values as they lie in memory, where RawKernel's call
-    widens every int to 8 bytes."""
+    """Returns CuPy's binding of cuLaunchKernel.
+
+    The binding takes the packed argument values. A call of ``RawKernel`` would widen every int to 8 bytes.
+    """
     toolchain.cupy()
     from cupy.cuda import driver
 
@@ -66,15 +68,18 @@ def launch_kernel() -> Callable[..., None]:
 
 @cache
 def launch_cooperative_kernel() -> Callable[..., None]:
-    """The same of cuLaunchCooperativeKernel: all blocks of the grid run at once, or the driver refuses. Two such grids
-    on two streams, each of which would fit alone, run one after the other and do not wait for each other for ever."""
+    """Returns CuPy's binding of cuLaunchCooperativeKernel, with the parameters of cuLaunchKernel.
+
+    All blocks of a cooperative grid run at once, or the driver refuses the launch. Two cooperative grids on two streams
+    run one after the other if the GPU cannot hold both. They cannot deadlock.
+    """
     toolchain.cupy()
     from cupy.cuda import driver
 
     call: Callable[..., None] = driver.launchCooperativeKernel
 
     def launch(*arguments: int) -> None:
-        call(*arguments[:-1])  # it has no `extra`
+        call(*arguments[:-1])  # cuLaunchCooperativeKernel has no parameter `extra`
 
     return launch
 
@@ -89,7 +94,7 @@ def submit(
     *,
     cooperative: bool = False,
 ) -> None:
-    """Launches on the current device. A thread that has never used the GPU gets its context first."""
+    """Launches a kernel on the current device. If the thread has no CUDA context, the context is made current first."""
     launch = launch_cooperative_kernel() if cooperative else launch_kernel()
     try:
         launch(function, *grid, *block, shared, stream, buffer.addresses, 0)
@@ -100,7 +105,7 @@ def submit(
         launch(function, *grid, *block, shared, stream, buffer.addresses, 0)
 
 
-# What the driver says, from then on, to whoever asks, once a kernel has failed while it ran.
+# After a kernel has failed during its run, every later driver call in the process returns one of these errors.
 _FATAL = (
     *("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC"),
     *("HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ERROR_ASSERT"),
@@ -108,13 +113,13 @@ _FATAL = (
 
 
 def refusal(error: Exception) -> str:
-    """What became of a launch that the driver refused, for a message."""
+    """Returns the part of an error message that says why the driver refused a launch."""
     words = str(error)
     if any(name in words for name in _FATAL):
-        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 says which one"
+        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 names the kernel"
     if "OUT_OF_RESOURCES" in words:
         return (
-            f"was refused: {words}. Its threads want more registers than a multiprocessor has: use smaller blocks, or "
+            f"was refused: {words}. A block needs more registers than a multiprocessor has: use smaller blocks, or "
             f"declare __launch_bounds__(threads) in the text"
         )
     return f"was refused: {words}"
@@ -128,8 +133,11 @@ def ensure_context() -> None:
 
 
 def load(binary: Binary, name: str) -> Any:
-    """Loads a binary on the current device: a :class:`cupy.RawKernel` from its file in the cache, or a function from
-    memory."""
+    """Loads a binary on the current device.
+
+    Returns a :class:`cupy.RawKernel` if the cache holds the binary's file, else a function of a module loaded from
+    memory.
+    """
     cupy = toolchain.cupy()
     if binary.path is not None:
         return cupy.RawModule(path=str(binary.path)).get_function(name)
@@ -139,26 +147,28 @@ def load(binary: Binary, name: str) -> Any:
 
 
 def handle(raw: Any) -> int:
-    """The driver's handle of what :func:`load` returned, on the current device."""
+    """Returns the driver's function handle of a kernel that :func:`load` returned, on the current device."""
     return int(getattr(raw, "kernel", raw).ptr)
 
 
 def allow_shared_memory(raw: Any, size: int) -> None:
-    """Raises a kernel's limit of dynamic shared memory above the 48 KiB that every kernel may use."""
+    """Sets a kernel's limit of dynamic shared memory, which is 48 KiB by default."""
     max_dynamic_shared_size_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), max_dynamic_shared_size_bytes, size)
 
 
 def allow_large_clusters(raw: Any) -> None:
-    """Raises a kernel's limit of blocks a cluster above 8, to 16 where the GPU has them. Whether so
-    many multiprocessors lie together, :func:`resident_blocks` tells."""
+    """Allows clusters of more than 8 blocks for a kernel, up to 16 on GPUs that support such clusters.
+
+    :func:`resident_blocks` raises if no cluster of the given size fits the GPU.
+    """
     non_portable_cluster_size_allowed = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
     toolchain.cupy().cuda.driver.funcSetAttribute(handle(raw), non_portable_cluster_size_allowed, 1)
 
 
 @cache
 def capability(device: Device) -> int:
-    """The compute capability of a device, 90 for 9.0."""
+    """Returns the compute capability of a device, 90 for 9.0."""
     if not isinstance(device, int):
         return device.capability
     return int(toolchain.cupy().cuda.Device(device).compute_capability)
@@ -166,14 +176,14 @@ def capability(device: Device) -> int:
 
 @cache
 def name(device: int) -> str:
-    """What a GPU is called, "NVIDIA H200"."""
+    """Returns the name of a GPU, "NVIDIA H200"."""
     found = toolchain.cupy().cuda.runtime.getDeviceProperties(device)["name"]
     return found.decode() if isinstance(found, bytes) else str(found)
 
 
 @cache
 def multiprocessors(device: Device) -> int:
-    """How many multiprocessors a device has."""
+    """Returns the number of multiprocessors of a device."""
     if not isinstance(device, int):
         return device.multiprocessors
     return int(toolchain.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
@@ -193,10 +203,12 @@ class _LaunchConfig(ctypes.Structure):
 
 
 def resident_blocks(function: int, threads: int, shared: int, cluster: int) -> int:
-    """How many blocks of a kernel run on the current GPU at once, by the driver's reckoning; whole clusters only.
+    """Returns how many blocks of a kernel run at once on the current GPU, by the driver's occupancy functions.
+
+    Only whole clusters count.
 
     Raises:
-        LaunchError: none can, since a block wants more than a multiprocessor has.
+        LaunchError: a block or a cluster needs more resources than the GPU has.
     """
     driver = toolchain.cupy().cuda.driver
     multiprocessors = int(toolchain.cupy().cuda.Device().attributes["MultiProcessorCount"])
@@ -229,12 +241,12 @@ def libcuda() -> Any:
 
 
 def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence[tuple[int, int]]) -> None:
-    """Compares the parameters read from the text with what the driver reports of the loaded kernel.
+    """Compares the parameter sizes read from the text with the sizes that the driver reports for the loaded kernel.
 
-    Drivers before CUDA 12.4 do not tell; the text alone is trusted there.
+    Drivers before CUDA 12.4 do not report the sizes. With such a driver nothing is compared.
 
     Raises:
-        LaunchError: they differ, so the text's declaration was misread and a launch would pass garbage.
+        LaunchError: the sizes differ. The declaration was misread, and a launch would pass wrong values.
     """
     query = getattr(libcuda(), "cuFuncGetParamInfo", None)
     if query is None:
@@ -259,11 +271,11 @@ def _packing(dtype: DType) -> Callable[[Any], bytes]:
 
 
 def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None:
-    """Refuses what cannot be packed as a number of this type.
+    """Raises unless a number can be packed as the dtype.
 
     Raises:
-        TypeError: it is no number, or no integer, or neither True nor False, as the type wants.
-        ValueError: it is beyond what the type holds.
+        TypeError: `number` is not a number (float dtypes), not an integer (integer dtypes) or not a bool (bool).
+        ValueError: `number` is outside the range of the dtype.
     """
     if dtype.name == "bool" and not _is_bool(number):
         raise TypeError(expected(kernel, parameter, "be True or False", repr(number)))
@@ -279,16 +291,19 @@ def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None
 
 
 def is_integer(value: Any) -> bool:
-    """Whether Python takes it for an integer."""
+    """Returns whether ``operator.index`` accepts the value."""
     try:
         operator.index(value)
-    except Exception:  # whatever a stranger's __index__ raises
+    except Exception:  # a user's __index__ may raise any exception
         return False
     return True
 
 
 def _is_bool(value: Any) -> bool:
-    """Whether it is one of Python's or NumPy's two; packing would take the truth of anything."""
+    """Returns whether the value is a bool of Python or NumPy.
+
+    ``struct`` would accept any object for its truth value.
+    """
     import numpy
 
     return isinstance(value, (bool, numpy.bool_))

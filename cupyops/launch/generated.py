@@ -1,9 +1,10 @@
-"""The generated launch: one Python function written for each kernel's signature, as :mod:`dataclasses` writes ``__init__``.
+"""Generates a launch function for each kernel's signature, as :mod:`dataclasses` generates ``__init__``.
 
-A launch costs the driver about 2 microseconds, so a loop over parameters in Python would be most of the call. The generated
-launch holds the conditions under which a call is right in one unrolled expression, and takes addresses from the tensors that it
-has just checked. If a condition fails, or the kernel is not loaded for these dtypes, the generated launch calls the checked
-launch, which raises or loads the kernel. ``print(source_of(kernel.launch))`` shows it (:mod:`cupyops.codegen`).
+A launch takes the driver about 2 microseconds, and a Python loop over the parameters would take longer. The generated
+launch checks all conditions of a correct call in one expression without a loop, and reads the addresses of the tensors.
+If a condition fails, or the kernel is not loaded for these dtypes, the generated launch calls the checked launch. The
+checked launch then raises an error or loads the kernel. ``print(source_of(kernel.launch))`` prints the generated code
+(:mod:`cupyops.codegen`).
 """
 
 import keyword
@@ -21,7 +22,7 @@ from .tensor_map import TensorMap
 
 __all__ = ["TensorAccess", "deciding", "free_names", "write_launch"]
 
-# Names that the generated launch uses itself.
+# Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
     + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
@@ -31,16 +32,18 @@ _OWN_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class TensorAccess:
-    """What an array library offers a generated launch. Its arrays have ``get_device``, ``data_ptr``, ``is_contiguous``,
-    ``numel``, ``dtype``, ``is_neg`` and ``requires_grad``.
+    """The functions of an array library that a generated launch calls.
+
+    The arrays have ``get_device``, ``data_ptr``, ``is_contiguous``, ``numel``, ``dtype``, ``is_neg`` and
+    ``requires_grad``.
 
     Attributes:
-        plain: exact types whose instances own memory; subclasses (fakes, wrappers) go through the checked launch.
-        current_device: index of this thread's GPU.
-        stream: handle of a GPU's current stream.
-        devices: how many GPUs there are: with one, none needs to be made current.
-        grad_enabled: whether gradients are recorded.
-        written: told which arrays a launch has written into.
+        plain: the array types of the generated launch. Subclasses (fake tensors, wrappers) take the checked launch.
+        current_device: returns the index of the calling thread's GPU.
+        stream: returns the handle of a GPU's current stream.
+        devices: returns the number of GPUs. With one GPU, the generated launch does not check the current device.
+        grad_enabled: returns whether autograd is recording.
+        written: records that a launch has written into the given arrays.
     """
 
     plain: frozenset[type]
@@ -59,13 +62,13 @@ def launch_source(
     one_device: bool = False,
     vouched: bool = False,
 ) -> str:
-    """The function's text.
+    """Returns the text of the generated launch.
 
     Args:
-        signature, geometry, constants: the kernel's.
-        one_device: there is one GPU, so it is the current one.
-        vouched: the caller has looked at shapes and layouts, and allocated the outputs to fit: dtypes and devices of the
-            inputs are looked at, no more. What it allocates, nobody has saved, so that no versions are counted.
+        signature, geometry, constants: those of the kernel.
+        one_device: there is one GPU, so the current device is not checked.
+        vouched: the caller has checked shapes and layouts, and has allocated the outputs. Only the dtypes and devices
+            of the inputs are checked. Autograd has saved no new output, so the version counters are not incremented.
 
     >>> from cupyops.launch.geometry import Threads
     >>> text = 'extern "C" __global__ void k(const float* x, // (n)\\n long long n) {}'
@@ -120,10 +123,10 @@ def launch_source(
         of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
         of_arrays += [(p, x, f"({x}.requires_grad and grad_enabled())") for p, x in outputs]
     conditions += [f"({x} is not None and {c})" if p.nullable else c for p, x, c in of_arrays]
-    # The product of two negative sizes may be right; of a single size it is not.
+    # The product of two negative sizes may equal the number of elements. A single negative size cannot.
     products = [[t for t in shape if t in names] for shape in shapes.values()]
     conditions += [f"{names[t]} < 0" for t in dict.fromkeys(t for terms in products if len(terms) > 1 for t in terms)]
-    # struct would pack the truth of any object.
+    # struct would accept any object as a bool, for its truth value.
     bools = [names[p.name] for p in signature.parameters if p.type == "bool" and not p.pointer]
     conditions += [f"({x} is not True and {x} is not False)" for x in bools]
     for p in signature.parameters:
@@ -139,8 +142,8 @@ def launch_source(
             address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
             values.append(address if p.pointer else names[p.name])
         else:
-            # Each into as many names as it must have numbers: one too long and one too short must not make up for each
-            # other.
+            # Each tuple is unpacked into its own number of names. One format for all tuples would accept a tuple that
+            # is too long beside a tuple that is too short.
             parts = [_free(f"{p.name}_{i}", taken) for i in range(int(constants.get(p.length, p.length)))]
             unpacking.append(f"{', '.join(parts)}, = {names[p.name]}")
             values += parts
@@ -177,7 +180,7 @@ def launch_source(
             *(["            written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
             *(f"            if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
             "            return None",
-            "    except Exception:",  # of a wrong argument, or of the driver: the checked launch says it better
+            "    except Exception:",  # by a wrong argument or the driver: the checked launch raises the proper error
             "        pass",
             f"    return checked({arguments})",
         ]
@@ -185,22 +188,26 @@ def launch_source(
 
 
 def deciding(signature: Signature, *, vouched: bool = False) -> list[Parameter]:
-    """The arrays by whose dtypes a kernel is looked up: all of them or, of a vouched call, the inputs, and the outputs of a
-    type that no input is bound to decide."""
+    """Returns the array parameters whose dtypes are part of a loaded kernel's key.
+
+    An ordinary call uses all arrays. A vouched call (:func:`launch_source`) uses the inputs, and those outputs
+    whose type no input decides.
+    """
     arrays = [p for p in signature.parameters if p.pointer]
     decided = {p.type for p in arrays if p.const and not p.nullable}
     return [p for p in arrays if not vouched or p.const or (p.type in signature.bindings and p.type not in decided)]
 
 
 def free_names(names: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """The name of each parameter in a written function: its own, or with underscores behind it where Python or the function has
-    the name already. From now on the names are taken."""
+    """Returns the name of each parameter in a generated function, and adds these names to `taken`.
+
+    A name that is a Python keyword or is taken gets trailing underscores.
+    """
     return {name: _free(name, taken) for name in names}
 
 
 def _free(word: str, taken: set[str]) -> str:
-    """The word, with underscores behind it where Python or the function has it already (``in``, ``gx``); from now on it
-    is taken."""
+    """Returns the word, with underscores appended while it is a keyword or in `taken`, and adds it to `taken`."""
     while keyword.iskeyword(word) or word in taken:
         word += "_"
     taken.add(word)
@@ -225,8 +232,10 @@ def write_launch(
     *,
     cooperative: bool = False,
 ) -> tuple[Callable[..., None], Callable[..., None], dict[tuple[Any, ...], Any]]:
-    """The function, the one for vouched calls, and the dictionary from (device, dtypes of what is :func:`deciding`) to
-    loaded kernels that both look in, still empty."""
+    """Returns the generated launch, the generated launch of vouched calls, and an empty dictionary of loaded kernels.
+
+    Both functions look kernels up in this dictionary by (device, dtypes of the :func:`deciding` parameters).
+    """
     variants: dict[tuple[Any, ...], Any] = {}
     functions = []
     for vouched in (False, True):
@@ -244,6 +253,6 @@ def write_launch(
         text = launch_source(signature, geometry, constants, one_device=tensors.devices() == 1, vouched=vouched)
         what = f"{'vouched ' if vouched else ''}launch of {signature.kernel}"
         launch = write(what, "launch", text, scope)
-        launch.__qualname__ = signature.kernel  # what Python says of too few or too many arguments
+        launch.__qualname__ = signature.kernel  # the name in Python's message for a wrong number of arguments
         functions.append(launch)
     return functions[0], functions[1], variants

@@ -1,7 +1,8 @@
-"""How many threads a launch has. A policy names the size parameters it counts by; nobody writes a ceil-division.
+"""Launch policies: the block of a kernel, and its grid as a function of size parameters.
 
-A policy gives the block once, and per compiled kernel a grid_for: a function from the values of its sizes to the grid. A
-grid of zero blocks means that there is nothing to do, and nothing is launched.
+A policy names the size parameters of the grid, so that a caller writes no ceiling division. :meth:`Geometry.grid_for`
+returns the function from the values of the size parameters to the grid, for each compiled kernel. A grid of zero blocks
+is not launched.
 """
 
 import operator
@@ -19,21 +20,21 @@ MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_BLOCK = 1024
 MAX_BLOCK_Z = 64
-PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU with clusters runs; some run 16
+PORTABLE_CLUSTER = 8  # greatest cluster size on every GPU with clusters; some GPUs run clusters of 16 blocks
 
 
 def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> int:
-    """The integer, NumPy's as Python's.
+    """Returns the value as a Python int. NumPy integers are accepted.
 
     Raises:
-        TypeError: it is none, or a bool.
-        ValueError: it is less.
+        TypeError: `value` is not an integer, or is a bool.
+        ValueError: `value` is less than `least`.
     """
     try:
         if type(value).__name__ in ("bool", "bool_"):
             raise TypeError
         number = operator.index(value)
-    except Exception:  # whatever a stranger's __index__ raises
+    except Exception:  # a user's __index__ may raise any exception
         raise TypeError(expected(where, argument, "be an integer", repr(value))) from None
     if least is not None and number < least:
         raise ValueError(expected(where, argument, f"be at least {least}", number))
@@ -42,36 +43,39 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
 
 @dataclass(frozen=True)
 class Target:
-    """What a grid_for may depend on: bytes of the widest array element, and the GPU's number of multiprocessors."""
+    """The values that :meth:`Geometry.unit` uses: bytes of the widest array element, and multiprocessors of the GPU."""
 
     itemsize: int
     multiprocessors: int
 
 
 class Geometry:
-    """What a policy offers the launcher: a block, and the grid as an expression in its size parameters.
+    """The base class of launch policies: a block, and the grid as expressions in the size parameters.
 
-    The function of :meth:`grid_for` and the generated launch hold the expression as it stands, so that the two cannot
-    differ. It may use ``unit``, a number that :meth:`unit` gives per compiled kernel.
+    The function of :meth:`grid_for` and the generated launch contain the same expressions, so their grids are equal. An
+    expression may use the name ``unit``, the number that :meth:`unit` returns for each compiled kernel.
     """
 
-    # True where the kernel visits elements in memory order, so that arrays of one dense layout (transposed, channels
-    # last) need no copy.
+    # True if the kernel visits elements in memory order. Arrays of one dense layout (transposed, channels last) then
+    # need no copy.
     any_layout: ClassVar[bool] = False
 
     @property
     def per_call(self) -> bool:
-        """Whether each call says how many threads it wants, ``kernel[n](...)``; the grid_for takes three numbers then."""
+        """Whether each call gives its number of threads, ``kernel[n](...)``.
+
+        The function of :meth:`grid_for` then takes three numbers.
+        """
         return False
 
     @property
     def cluster(self) -> int:
-        """Blocks of a cluster, CLUSTER in the text."""
+        """Blocks of a cluster, the macro CLUSTER in the text."""
         return 1
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Names of the size parameters that the grid depends on."""
+        """Names of the size parameters in the grid's expressions."""
         raise NotImplementedError
 
     @property
@@ -81,7 +85,7 @@ class Geometry:
 
     @property
     def constants(self) -> dict[str, int]:
-        """Macros the text may rely on."""
+        """Macros that the policy defines for the text."""
         return {}
 
     @property
@@ -90,11 +94,11 @@ class Geometry:
         raise NotImplementedError
 
     def unit(self, target: Target) -> int:
-        """What the expressions call ``unit``."""
+        """Returns the value of the name ``unit`` in the expressions, for example the elements that a block takes."""
         return 1
 
     def grid_for(self, target: Target) -> Callable[..., Grid]:
-        """The function from the sizes to the grid."""
+        """Returns the function from the values of the size parameters to the grid."""
         sizes = ("x", "y", "z") if self.per_call else self.sizes
         lines = [f"def grid({', '.join(sizes)}):", f"    return {', '.join(self.blocks)}"]
         scope = {"unit": self.unit(target), "min": min}
@@ -102,14 +106,14 @@ class Geometry:
 
 
 class InX(Geometry):
-    """Policies in x alone, with one block size: BLOCK_THREADS in the text."""
+    """The base class of policies in x only, with one block size, the macro BLOCK_THREADS in the text."""
 
     block: int
-    counts: ClassVar[tuple[str, ...]] = ("block",)  # fields that are integers of at least 1
+    counts: ClassVar[tuple[str, ...]] = ("block",)  # fields that must be integers of at least 1
 
     def __post_init__(self) -> None:
         for name in self.counts:
-            # Frozen, so that policies can be compared and hashed.
+            # The class is frozen, so that policies can be compared and hashed.
             object.__setattr__(self, name, at_least(type(self).__name__, name, getattr(self, name)))
 
     @property
@@ -123,15 +127,17 @@ class InX(Geometry):
 
 @dataclass(frozen=True)
 class Elementwise(InX):
-    """One thread for ``vectors`` groups of 16 bytes of the widest array: the partner of ``map`` in ``elementwise.cuh``.
+    """Launches one thread for ``vectors`` groups of 16 bytes of the widest array.
+
+    The device function ``map`` in ``shared/elementwise.cuh`` expects this policy.
 
     Args:
         n: the size parameter that counts elements.
-        block: threads of a block, BLOCK_THREADS in the text.
-        vectors: groups a thread, VECTORS in the text.
+        block: threads of a block, the macro BLOCK_THREADS in the text.
+        vectors: groups per thread, the macro VECTORS in the text.
 
     Raises:
-        TypeError, ValueError: block or vectors is no integer of at least 1.
+        TypeError, ValueError: block or vectors is not an integer of at least 1.
     """
 
     n: str = "n"
@@ -158,18 +164,21 @@ class Elementwise(InX):
 
 @dataclass(frozen=True)
 class Rows(InX):
-    """One block a row, ``blockIdx.x`` the row; or several rows a block; or one row in the blocks of a cluster, which
-    needs a GPU of sm_90 or later.
+    """Launches one block per row, with ``blockIdx.x`` as the row.
+
+    With ``each``, a block takes several rows. With ``blocks_per_row``, a cluster of blocks takes a row, which needs
+    sm_90 or later.
 
     Args:
         rows: the size parameter that counts rows.
-        block: threads of a block, BLOCK_THREADS in the text.
-        each: rows of a block.
-        blocks_per_row: CLUSTER in the text, which gives it to ``__cluster_dims__``.
+        block: threads of a block, the macro BLOCK_THREADS in the text.
+        each: rows per block.
+        blocks_per_row: blocks of a cluster, the macro CLUSTER in the text. The text passes CLUSTER to
+            ``__cluster_dims__``.
 
     Raises:
-        TypeError: one of the numbers is no integer.
-        ValueError: one is less than 1; several rows a block and several blocks a row.
+        TypeError: block, each or blocks_per_row is not an integer.
+        ValueError: block, each or blocks_per_row is less than 1, or both each and blocks_per_row are greater than 1.
     """
 
     rows: str = "M"
@@ -182,8 +191,7 @@ class Rows(InX):
         super().__post_init__()
         if self.each > 1 and self.blocks_per_row > 1:
             raise ValueError(
-                f"Rows: several rows a block, or several blocks a row; got each={self.each}, "
-                f"blocks_per_row={self.blocks_per_row}"
+                f"Rows: each or blocks_per_row must be 1, got each={self.each}, blocks_per_row={self.blocks_per_row}"
             )
 
     @property
@@ -208,16 +216,16 @@ class Rows(InX):
 
 @dataclass(frozen=True)
 class GridStride(InX):
-    """As many blocks as run at once, each striding over the work: ``for (long long i = ...; i < n; i += gridDim.x *
-    blockDim.x)``.
+    """Launches a fixed number of blocks per multiprocessor, for a grid-stride loop in the text: ``for (long long i =
+    ...; i < n; i += gridDim.x * blockDim.x)``. With few elements the grid is smaller.
 
     Args:
         n: the size parameter that counts elements.
-        block: threads of a block, BLOCK_THREADS in the text.
-        blocks_per_multiprocessor: 2048 threads a multiprocessor by default.
+        block: threads of a block, the macro BLOCK_THREADS in the text.
+        blocks_per_multiprocessor: blocks per multiprocessor; the default of 8 blocks of 256 threads gives 2048 threads.
 
     Raises:
-        TypeError, ValueError: one of the numbers is no integer of at least 1.
+        TypeError, ValueError: block or blocks_per_multiprocessor is not an integer of at least 1.
     """
 
     n: str = "n"
@@ -239,19 +247,20 @@ class GridStride(InX):
 
 @dataclass(frozen=True)
 class Threads(Geometry):
-    """Threads by count in up to three dimensions, ``Threads("N", "M")``: at least one thread for each index below the
-    sizes. ``Threads()`` leaves the counts to each call: ``kernel[n](...)``, ``kernel[N, M](...)``.
+    """Launches one thread per index in up to three dimensions: ``Threads("N", "M")``.
 
-    The text guards its own ends: ``if (x < N && y < M)``. Beyond 65535 blocks in y or z the launch is refused, since
-    the hardware has no more.
+    With ``Threads()`` each call gives the numbers of threads: ``kernel[n](...)``, ``kernel[N, M](...)``.
+
+    The grid is rounded up to whole blocks, so the text checks its bounds: ``if (x < N && y < M)``. The launch raises
+    for more than 65535 blocks in y or z, CUDA's limit.
 
     Args:
-        x, y, z: size parameters; y and z may be absent, or all three.
-        block: threads of a block in x, y, z; 1 in those that are left out, so that 128 is (128, 1, 1).
+        x, y, z: size parameters. z may be omitted, or y and z, or all three.
+        block: threads of a block in x, y, z. An omitted number is 1, so 128 means (128, 1, 1).
 
     Raises:
-        TypeError: block is no integer and no tuple of them.
-        ValueError: z without y, y without x, or a block of other than one to three positive numbers.
+        TypeError: block is neither an integer nor a tuple of integers.
+        ValueError: z is given without y, or y without x; or block is not one to three numbers of at least 1.
     """
 
     x: str | None = None
@@ -268,7 +277,7 @@ class Threads(Geometry):
         numbers = tuple(at_least("Threads", "block", n) for n in block)
         if not 1 <= len(numbers) <= 3:
             raise ValueError(expected("Threads", "block", "be threads in x, y, z, such as (32, 8, 1)", self.block))
-        # Frozen, so that policies can be compared and hashed.
+        # The class is frozen, so that policies can be compared and hashed.
         object.__setattr__(self, "block", (*numbers, 1, 1)[:3])
 
     @property
@@ -281,7 +290,7 @@ class Threads(Geometry):
 
     @property
     def threads(self) -> Grid:
-        x, y, z = self.block  # type: ignore[misc]  # three, whatever was given
+        x, y, z = self.block  # type: ignore[misc]  # __post_init__ makes it a tuple of three
         return x, y, z
 
     @property

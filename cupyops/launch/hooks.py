@@ -1,4 +1,7 @@
-"""What stands between a kernel and its launches: the debug mode registers itself here, and a kernel does not know it."""
+"""The registry of guards, which launch in place of the driver.
+
+Debug mode registers a guard, so that the module :mod:`cupyops.launch.kernel` need not import debug mode.
+"""
 
 import weakref
 from collections.abc import Callable
@@ -7,17 +10,17 @@ from typing import Any
 
 __all__ = ["KERNELS", "Guard", "close_generated_launches", "guard", "register_guard"]
 
-# Every kernel of the process, for as long as somebody holds it.
+# All kernels of the process, by weak references.
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What launches in place of the driver.
+    """Launches kernels in place of the driver.
 
     Attributes:
-        enabled: whether it does now.
-        submit: launches; it takes the kernel's variant, its signature, the checked arguments, the grid and the stream.
+        enabled: returns whether the guard is active now.
+        submit: launches; takes the kernel's variant, its signature, the checked arguments, the grid and the stream.
     """
 
     enabled: Callable[[], bool]
@@ -28,16 +31,16 @@ _GUARDS: list[Guard] = []
 
 
 def register_guard(guard: Guard) -> None:
-    """Has all launches made by ``guard`` while it is enabled."""
+    """Registers a guard. While the guard is enabled, its `submit` makes every launch."""
     _GUARDS.append(guard)
 
 
 def guard() -> Guard | None:
-    """What launches in place of the driver now, if anything does."""
+    """Returns the first enabled guard, or None."""
     return next((g for g in _GUARDS if g.enabled()), None)
 
 
 def close_generated_launches() -> None:
-    """Sends the next call of every kernel through the checked launch, which asks for guards and notes what it launches."""
+    """Sends the next call of every kernel through the checked launch, which consults guards and records launches."""
     for kernel in list(KERNELS):
         kernel.close_generated_launch()

@@ -1,13 +1,13 @@
-"""A CUDA kernel as a checked Python call.
+"""A CUDA kernel as a Python callable that checks its arguments.
 
-Names and types drive the call: the text's declaration says what each argument must be (:mod:`cupyops.launch.signature`), the
-arrays decide the dtype, a policy decides the geometry (:mod:`cupyops.launch.geometry`). A call that does not fit
-(:mod:`cupyops.launch.arguments`) raises ``TypeError`` or ``ValueError`` naming kernel, parameter, expected and got; it never
-reaches the GPU.
+The declaration in the text gives the type of each argument (:mod:`cupyops.launch.signature`). The arrays decide the
+dtype, and a policy computes the grid (:mod:`cupyops.launch.geometry`). A call that does not fit the declaration raises
+``TypeError`` or ``ValueError`` (:mod:`cupyops.launch.arguments`) and launches nothing. The message names the kernel,
+the parameter, the expected value and the given value.
 
-Two functions lead to one launch. The checked launch, here, takes any known array and explains what is wrong with it. The
-generated launch (:mod:`cupyops.launch.generated`) repeats, in one expression, the conditions under which a call like an earlier one is
-right, and hands everything else back to the checked launch.
+A kernel has a checked launch and a generated launch. The checked launch, in this module, takes arrays of every known
+library and raises the errors. The generated launch (:mod:`cupyops.launch.generated`) checks in one expression whether
+the kernel is loaded for the call's dtypes and whether the arguments fit. If not, it calls the checked launch.
 """
 
 import operator
@@ -39,12 +39,12 @@ from .variant import Hardware, Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
-_OPENING = held_across_fork(threading.RLock())  # a generated launch
-_OLDEST = 30  # the compute capability before which none had CUDA as it is now
+_OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
+_OLDEST = 30  # the least compute capability that `since` accepts
 
 
 class Launchable(Protocol):
-    """What is ready to run, on a GPU or in place of one: it turns sizes into a grid."""
+    """A kernel that is ready to run on a GPU or in the simulator. `grid` computes the grid from the sizes."""
 
     @property
     def grid(self) -> Callable[..., Grid]: ...
@@ -54,34 +54,34 @@ class Kernel:
     """One ``__global__`` function of a CUDA C++ text.
 
     Args:
-        text: CUDA C++, or the :class:`~pathlib.Path` of a file of it, whose own headers lie beside it. Types named ``scalar_t`` (or any
-            other undeclared name) are decided by the arrays of each call; ``acc_t`` follows ``scalar_t``: float for the
-            16-bit floats, else the same.
-        name: the function's name; it is declared ``extern "C" __global__``. It can be left out where the text has one.
-        geometry: a policy of :mod:`cupyops.launch.geometry`. Without one each call says how many threads it wants:
-            ``kernel[n](x, y, n)``; a number is that with blocks of so many threads.
-        dtypes: what ``scalar_t`` and the other undeclared types may be, one or several: names, or dtypes of PyTorch or
-            NumPy; by default the floating ones.
-        constants: macros, ``{"TANH": 1}``.
-        shared: bytes of dynamic shared memory of a block.
-        filename: what messages call the text; by default the file it was loaded from.
-        headers: texts for ``#include "name"`` beside the shared ones.
-        options: for NVRTC, beside :data:`cupyops.compile.compiler.OPTIONS`.
-        since: the compute capability that the text needs, 90 for clusters of blocks and bulk copies.
-        exactly: it needs that one and no later, since it uses what only this generation has, as sm_90's tensor cores
-            (wgmma): it is compiled for ``sm_90a``.
-        cooperative: blocks wait for one another, so all must run at once: the driver refuses a grid of more than
-            :meth:`resident_blocks`.
-        choices: what the undeclared types are in the compilations that :func:`cupyops.warmup` and the compile command
-            make; by default each of ``dtypes`` for all of them.
+        text: CUDA C++, or the :class:`~pathlib.Path` of a ``.cu`` file. The headers of a file lie in its folder. The
+            arrays of each call decide the type ``scalar_t`` and every other undeclared type name. ``acc_t`` is float if
+            ``scalar_t`` is a 16-bit float, else ``scalar_t``.
+        name: the name of the ``extern "C" __global__`` function. It may be omitted if the text has one kernel.
+        geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call gives its number of threads:
+            ``kernel[n](x, y, n)``. An integer sets the threads of a block for such calls.
+        dtypes: the dtypes allowed for ``scalar_t`` and the other undeclared types, as names or as dtypes of PyTorch or
+            NumPy; the floating dtypes by default.
+        constants: values of macros, ``{"TANH": 1}``.
+        shared: bytes of dynamic shared memory per block.
+        filename: the file name of the text in messages; by default the file from which the text was loaded.
+        headers: header texts by name for ``#include "name"``, in addition to the shared headers.
+        options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
+        since: the least compute capability that the text needs, 90 for clusters of blocks and bulk copies.
+        exactly: the text needs the compute capability ``since`` itself, because it uses instructions of this
+            architecture only, such as wgmma on sm_90. It is compiled for ``sm_90a``.
+        cooperative: blocks wait for one another, so all blocks must run at once. The driver refuses a grid of more than
+            :meth:`resident_blocks` blocks.
+        choices: the dtypes of the undeclared types that :func:`cupyops.warmup` and the compile command compile; by
+            default one choice for each of ``dtypes``, with this dtype for all undeclared types.
 
     Raises:
-        ValueError: the text has no such kernel, or it is not ``extern "C"``, or the policy's block is larger than CUDA's; a number
-            that is none of its kind, or a constant whose name is none.
-        TypeError: a parameter is of a kind that no Python value stands for; an argument here is of another kind.
+        ValueError: the text has no kernel of this name; the kernel is not ``extern "C"``; the policy's block is larger
+            than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
+        TypeError: a parameter of the kernel has an unsupported type; or an argument of ``Kernel`` has a wrong type.
         OSError: the file cannot be read.
 
-        Of a text of :mod:`kernels_cu` the declaration is read at the first use, and what is wrong with it raised there.
+        The declaration of a :mod:`kernels_cu` text is parsed at the first use. The first use raises its errors.
 
     Example:
         >>> text = '''extern "C" __global__ void scale(
@@ -138,22 +138,21 @@ class Kernel:
                 f"{name}: a block of {x} x {y} x {z} threads: CUDA has at most {MAX_BLOCK}, and {MAX_BLOCK_Z} in z"
             )
         self._variants: dict[tuple[Any, ...], Variant] = {}
-        # Choices of types that calls have made, also on arrays without memory: what a bundle needs beside the declared.
+        # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
-        # Bodies call this attribute; the generated launch takes its place once a kernel is loaded.
+        # Operator bodies call this attribute. The generated launch replaces it once a kernel is loaded.
         self.launch: Callable[..., None] = self.checked_launch
-        # The same for a body that has looked at shapes and layouts, and allocated its outputs to fit: the generated launch need not
-        # look again.
+        # For bodies that have checked shapes and layouts and have allocated the outputs: this launch checks neither.
         self.launch_vouched: Callable[..., None] = self.checked_vouched
         self._generated_variants: dict[tuple[Any, ...], Variant] = {}
         hooks.KERNELS.add(self)
-        # The texts of this package are read at the first use, so that importing the package reads none.
+        # A text of kernels_cu is read at the first use, so that importing cupyops reads no text.
         if not isinstance(text, kernels_cu.Text):
             self.declared  # noqa: B018 - raises
 
     @cached_property
     def signature(self) -> Signature:
-        """The parameters, read from the text."""
+        """The parameters, parsed from the declaration in the text."""
         signature = Signature.parse(self.text, self.name)
         spliced = included(self.text, self.headers)
         check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, spliced)
@@ -161,16 +160,18 @@ class Kernel:
 
     @cached_property
     def declared(self) -> Declared:
-        """What the text and the author say of a launch."""
+        """The declaration against which calls are checked."""
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Launches on the arrays' GPU and its current stream. Arguments in the order of the text, or by name.
+        """Launches the kernel on the arrays' GPU and its current stream.
+
+        Arguments are given in the order of the text, or by name.
 
         Raises:
-            TypeError: an argument is missing, unknown, or of another type than declared.
-            ValueError: arrays on different devices, of a layout or size other than declared, or a number out of range; a
-                tensor with the negative bit; an output that is read-only.
+            TypeError: an argument is missing, is unknown, or has another type than declared.
+            ValueError: the arrays are on different devices; an array has another layout or size than declared; a number
+                is out of range; a tensor has the negative bit; an output is read-only.
             RuntimeError: an output requires grad while gradients are recorded.
             LaunchError: the driver refused the launch.
         """
@@ -180,12 +181,12 @@ class Kernel:
             self.launch(*args)
 
     def __getitem__(self, threads: int | tuple[int, ...]) -> Callable[..., None]:
-        """The launch on at least so many threads, in up to three dimensions, of a kernel without a policy of its own:
-        ``kernel[n](x, y, n)``, ``kernel[N, M](...)``.
+        """Returns the launch of a kernel without a policy, on at least the given number of threads in up to three
+        dimensions: ``kernel[n](x, y, n)``, ``kernel[N, M](...)``.
 
         Raises:
-            TypeError: the kernel has a policy; from the launch, if these are not one to three integers.
-            ValueError: from the launch, for a negative number; else as a call.
+            TypeError: the kernel has a policy. The launch raises TypeError unless `threads` are one to three integers.
+            ValueError: raised by the launch for a negative number, and for the reasons given in :meth:`__call__`.
         """
         if not self.geometry.per_call:
             raise TypeError(f"{self.name} counts its threads by {self.geometry}; call it without [...]")
@@ -203,18 +204,21 @@ class Kernel:
     # Compiling
 
     def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
-        """The text as NVRTC sees it under a choice of types, ``{"scalar_t": "float16"}``.
+        """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
 
         Args:
             types: typedef name to dtype name.
-            twins: headers by name in place of those of ``kernels_cu``, for a compiler that takes no PTX.
+            twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         headers = {**(twins or {}), **self.headers}
         return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
-        """The choices given, or for each dtype the one in which every undeclared type is that dtype; one empty choice
-        where there is nothing to choose."""
+        """Yields the given choices of types.
+
+        Without given choices, yields one choice per dtype, with this dtype for every undeclared type. Yields one empty
+        choice if the text has no undeclared type.
+        """
         bindings = self.signature.bindings
         if self.choices is not None:
             yield from ({name: choice[name] for name in bindings} for choice in self.choices)
@@ -223,13 +227,16 @@ class Kernel:
             yield dict.fromkeys(bindings, dtype)
 
     def describe(self, types: Mapping[str, str]) -> str:
-        """``gelu_forward<float16>``, with constants where there are any beside those of the geometry, and blocks of a cluster."""
+        """Returns the kernel's name with its dtypes for messages, ``gelu_forward<float16>``.
+
+        The kernel's own constants and the cluster size follow the dtypes. The constants of the geometry do not appear.
+        """
         extra = [f"{k}={v}" for k, v in self.constants.items() if k not in self.geometry.constants or k == "CLUSTER"]
         dtypes = list(types.values())
         return f"{self.name}<{', '.join((dtypes[:1] if len(set(dtypes)) == 1 else dtypes) + extra)}>"
 
     def variant(self, types: Mapping[str, str], device: int) -> Variant:
-        """The kernel for a choice of types, loaded on a GPU; compiled on first use."""
+        """Returns the kernel for a choice of types, loaded on a GPU. The first use compiles the kernel."""
         key = (device, *types.values())
         found = self._variants.get(key)
         if found is None:
@@ -260,32 +267,35 @@ class Kernel:
             driver.check_parameters(raw, what, self.signature, packing[1])
             if self.geometry.cluster > PORTABLE_CLUSTER:
                 driver.allow_large_clusters(raw)
-            # What the text itself declares counts, too, so the limit of 48 KiB may be passed earlier.
+            # Static shared memory counts against the limit of 48 KiB, too, so every amount sets the attribute.
             shared = self.hardware.shared
             if shared:
                 try:
                     driver.allow_shared_memory(raw, shared)
                 except Exception as error:  # CuPy's driver errors
                     raise LaunchError(
-                        f"{what} wants {shared} bytes of dynamic shared memory a block, which GPU {device} "
+                        f"{what} needs {shared} bytes of dynamic shared memory per block, which GPU {device} "
                         f"(sm_{capability}) does not have: {error}"
                     ) from error
             itemsize = max(
                 (DTYPES[p.c_type(types)].itemsize for p in self.signature.parameters if p.pointer), default=4
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
-            # Still with this GPU current: CuPy's kernel gives the handle that belongs to the current one.
+            # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
             return Variant(what, raw, packing, self.geometry, target, self.hardware)
 
     def _located(self, error: CompileError) -> CompileError:
         return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def runs_on(self, capability: int) -> bool:
-        """Whether GPUs of this compute capability can run the kernel."""
+        """Returns whether GPUs of a compute capability can run the kernel."""
         return self.hardware.met_by(capability)
 
     def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
-        """How many blocks of the kernel run on a GPU at once: the grid of a kernel whose blocks stay until all is done."""
+        """Returns how many blocks of the kernel run on a device at once.
+
+        A kernel of persistent blocks has a grid of this size.
+        """
         if not isinstance(device, int):
             return device.resident_blocks(self)
         return self.variant(types, device).resident_blocks(device)
@@ -293,7 +303,10 @@ class Kernel:
     # Checking and launching
 
     def checked_launch(self, *args: Any, **kwargs: Any) -> None:
-        """The checked launch: what :meth:`__call__` promises, for arrays of every known library."""
+        """Checks the arguments and launches.
+
+        It accepts arrays of every known library and raises the errors of :meth:`__call__`.
+        """
         if self.geometry.per_call:
             raise TypeError(
                 f"{self.name}: say how many threads: {self.name}[n](...), or declare a policy such as Threads('n')"
@@ -302,14 +315,17 @@ class Kernel:
         self.run(arguments, written=True)
 
     def checked_vouched(self, *args: Any, **kwargs: Any) -> None:
-        """The checked launch of a body that answers for its outputs: they are as it has allocated them, so that nobody has saved
-        them, or arrays that the text leaves alone."""
+        """Checks the arguments and launches for a body that guarantees its outputs.
+
+        The body has just allocated the outputs, so autograd has saved none of them, or the text does not write them.
+        """
         self.run(check(self.declared, bind(self.declared, args, kwargs), vouched=True))
 
     def _launch_on(self, threads: int | tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         arguments = check(self.declared, bind(self.declared, args, kwargs))
         counts = threads if isinstance(threads, tuple) else (threads,)
-        if not arguments.lead.fake:  # else they may be symbols, and to look at one would fix it
+        # With fake arrays the counts may be symbols, and a comparison would fix the value of a symbol.
+        if not arguments.lead.fake:
             if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
                 raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
             if min(counts) < 0:
@@ -318,8 +334,13 @@ class Kernel:
         self.run(arguments, (*counts, 1, 1)[:3], written=True)
 
     def run(self, arguments: Arguments, threads: Sequence[int] = (), *, written: bool = False) -> None:
-        """Launches on arguments that have been checked, on so many threads where the geometry leaves that to the call; the arrays'
-        library is told what is written into, if so wanted."""
+        """Launches on checked arguments.
+
+        Args:
+            arguments: the checked arguments.
+            threads: threads in x, y, z, for a geometry whose calls give the number of threads.
+            written: whether to record in the array library that the outputs are written.
+        """
         lead = arguments.lead
         self.met.setdefault(tuple(arguments.types.values()), arguments.types)
         if lead.fake:
@@ -327,7 +348,7 @@ class Kernel:
         sizes = threads or [arguments.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and host().enabled():
             if written:
-                arguments.count_written(self.signature)  # first, since what fails halfway has written, too
+                arguments.count_written(self.signature)  # before the launch: a launch that fails may have written
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
@@ -353,10 +374,10 @@ class Kernel:
             self._open_generated_launch(arguments, variant)
 
     def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
-        """The blocks of a launch.
+        """Returns the grid of a launch.
 
         Raises:
-            ValueError: more than CUDA has.
+            ValueError: the grid is larger than CUDA allows.
         """
         try:
             grid = variant.grid(*sizes)
@@ -401,16 +422,18 @@ class Kernel:
             self._generated_variants.update(dict.fromkeys(keys, variant))
 
     def close_generated_launch(self) -> None:
-        """Sends every call through the checked launch again, until the next one reopens the generated one."""
+        """Sends calls through the checked launch. The next checked launch may install the generated launch again."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
 
 
 def _check_text(text: object, where: str) -> None:
-    """Refuses what is no text, a path among them: as a text it would only be said to have no kernel.
+    """Raises unless the argument is CUDA C++ text.
+
+    A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
 
     Raises:
-        TypeError: it is no str.
-        ValueError: it looks like a path.
+        TypeError: `text` is not a str.
+        ValueError: `text` looks like a path.
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
@@ -430,7 +453,7 @@ def _integers(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[st
             raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
         found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
         if of_geometry.get(name, number) != number:
-            wanted = f"be what the launch policy says, {of_geometry[name]}"
+            wanted = f"equal the constant of the launch policy, {of_geometry[name]}"
             raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
     return found
 
@@ -452,5 +475,5 @@ def _capability(kernel: str, since: Any, exactly: bool) -> int:
 
 
 def all_kernels() -> list[Kernel]:
-    """Every kernel declared so far, sorted by file, name and constants."""
+    """Returns all kernels declared so far, sorted by file, name and constants."""
     return sorted(hooks.KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))

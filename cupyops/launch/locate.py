@@ -1,4 +1,4 @@
-"""Where a kernel's text stands in the Python file that declares it, so that a compiler's message leads there."""
+"""Locates a kernel's text in the Python file that declares the kernel, for the line numbers of compiler messages."""
 
 import linecache
 import re
@@ -8,7 +8,7 @@ __all__ = ["declaring_file", "located"]
 
 
 def declaring_file() -> str:
-    """The file, or the cell of a notebook, whose code is declaring a kernel: the nearest that is not this package's."""
+    """Returns the file name of the innermost caller outside cupyops: the file or cell that declares a kernel."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "cupyops":
         frame = frame.f_back
@@ -16,8 +16,11 @@ def declaring_file() -> str:
 
 
 def located(message: str, filename: str, text: str, file: str) -> str:
-    """The message with each place in the text, ``scale.cu:7:``, as a place in the Python file, ``ops.py:31 (scale.cu:7):``;
-    as it is where the text does not stand there, once and letter by letter."""
+    """Returns a compiler message in which each place in the text also gives its line of the Python file.
+
+    ``scale.cu:7:`` becomes ``ops.py:31 (scale.cu:7):``. If the file does not contain the text exactly once, the message
+    is returned unchanged.
+    """
     source = "".join(linecache.getlines(file))
     if source.count(text) != 1:
         return message

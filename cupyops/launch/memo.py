@@ -1,5 +1,7 @@
-"""Caches the checked configuration of a call by its arrays' shapes, dtypes and devices: to check the arrays and to choose kernels
-takes longer than a launch."""
+"""Caches the checked configuration of a call by its arrays' shapes, dtypes and devices.
+
+Checking the arrays and choosing kernels takes longer than a launch.
+"""
 
 import functools
 import inspect
@@ -12,23 +14,25 @@ from cupyops.deprecated import renamed
 
 __all__ = ["memo"]
 
-MOST = 4096  # results that are kept
+MOST = 4096  # cached results of a function
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def memo(*names: str, most: int = MOST) -> Callable[[Function], Function]:
-    """Decorator of a function that depends on no more of its arrays than library, shape, dtype and device: calls that are alike in
-    these share one result.
+    """Returns a decorator that caches a function's results by the library, shape, dtype and device of each array
+    argument and by the values of the other arguments.
 
-    The key is written out for the function's parameters (:mod:`cupyops.codegen`): with four arrays a call takes 1.0 µs, and with a
-    loop over the arrays 1.6 µs. A call with fakes, whose sizes may be symbols, is not kept, and neither is a call that raises.
+    The function's result must depend on nothing else. The key is generated code (:mod:`cupyops.codegen`): with four
+    arrays a cached call takes 1.0 µs, and a loop over the arrays would take 1.6 µs. Calls on fake arrays are not
+    cached: their sizes may be symbols. A call that raises is not cached either.
 
     Args:
-        names: parameters that are arrays; ``"bias?"`` may be None. The others are hashable; none has a default.
-        most: results that are kept; with one more, all are forgotten.
+        names: parameters that are arrays. An array with a question mark, ``"bias?"``, may be None. The values of all
+            other parameters are hashable, and no parameter has a default.
+        most: the greatest number of cached results. A further result clears the cache first.
 
-    Attributes of the function: ``kept``, the results by their keys.
+    The decorated function has an attribute ``kept``, the cached results by key.
 
     >>> @memo("x", "weight?")
     ... def config(x, weight, eps):

@@ -1,4 +1,4 @@
-"""Which kernels a piece of code launches: the list that a check or a benchmark of an operator speaks of."""
+"""Records the kernels that a block of code launches. Operator checks and benchmarks report the recorded launches."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ __all__ = ["Launch", "note", "recorded", "recording"]
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch.
+    """One recorded launch.
 
     Attributes:
         kernel: the :class:`cupyops.Kernel`.
-        types: what the undeclared types of the text stood for.
-        device: index of the GPU, or what stands in for one.
+        types: the dtype of each undeclared type of the text, ``{"scalar_t": "float16"}``.
+        device: index of the GPU, or the :class:`cupyops.arrays.Host` that simulates one.
         grid: blocks in x, y, z.
     """
 
@@ -35,21 +35,25 @@ _records: Setting[list[Launch]] = Setting([])
 
 
 def recording() -> bool:
-    """Whether some block of code wants its launches listed."""
+    """Returns whether a :func:`recorded` block is running."""
     return bool(_records.active)
 
 
 def note(launch: Launch) -> None:
-    """Adds a launch to every list that is being written."""
+    """Adds a launch to the list of every running :func:`recorded` block."""
     for record in _records.active:
         record.append(launch)
 
 
 @contextmanager
 def recorded() -> Iterator[list[Launch]]:
-    """The launches of a block of code, in their order, of all threads, since gradients are computed in threads of their
-    own. Those of nothing (no elements) and of fakes are none. Launches of a CUDA graph's replay are not seen."""
+    """Yields a list, and adds to it the launches of a block of code in their order.
+
+    The list has the launches of all threads, because autograd computes gradients in threads of its own. A call on fake
+    arrays or with an empty grid launches nothing and adds nothing. The launches of a CUDA graph's replay are not
+    recorded.
+    """
     record: list[Launch] = []
     with _records.during(record):
-        close_generated_launches()  # only the checked launch notes what it launches
+        close_generated_launches()  # only the checked launch records launches
         yield record

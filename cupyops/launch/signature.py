@@ -1,17 +1,17 @@
-"""A kernel's parameters, read from its declaration in the text, and what a call must give for each.
+"""Parses a kernel's parameters from its declaration in the text.
 
-The declaration is the contract: names, order, ``const``, pointer types, scalar widths and, in the comment behind a
-parameter, its shape::
+The declaration gives the names, the order, ``const``, the pointer types and the scalar widths of the arguments. The
+comment behind a parameter gives its shape::
 
     extern "C" __global__ void scale(
         const scalar_t* __restrict__ x,  // (M, N)
         scalar_t* __restrict__ y,        // (M, N)
         long long M, long long N, acc_t factor)
 
-``// (M, N)`` says that the array is contiguous and holds M·N elements; a pointer with no such comment is a view whose
-layout and bounds are the caller's business. The comment stands directly behind the parameter, before the comma or
-behind it; one that may mean two parameters, or none, is refused. Pointers to what is not ``const`` are outputs.
-``// (N) or null`` lets a call give None, which is a null pointer in the text.
+``// (M, N)`` means that the array is contiguous and has M·N elements. A pointer without a shape comment is a view,
+whose layout and bounds are not checked. The comment stands directly behind the parameter, before or after the comma. A
+shape comment that may belong to two parameters, or to none, raises an error. Non-``const`` pointers are outputs. With
+``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 """
 
 import re
@@ -48,7 +48,7 @@ _BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
-# Behind what begins a comment, also one for documentation: ///< (n).
+# A shape at the beginning of a comment, also of a documentation comment: ///< (n).
 _SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
 _SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\(")
 
@@ -58,15 +58,15 @@ class Parameter:
     """One parameter of a kernel.
 
     Attributes:
-        name: as in the text.
-        type: a dtype name, or a type of the prelude: ``scalar_t``, ``acc_t``, or a typedef of the author's choice.
-        pointer: it is an array.
-        const: the kernel only reads it (scalars always are).
+        name: the name in the text.
+        type: a dtype name, or a type that the prelude defines: ``scalar_t``, ``acc_t`` or another undeclared type name.
+        pointer: the parameter is an array.
+        const: the kernel does not write the parameter; True for every scalar.
         shape: names and numbers whose product is the number of elements, or None for a view.
-        length: for ``Int64s<length>`` (a number or a constant's name), else None.
-        nullable: a call may give None for this array.
-        map_of: for ``const __grid_constant__ TensorMap x_map``, what the copying hardware is told of an array
-            (:mod:`cupyops.launch.tensor_map`), the array's name, x; else None.
+        length: the length of an ``Int64s<length>``, a number or the name of a constant; None for another type.
+        nullable: a call may give None for the array.
+        map_of: the name ``x`` of the array of a tensor map ``const __grid_constant__ TensorMap x_map``
+            (:mod:`cupyops.launch.tensor_map`); None for another type.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Parameter:
     map_of: str | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
-        """The dtype's name under this choice of types."""
+        """Returns the name of the parameter's dtype under a choice of types."""
         if self.type == "acc_t":
             return DTYPES[types["scalar_t"]].acc
         return types.get(self.type, self.type)
@@ -87,7 +87,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of one ``__global__`` function, in order."""
+    """The parameters of one ``__global__`` function, in the order of the declaration."""
 
     kernel: str
     parameters: tuple[Parameter, ...]
@@ -98,8 +98,10 @@ class Signature:
 
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
-        """Each type that the caller's arrays decide, and the positions of the arrays that do: the first that is given
-        decides."""
+        """Maps each type that the caller's arrays decide to the positions of its arrays.
+
+        The first array that is not None decides the type.
+        """
         found: dict[str, list[int]] = {}
         for i, p in enumerate(self.parameters):
             if p.pointer and p.type not in DTYPES and p.type != "acc_t":
@@ -109,8 +111,8 @@ class Signature:
     def packing(
         self, types: Mapping[str, str], constants: Mapping[str, int]
     ) -> tuple[struct.Struct, list[tuple[int, int]]]:
-        """How arguments lie in memory: a :class:`struct.Struct` for all values in order, and (offset, size) per
-        parameter."""
+        """Returns the memory layout of the arguments: a :class:`struct.Struct` that packs all values in order, and the
+        (offset, size) of each parameter in bytes."""
         codes, fields, offset = [], [], 0
         for p in self.parameters:
             if p.map_of is not None:
@@ -138,12 +140,12 @@ class Signature:
 
     @classmethod
     def parse(cls, text: str, kernel: str) -> "Signature":
-        """Reads the declaration of ``kernel`` from CUDA C++ text.
+        """Parses the declaration of ``kernel`` in CUDA C++ text.
 
         Raises:
-            ValueError: the text has no such ``__global__`` function (the message names the nearest), or it is not
-                ``extern "C"``.
-            TypeError: a parameter is of a kind that no Python value stands for.
+            ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name), or
+                the function is not ``extern "C"``.
+            TypeError: no Python value can be passed for a parameter.
         """
         code = scan(text)
         first, *others = declarations(code, kernel)
@@ -152,17 +154,17 @@ class Signature:
             if _parameters(kernel, text, code, other) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
-                    f"{kernel}: the text defines it more than once and not alike (lines {lines}), and which one is compiled only "
-                    f"a compiler can tell; declare it once, or under a name for each"
+                    f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
+                    f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
         return cls(kernel, parameters)
 
 
 def the_kernel(text: str) -> str:
-    """The name of the one ``__global__`` function of a text.
+    """Returns the name of the only ``__global__`` function of a text.
 
     Raises:
-        ValueError: it has none or several.
+        ValueError: the text has no ``__global__`` function, or several.
     """
     names = list(dict.fromkeys(f.name for f in scan(text).functions))
     if len(names) != 1:
@@ -171,13 +173,14 @@ def the_kernel(text: str) -> str:
 
 
 def _check_kind(kernel: str, head: str) -> None:
-    """Refuses what a launch cannot be of, before a compiler words it.
+    """Raises if a function cannot be launched, with a clearer message than the compiler's.
 
     Args:
-        head: the declaration up to its parameters.
+        kernel: the name of the function.
+        head: the declaration up to the parameter list.
 
     Raises:
-        ValueError: a template, or a function that returns something.
+        ValueError: the function is a template, or does not return void.
     """
     if template := re.search(r"\btemplate\s*<(.*)>", head, re.DOTALL):
         types = re.findall(r"\b(?:typename|class)\s+(\w+)", template[1])
@@ -187,7 +190,7 @@ def _check_kind(kernel: str, head: str) -> None:
             else "constants={...} for its numbers"
         )
         raise ValueError(
-            f'{kernel}: a kernel that is a template is not taken yet: declare it extern "C" __global__ void {kernel}(...), with '
+            f'{kernel}: templates are not supported: declare it extern "C" __global__ void {kernel}(...), with '
             f"{instead}"
         )
     words = re.findall(r"\w+\**", _BOUNDED.sub(" ", head))[:-1]  # without the name
@@ -195,21 +198,21 @@ def _check_kind(kernel: str, head: str) -> None:
     if "void" not in kind:
         raise ValueError(
             f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
-            f'extern "C" __global__ void {kernel}(...), and write what it makes into an array'
+            f'extern "C" __global__ void {kernel}(...), and write its result into an array'
         )
 
 
 def code_only(text: str) -> str:
-    """The text with comments, preprocessor directives, what stands in quotes and what ``#if 0`` takes away as blanks: every
-    other character keeps its place."""
+    """Returns the text with blanks in place of comments, preprocessor directives, string and character literals, and
+    code that ``#if 0`` removes. Every other character keeps its offset."""
     return scan(text).bare
 
 
 def only(text: str, kernel: str) -> str:
-    """The text without its other ``__global__`` functions, each replaced by as many empty lines.
+    """Returns the text with every ``__global__`` function except `kernel` replaced by as many empty lines.
 
-    A text may hold kernels of different types; a compilation chooses types for one of them and takes no longer than
-    that one needs.
+    The kernels of a text may use different types, and a compilation chooses types for one kernel. Compiling one kernel
+    also takes less time.
     """
     code = scan(text)
     kept, at = [], 0
@@ -218,7 +221,7 @@ def only(text: str, kernel: str) -> str:
         if function.name == kernel or function.start < at:
             continue
         start, end = function.start, code.end_of_function(function.parameters)
-        # Braces or conditions that pair only after preprocessing: rather too much text than too little.
+        # The braces or conditionals match only after preprocessing: the function is kept.
         if bisect_left(wanted, end) > bisect_left(wanted, start) or not _whole(code, start, end):
             continue
         kept += [text[at:start], "\n" * text.count("\n", start, end)]
@@ -227,7 +230,7 @@ def only(text: str, kernel: str) -> str:
 
 
 def _whole(code: Code, start: int, end: int) -> bool:
-    """Whether every condition that is opened there is closed there, and no other."""
+    """Returns whether all conditionals that begin between two offsets end there, and none that begins before does."""
     depth = 0
     for directive in code.directives_between(start, end):
         depth += directive.name in ("if", "ifdef", "ifndef")
@@ -238,10 +241,10 @@ def _whole(code: Code, start: int, end: int) -> bool:
 
 
 def declarations(code: Code, kernel: str) -> list[Function]:
-    """The definitions of a kernel, else the first prototype.
+    """Returns the definitions of a kernel, or its first prototype if the text has no definition.
 
     Raises:
-        ValueError: there is none, it is a template or not void, or it is not ``extern "C"``.
+        ValueError: the text does not declare the kernel; the kernel is a template, not void, or not ``extern "C"``.
     """
     found = [f for f in code.functions if f.name == kernel]
     if not found:
@@ -255,7 +258,8 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     linked = [f for f in plain if f.linkage]
     if not linked:
         raise ValueError(f'{kernel}: declare it extern "C" __global__, so that its name is not mangled')
-    # A definition tells more than a prototype, which often leaves the comments out, and may leave its linkage to it.
+    # Definitions come first: a prototype often has no shape comments. A definition may get its linkage from a
+    # prototype.
     return [f for f in linked if f.defined] or [f for f in plain if f.defined] or linked[:1]
 
 
@@ -265,7 +269,7 @@ def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple
         raise ValueError(f"{kernel}: its list of parameters has no end")
     if directives := code.directives_between(start, end):
         line = text[directives[0].start : directives[0].end].strip()
-        raise TypeError(f"{kernel}: `{line}` stands among its parameters, which must be the same in every compilation")
+        raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
     pieces, at = [], start
     for piece in code.bare[start:end].split(","):
         if piece.strip():
@@ -280,7 +284,7 @@ def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple
 
 
 class _Piece(NamedTuple):
-    """One parameter in the text: where its code begins and ends, and the comma or parenthesis behind it."""
+    """One parameter in the text: its code, the code's first and last offset, and the offset of the next comma."""
 
     declaration: str
     first: int
@@ -291,10 +295,10 @@ class _Piece(NamedTuple):
 def _shape_comments(
     kernel: str, text: str, code: Code, start: int, end: int, pieces: Sequence[_Piece], pointers: Sequence[bool]
 ) -> list[str]:
-    """For each parameter the comment that begins with a parenthesis, or nothing.
+    """Returns the shape comment of each parameter, or ``""``. A shape comment begins with a parenthesis.
 
     Raises:
-        ValueError: one stands where it may mean two parameters, or none.
+        ValueError: a shape comment may belong to two parameters, or to none.
     """
     found = [""] * len(pieces)
     behind_the_list = _behind_the_list(text, code, end)
@@ -302,11 +306,12 @@ def _shape_comments(
     def give(i: int, comment: str) -> None:
         if found[i] and pointers[i] and found[i] != comment:
             raise ValueError(
-                f"{kernel}: two comments, `{comment}` and `{found[i]}`, tell the shape of one parameter; keep one"
+                f"{kernel}: two comments, `{comment}` and `{found[i]}`, give the shape of one parameter; keep one"
             )
         found[i] = comment
 
-    # The last first, since what a parameter has behind it says whether a comment before it can be its own.
+    # The loop runs from the last comment to the first: a parameter with a shape comment behind it does not take the
+    # comment before it.
     i = len(pieces) - 1
     for place, stop in reversed(code.comments_between(start, end) if pieces else []):
         comment = text[place:stop].strip()
@@ -317,7 +322,7 @@ def _shape_comments(
         if i >= 0 and pieces[i].first <= place < pieces[i].comma:
             give(i, comment)
             continue
-        # Behind the comma of one parameter and before the code of the next.
+        # The comment is behind the comma of one parameter and before the code of the next.
         before = i if i >= 0 and place > pieces[i].comma else i - 1
         after = before + 1
         clear = before >= 0 and "\n" not in text[pieces[before].comma : place]
@@ -326,9 +331,8 @@ def _shape_comments(
             clear = pointers[before] and bool(own or not pointers[after])
         if not clear:
             raise ValueError(
-                f"{kernel}: the comment `{comment}` does not say whose shape it is; put it directly behind its parameter, "
-                f"before the comma or at the end of the line (a comment that is no shape begins with another character than "
-                f"a parenthesis)"
+                f"{kernel}: the comment `{comment}` may belong to two parameters, or to none; put it directly behind its "
+                f"parameter, before the comma or at the end of the line (only a shape comment begins with a parenthesis)"
             )
         give(before, comment)
     if pieces and not found[-1]:
@@ -337,8 +341,8 @@ def _shape_comments(
 
 
 def _behind_the_list(text: str, code: Code, end: int) -> str:
-    """The comment of the last parameter that stands behind the parenthesis on its line: before the body, or behind the brace
-    that opens it, where there is no other code."""
+    """Returns the last parameter's shape comment if it stands behind the closing parenthesis on the same line, before
+    the body, or after the opening brace if no code follows the brace. Returns ``""`` without a shape comment there."""
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
     rest = code.bare[end + 1 : line_end]
@@ -370,7 +374,7 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
             f"{kernel}: parameter `{name}` is a long, which has 8 bytes on some systems and 4 on others; declare it long long or int"
         )
     if known not in DTYPES and (known in _WORDS or not known.isidentifier()):
-        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, which no Python value stands for")
+        raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(
         name,
         known,
@@ -380,7 +384,7 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
 
 
 def _integer(base: str) -> str:
-    """C's many spellings of an integer type as one: ``long long unsigned int`` is ``unsigned long long``."""
+    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
     words = base.split()
     if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
         return base
@@ -397,6 +401,6 @@ def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:
         told = f"({found['terms']})" if found else f"in `{comment}`"
         raise ValueError(
             f"{kernel}: the shape {told} of `{parameter.name}` must be names and numbers with commas between them, as in (M, N); "
-            f"a comment that is no shape begins with another character than a parenthesis"
+            f"only a shape comment begins with a parenthesis"
         )
     return replace(parameter, shape=terms, nullable=found["nullable"] is not None)

@@ -1,5 +1,4 @@
-"""Tensor maps: what the copying hardware of sm_90 and later (TMA) is told of a matrix, so that one instruction moves a
-box of it."""
+"""Tensor maps: descriptors of a matrix for TMA (sm_90 and later), which copies a box of the matrix per instruction."""
 
 import ctypes
 import struct
@@ -14,7 +13,7 @@ __all__ = ["TensorMap", "tensor_map"]
 
 BYTES = 128
 _ALIGNMENT = 64
-_SWIZZLE = 128  # bytes of a row of a box, whose pieces of 16 lie where the tensor cores find them without conflicts
+_SWIZZLE = 128  # bytes of a row of a box; the 128-byte swizzle of its 16-byte pieces avoids bank conflicts
 
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -22,14 +21,16 @@ _SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
 
 
 class TensorMap(bytes):
-    """The 128 bytes that a kernel takes by value, as ``const __grid_constant__ TensorMap x_map`` for its array ``x``.
+    """The 128 bytes of a tensor map.
+
+    A kernel takes the map of its array ``x`` by value, declared as ``const __grid_constant__ TensorMap x_map``.
 
     Attributes:
-        address: of the matrix.
-        rows, columns, dtype: its.
-        size: its elements.
-        box_rows: of a box.
-        simulated: the matrix lies in host memory, and the simulator reads the bytes.
+        address: address of the matrix.
+        rows, columns, dtype: shape and dtype of the matrix.
+        size: number of elements of the matrix.
+        box_rows: rows of a box.
+        simulated: the matrix lies in host memory, and the simulator reads the map.
     """
 
     address: int
@@ -43,10 +44,10 @@ class TensorMap(bytes):
     def __repr__(self) -> str:
         return f"<TensorMap of {self.dtype}[{self.rows}, {self.columns}] at {self.address:#x}>"
 
-    __str__ = __repr__  # which launches show in messages
+    __str__ = __repr__  # messages of launches show str()
 
     def moved(self, address: int) -> "TensorMap":
-        """The map of such a matrix elsewhere."""
+        """Returns the map of a matrix of the same shape and dtype at another address."""
         return tensor_map(address, self.rows, self.columns, self.dtype, self.box_rows, simulated=self.simulated)
 
 
@@ -54,22 +55,23 @@ class TensorMap(bytes):
 def tensor_map(
     address: int, rows: int, columns: int, dtype: str, box_rows: int, *, simulated: bool = False
 ) -> TensorMap:
-    """The map of a contiguous matrix of 16-bit floats, in boxes of so many rows and 64 columns, swizzled by 128 bytes.
+    """Returns the tensor map of a contiguous matrix of 16-bit floats, in boxes of `box_rows` rows and 64 columns, with
+    the 128-byte swizzle.
 
-    A map is made of these numbers alone, so that one serves as long as they hold, whoever's memory is there. With
-    ``simulated`` it is of host memory, for :func:`cupyops.simulate`, and no driver is asked.
+    A map depends on the arguments only, so maps are cached: a cached map also fits a later matrix at the same address.
+    With ``simulated`` the map describes host memory for :func:`cupyops.simulate`, and needs no driver.
 
     Raises:
-        ValueError: the address or the bytes of a row are no multiples of 16.
-        LaunchError: the driver refuses.
-        MissingDependencyError: there is no driver, or one before CUDA 12.
+        ValueError: the address or the number of bytes of a row is not a multiple of 16.
+        LaunchError: the driver refuses the map.
+        MissingDependencyError: there is no driver, or the driver is older than CUDA 12.
     """
     itemsize = DTYPES[dtype].itemsize
     if address % 16 or columns * itemsize % 16:
-        wanted = "begin at a multiple of 16 bytes, as its rows must"
+        wanted = "be a multiple of 16, and so must the bytes of a row"
         raise ValueError(expected("tensor_map", "address", wanted, f"{address:#x} and rows of {columns * itemsize}"))
     if simulated:
-        # As the simulator's hardware/wgmma.cuh reads them.
+        # The format that the simulator reads in cupyops/simulator/hardware/wgmma.cuh.
         words = (address, rows, columns, box_rows, _SWIZZLE // itemsize, itemsize)
         found = TensorMap(struct.pack("=6Q", *words).ljust(BYTES, b"\0"))
     else:
@@ -83,7 +85,9 @@ def _encoded(address: int, rows: int, columns: int, dtype: str, box_rows: int) -
     itemsize = DTYPES[dtype].itemsize
     encode = getattr(driver.libcuda(), "cuTensorMapEncodeTiled", None)
     if encode is None:
-        raise MissingDependencyError("Tensor maps are made by NVIDIA's driver, from CUDA 12 on; there is none here")
+        raise MissingDependencyError(
+            "Tensor maps need NVIDIA's driver of CUDA 12 or later, and no such driver was found"
+        )
     memory = ctypes.create_string_buffer(BYTES + _ALIGNMENT)
     offset = -ctypes.addressof(memory) % _ALIGNMENT
     status = encode(
@@ -94,11 +98,11 @@ def _encoded(address: int, rows: int, columns: int, dtype: str, box_rows: int) -
         (ctypes.c_uint64 * 2)(columns, rows),
         (ctypes.c_uint64 * 1)(columns * itemsize),
         (ctypes.c_uint32 * 2)(_SWIZZLE // itemsize, box_rows),
-        (ctypes.c_uint32 * 2)(1, 1),  # every element
+        (ctypes.c_uint32 * 2)(1, 1),  # element strides
         ctypes.c_int(0),  # not interleaved
         ctypes.c_int(_SWIZZLE_128B),
         ctypes.c_int(_L2_PROMOTION_256B),
-        ctypes.c_int(0),  # zeros outside
+        ctypes.c_int(0),  # elements outside the matrix are copied as zeros
     )
     if status:
         raise LaunchError(

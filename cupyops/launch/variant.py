@@ -1,4 +1,4 @@
-"""A kernel that is compiled and loaded: what a launch needs of it."""
+"""A compiled and loaded kernel, with the properties that a launch uses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ __all__ = ["Hardware", "Variant"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a kernel's text needs of a GPU.
+    """The hardware that a kernel's text needs.
 
     Attributes:
-        since: compute capability, 90 for clusters of blocks and bulk copies; 0 for any.
-        exactly: that compute capability and no later one.
-        cooperative: all blocks of a launch run at once.
-        shared: bytes of dynamic shared memory of a block.
+        since: the least compute capability, 90 for clusters of blocks and bulk copies; 0 for any GPU.
+        exactly: the kernel runs on the compute capability `since` only, and on no later one.
+        cooperative: all blocks of a launch must run at once.
+        shared: bytes of dynamic shared memory per block.
     """
 
     since: int = 0
@@ -33,29 +33,30 @@ class Hardware:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options for NVRTC."""
+        """The NVRTC options for this hardware."""
         return (f"-arch=sm_{self.since}a",) if self.exactly else ()
 
     def met_by(self, capability: int) -> bool:
-        """Whether GPUs of this compute capability have what is needed."""
+        """Returns whether GPUs of a compute capability can run the kernel."""
         return capability == self.since if self.exactly else capability >= self.since
 
 
 class Variant:
-    """A kernel compiled for one choice of types, loaded on one GPU, ready to launch.
+    """A kernel compiled for one choice of types and loaded on one GPU.
 
     Attributes:
         what: kernel and dtypes, for messages.
-        raw: the :class:`cupy.RawKernel` (or its inner function, where the cache folder cannot be written).
-        function: the driver's handle of it.
-        grid: sizes to blocks.
-        unit: elements a thread takes; the name `unit` in geometry expressions.
-        threads: of a block.
-        shared: bytes of dynamic shared memory.
+        raw: the :class:`cupy.RawKernel`, or a function loaded from memory if the cache folder cannot be written.
+        function: the driver's handle of the kernel.
+        grid: function from the values of the size parameters to the grid.
+        unit: the value of the name `unit` in the geometry's expressions, see :meth:`Geometry.unit`.
+        threads: threads of a block in x, y, z.
+        shared: bytes of dynamic shared memory per block.
         cluster: blocks of a cluster.
-        cooperative: all blocks must run at once.
-        pack_into: writes all argument values into a buffer, exactly as wide as the kernel declares them.
-        buffers: free argument buffers; a launch takes one and gives it back, so that threads never share one.
+        cooperative: all blocks of a launch must run at once.
+        pack_into: writes all argument values into a buffer, each with the width declared in the kernel.
+        buffers: free argument buffers. Each launch takes a buffer and returns it, so that two threads never share a
+            buffer.
     """
 
     __slots__ = (
@@ -87,11 +88,11 @@ class Variant:
         self.buffers: list[driver.ArgumentBuffer] = []
 
     def new_buffer(self) -> driver.ArgumentBuffer:
-        """A buffer for one launch's arguments, for when all others are in use."""
+        """Returns a new buffer for the arguments of one launch. A launch calls this when no free buffer is left."""
         return driver.argument_buffer(self._packing[0].size, [offset for offset, _ in self._packing[1]])
 
     def resident_blocks(self, device: int) -> int:
-        """How many blocks run on the GPU at once."""
+        """Returns how many blocks of the kernel run on the GPU at once."""
         if self._resident is None:
             with toolchain.cupy().cuda.Device(device):
                 threads = self.threads[0] * self.threads[1] * self.threads[2]
@@ -99,7 +100,10 @@ class Variant:
         return self._resident
 
     def packed(self, arguments: Sequence[Any]) -> driver.ArgumentBuffer:
-        """A buffer of its own with these arguments, one a parameter: addresses, numbers, tuples of numbers."""
+        """Returns a new buffer with the packed arguments.
+
+        Each argument is an address, a number or a tuple of numbers.
+        """
         buffer = self.new_buffer()
         self.pack_into(buffer.memory, 0, *(n for a in arguments for n in (a if isinstance(a, tuple) else (a,))))
         return buffer

@@ -1,4 +1,4 @@
-"""Compiling ahead of the first call, so that no training step or graph capture waits for NVRTC."""
+"""Compiles kernels ahead of their first call, so that no training step or graph capture waits for NVRTC."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,22 +18,23 @@ def warmup(
     kernels: Iterable[Kernel] | None = None,
     device: int | None = None,
 ) -> int:
-    """Compiles and loads kernels on a GPU, for all arrays of one dtype at a time.
+    """Compiles and loads kernels on a GPU for the given dtypes, with one dtype for all arrays of a kernel.
 
-    A kernel that meets other types later (mixed dtypes, say) is still compiled at that call; one that this GPU cannot run
-    is left out.
+    A kernel that gets arrays of other dtypes later, for example of mixed dtypes, is compiled at the call. Kernels that
+    the GPU cannot run are skipped.
 
     Args:
-        dtypes: one or several, by name or as PyTorch's or NumPy's; kernels that do not take one of them leave it out.
-        kernels: all that have been declared, by default.
-        device: index of the GPU; CuPy's current one by default.
+        dtypes: one dtype or several, as names or as dtypes of PyTorch or NumPy. A kernel skips the dtypes that it does
+            not take.
+        kernels: the kernels to compile; all declared kernels by default.
+        device: index of the GPU; CuPy's current GPU by default.
 
     Returns:
-        How many kernels were made ready.
+        The number of compiled variants: one for each kernel and choice of types.
 
     Raises:
-        ValueError: an unknown dtype.
-        MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
+        ValueError: a dtype is unknown.
+        MissingDependencyError: CuPy, NVRTC or the CUDA headers are not installed.
     """
     dtypes = dtype_names("warmup", dtypes)
     if device is None:

@@ -129,7 +129,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-NO_BUNDLE = "is no bundle of kernels, or not all of one"
+NO_BUNDLE = "is not a bundle of kernels, or is incomplete"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda p: p.write_bytes(b""), NO_BUNDLE),
     "text": (lambda p: p.write_text("hello"), NO_BUNDLE),
@@ -142,7 +142,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "is of format 0, and this cupyops reads format 1; write it again: python -m cupyops bundle",
     ),
     "no kernels": (lambda p: rewritten(p, lambda m: m.pop("kernels") and None), "is damaged: 'kernels'"),
-    "another kernel": (lambda p: rewritten(p, lambda m: None, cubin=b"?"), r"is damaged: .* is not what was written"),
+    "another kernel": (lambda p: rewritten(p, lambda m: None, cubin=b"?"), r"is damaged: the checksum of .* differs"),
     "a lost kernel": (lambda p: rewritten(p, lambda m: None, lost=b""), "is damaged: .*There is no item named"),
     "a flipped bit": (flip, "is damaged: "),
 }

@@ -39,7 +39,7 @@ def test_what_a_literal_condition_takes_away_is_not_read(text: str) -> None:
 
 @pytest.mark.parametrize("condition", ["ifdef A", "if A", "if defined(A) && 1", "ifndef A"])
 def test_two_definitions_that_differ_are_refused(condition: str) -> None:
-    words = r"^k: the text defines it more than once and not alike \(lines 2 and 5\), and which one is compiled only a compiler"
+    words = r"^k: the text has different definitions of it \(lines 2 and 5\), and only a compiler can decide which"
     with pytest.raises(ValueError, match=words):
         Kernel(f"#{condition}\n{LIVE}#else\n{DEAD} }}\n#endif\n", "k")
 

@@ -195,6 +195,14 @@ def _lltm() -> Iterator[LaunchCase]:
             yield _case("lltm", f"{_name(dtype)} 5 x {batch} x {inputs} x {state}", run, sequence, weights, bias, h, c)
 
 
+def _rms_norm() -> Iterator[LaunchCase]:
+    for dtype in FLOATS:
+        for n in (100, 1024, 32768):
+            x, weight, about = ((64, n), dtype), ((n,), dtype), f"{_name(dtype)} {n}"
+            yield _case("rms_norm", about, lambda x, w: bridge.rms_norm(x, (w.shape[0],), w), x, weight)
+            yield _case("rms_norm", f"{about} no weight", lambda x: bridge.rms_norm(x, (x.shape[-1],)), x)
+
+
 def _examples() -> Iterator[LaunchCase]:
     for dtype in (torch.bfloat16, torch.float32):
         d = _name(dtype)

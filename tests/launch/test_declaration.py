@@ -16,13 +16,13 @@ def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **con
 @pytest.mark.parametrize(
     ("declaration", "sizes", "words"),
     [
-        ("float* x", ("n",), "`n` counts threads or elements, but is no integer parameter"),
+        ("float* x", ("n",), "`n` counts threads or elements, but is not an integer parameter"),
         ("float* x, // (M, N)\n int M, int n", (), r"`N` counts .*; did you mean 'n'\?|`N` counts"),
-        ("float* x, float n", ("n",), "`n` counts .* no integer parameter"),
-        ("float* x, Int64s<2> n", ("n",), "`n` counts .* no integer parameter"),
-        ("float* n", ("n",), "`n` counts .* no integer parameter"),
-        ("float* x, int unit", ("unit",), "`unit` counts threads, and has a name .* call it `unit_`"),
-        ("float* x, int lambda", ("lambda",), "`lambda` counts threads, .* call it `lambda_`"),
+        ("float* x, float n", ("n",), "`n` counts .* not an integer parameter"),
+        ("float* x, Int64s<2> n", ("n",), "`n` counts .* not an integer parameter"),
+        ("float* n", ("n",), "`n` counts .* not an integer parameter"),
+        ("float* x, int unit", ("unit",), "`unit` counts threads, and its name is reserved .* rename it to `unit_`"),
+        ("float* x, int lambda", ("lambda",), "`lambda` counts threads, .* rename it to `lambda_`"),
     ],
 )
 def test_sizes_must_be_integer_parameters(declaration: str, sizes: tuple[str, ...], words: str) -> None:

@@ -120,7 +120,7 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "size that is no parameter": (
         lambda: softclip(geometry=GridStride("nn")),
         ValueError,
-        "softclip: `nn` counts threads or elements, but is no integer parameter; did you mean 'n'?",
+        "softclip: `nn` counts threads or elements, but is not an integer parameter; did you mean 'n'?",
     ),
     "block that is too large": (
         lambda: softclip(geometry=Rows("n", block=2048)),
@@ -186,11 +186,11 @@ def test_a_wrong_call_is_refused_in_these_words(gpu: Driver, name: str) -> None:
 
 LAUNCHES = {
     "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered": "did not run, since an earlier kernel failed "
-    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. CUPYOPS_DEBUG=1 says which one",
+    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_ASSERT: device-side assert triggered": "did not run, since an earlier kernel failed on this GPU: "
-    "CUDA_ERROR_ASSERT: device-side assert triggered. CUPYOPS_DEBUG=1 says which one",
+    "CUDA_ERROR_ASSERT: device-side assert triggered. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch": "was refused: "
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch. Its threads want more registers than a "
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch. A block needs more registers than a "
     "multiprocessor has: use smaller blocks, or declare __launch_bounds__(threads) in the text",
     "CUDA_ERROR_INVALID_VALUE: invalid argument": "was refused: CUDA_ERROR_INVALID_VALUE: invalid argument",
 }
@@ -255,7 +255,7 @@ def test_shared_memory_that_a_gpu_does_not_have(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LaunchError) as caught:
         softclip(shared=300_000).variant({"scalar_t": "float32"}, 0)
     assert str(caught.value) == (
-        "softclip<float32> wants 300000 bytes of dynamic shared memory a block, which GPU 0 (sm_90) does not have: "
+        "softclip<float32> needs 300000 bytes of dynamic shared memory per block, which GPU 0 (sm_90) does not have: "
         "CUDA_ERROR_INVALID_VALUE: invalid argument"
     )
 

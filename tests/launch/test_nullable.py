@@ -98,5 +98,5 @@ def test_policies_of_rows() -> None:
     clusters = Rows("M", blocks_per_row=8)
     assert clusters.grid_for(target)(9) == (72, 1, 1)
     assert (clusters.cluster, clusters.constants["CLUSTER"]) == (8, 8)
-    with pytest.raises(ValueError, match="several rows a block, or several blocks a row; got each=2, blocks_per_row=2"):
+    with pytest.raises(ValueError, match="each or blocks_per_row must be 1, got each=2, blocks_per_row=2"):
         Rows("M", each=2, blocks_per_row=2)

@@ -107,9 +107,7 @@ def test_no_parameters() -> None:
     ],
 )
 def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str) -> None:
-    words = (
-        f'k: a kernel that is a template is not taken yet: declare it extern "C" __global__ void k(...), with {instead}'
-    )
+    words = f'k: templates are not supported: declare it extern "C" __global__ void k(...), with {instead}'
     with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
         Signature.parse(f"{before} k(float* x) {{ }}", "k")
 
@@ -126,7 +124,7 @@ def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str
 )
 def test_a_kernel_that_returns_something_is_refused(before: str, got: str) -> None:
     words = (
-        f'k: a kernel must be void, got {got}: declare it extern "C" __global__ void k(...), and write what it makes into an '
+        f'k: a kernel must be void, got {got}: declare it extern "C" __global__ void k(...), and write its result into an '
         "array"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
@@ -214,7 +212,7 @@ def test_small_tuples(spelled: str) -> None:
         ("float *const *x", r"pass arrays as T\*"),
         ("const float& x", r"pass arrays as T\*"),
         ("float x[]", r"pass arrays as T\*"),
-        ("Int64s<3>* s", "which no Python value stands for"),
+        ("Int64s<3>* s", "for which no Python value can be passed"),
         ("struct Point p", "`p` has type 'struct Point'"),
         ("std::size_t n", "`n` has type 'std::size_t'"),
         ("volatile float* x", "`x` has type 'volatile float'"),
@@ -230,7 +228,7 @@ def test_small_tuples(spelled: str) -> None:
         ("unsigned int", "must have a type and a name"),
         ("const float*", "must have a type and a name"),
         ("int n = 5", "must have a type and a name"),
-        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` stands among its parameters"),
+        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` is in the parameter list"),
     ],
 )
 def test_refused_parameters(declaration: str, words: str) -> None:
@@ -284,14 +282,14 @@ def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) 
 )
 def test_a_shape_that_may_mean_two_parameters_or_none_is_refused(declaration: str) -> None:
     with pytest.raises(
-        ValueError, match=r"^k: the comment `.*\((n|M)\).*` does not say whose shape it is; put it directly"
+        ValueError, match=r"^k: the comment `.*\((n|M)\).*` may belong to two parameters, or to none; put it directly"
     ):
         parameters(declaration)
 
 
 def test_two_shapes_of_one_parameter_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"k: two comments, `/\* \(n\) \*/` and `// \(M\)`, tell the shape of one parameter"
+        ValueError, match=r"k: two comments, `/\* \(n\) \*/` and `// \(M\)`, give the shape of one parameter"
     ):
         parameters("float* x, /* (n) */ // (M)\n int n")
 

@@ -64,14 +64,14 @@ def test_the_simulators_maps_are_plain_numbers() -> None:
     assert struct.unpack("=16Q", found) == (4096, 30, 72, 128, 64, 2, *[0] * 10)
     moved = found.moved(8192)
     assert (moved.address, moved.size, moved.simulated) == (8192, 30 * 72, True)
-    with pytest.raises(ValueError, match="tensor_map: `address` must begin at a multiple of 16 bytes"):
+    with pytest.raises(ValueError, match="tensor_map: `address` must be a multiple of 16"):
         tensor_map(4096, 30, 60, "bfloat16", 64, simulated=True)
 
 
 @pytest.mark.parametrize(("address", "columns"), [(4104, 64), (4096, 60)])
 def test_what_the_hardware_cannot_copy_is_refused(monkeypatch: pytest.MonkeyPatch, address: int, columns: int) -> None:
     encoder = Encoder(monkeypatch)
-    with pytest.raises(ValueError, match="tensor_map: `address` must begin at a multiple of 16 bytes"):
+    with pytest.raises(ValueError, match="tensor_map: `address` must be a multiple of 16"):
         tensor_map(address, 30, columns, "float16", 64)
     assert encoder.asked == []
 
@@ -81,7 +81,7 @@ def test_what_the_driver_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(LaunchError, match=r"refuses a tensor map of float16\[30, 64\] in boxes of 64 rows: error 1"):
         tensor_map(4096, 30, 64, "float16", 64)
     monkeypatch.setattr(driver, "libcuda", lambda: None)
-    with pytest.raises(MissingDependencyError, match="Tensor maps are made by NVIDIA's driver"):
+    with pytest.raises(MissingDependencyError, match="Tensor maps need NVIDIA's driver of CUDA 12"):
         tensor_map(4096, 30, 64, "float16", 64)
 
 
@@ -98,7 +98,10 @@ def test_maps_lie_among_the_arguments_as_c_aligns_them() -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ("const __grid_constant__ TensorMap z_map", "`z_map` is the map of an array `z`, and there is none"),
+        (
+            "const __grid_constant__ TensorMap z_map",
+            "`z_map` is the tensor map of `z`, and the kernel has no array `z`",
+        ),
         ("TensorMap x_map", "declare `x_map` as const __grid_constant__ TensorMap"),
         ("const __grid_constant__ TensorMap of_x", "declare `of_x` as const __grid_constant__ TensorMap"),
     ],
