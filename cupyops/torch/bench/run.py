@@ -36,7 +36,7 @@ __all__ = ["OtherResults", "bench_op"]
 
 ROUNDS = 15
 OURS = "this operator"
-NO_GPU = "PyTorch sees no GPU here, and the time that a kernel takes in the simulator says nothing of a GPU's"
+NO_GPU = "PyTorch sees no GPU here, and times in the simulator do not predict times on a GPU"
 # A peer computes something else if its error is larger than this factor times the error of any correct kernel.
 _OTHER_RESULTS = 64.0
 # The sets of inputs take at most 1 / _PART_OF_MEMORY of the free memory: results and gradients need memory as well.

@@ -1,7 +1,7 @@
 """Checks of higher-order derivatives by every road: autograd, torch.func and torch.ops.
 
-A road is one way to compute derivatives of an order in PyTorch. All roads of an order compute the same numbers. For a
-loss L and fixed directions v, order 1 is grad L, order 2 is grad Σ v·grad L, and order 3 is grad Σ v·grad(Σ v·grad L).
+A road is one way to compute derivatives of an order in PyTorch. All roads of an order compute the same numbers. L is a
+loss, and v are fixed directions: order 1 is grad L, order 2 is grad Σ v·grad L, order 3 is grad Σ v·grad(Σ v·grad L).
 L is not linear in the operator's results, so the gradient that a backward receives depends on the inputs. A term that a
 backward loses or counts twice then changes the derivatives of higher order.
 """

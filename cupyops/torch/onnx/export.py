@@ -51,13 +51,12 @@ def export_onnx(
         path: path of the file. An existing file is replaced after the new file is complete and checked.
         input_names, output_names: names for the file's inputs and outputs, in order.
         dynamic_shapes: the free dimensions: for each argument, in order or by the name of the parameter, a
-            ``{dimension: "name"}``, or a value that ``torch.export.export`` accepts. A free dimension may have size 1
-            in the example.
-        custom_domain: keep each operator as one node in the domain of its namespace (``cupyops::gelu``). Arguments that
-            are no tensors become the node's attributes. A function body of standard operators serves runtimes that do
-            not implement the node. If False, the file has only standard operators.
-        check: run ``onnx.checker``; run the file in onnxruntime on a CPU, on the example and, if dimensions are free, on
-            other sizes; and compare the results with the model's results.
+            ``{dimension: "name"}``, or a value that ``torch.export.export`` accepts. The example may have size 1 there.
+        custom_domain: keep each operator as one node in the domain of its namespace (``cupyops::gelu``). Arguments
+            that are no tensors become the node's attributes. A function body of standard operators serves runtimes
+            that do not implement the node. If False, the file has only standard operators.
+        check: run ``onnx.checker``; run the file in onnxruntime on a CPU, on the example and, if dimensions are free,
+            on other sizes; compare the results with the model's results.
 
     Returns:
         The report, with the largest difference of each output if the file was checked.
