@@ -166,7 +166,7 @@ def check_compiling() -> Iterator[Finding]:
             yield Fact("compile", f"{what} fails")
             yield Fault(
                 f"{what} does not compile: files of NVRTC or of CUDA's headers are missing or do not belong together",
-                f"{toolchain.install_line()}; the compiler's words are shown by "
+                f"{toolchain.install_line()}; see the compiler's errors with "
                 f"python -m cupyops compile --arch {architecture} --kernels {kernel.name} --dtypes {dtype}",
                 stops,
             )
@@ -185,7 +185,7 @@ def check_cache() -> Iterator[Finding]:
     yield Fact("cache", f"{folder} ({state}), {len(sizes)} kernels, {sum(sizes) / 2**20:.1f} MiB")
     if problem:
         yield Fault(
-            f"the cache folder {folder} cannot be written ({problem}): every process compiles anew",
+            f"the cache folder {folder} cannot be written ({problem}): every process compiles all kernels again",
             "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write",
         )
 

@@ -294,7 +294,7 @@ def test_kernels_that_do_not_compile(machine: Machine) -> None:
         "gelu_forward<float16, TANH=0> for sm_90 does not compile: files of NVRTC or of CUDA's headers"
     )
     again = "python -m cupyops compile --arch 90 --kernels gelu_forward --dtypes float16"
-    assert mend == f"{pip_install('cuda12')}; the compiler's words are shown by {again}"
+    assert mend == f"{pip_install('cuda12')}; see the compiler's errors with {again}"
     assert status == 0  # float32 goes on working
     assert "compile: gelu_forward<float32, TANH=0> for sm_90 in 100 ms" in facts
     machine.compiles(raises(CompileError("x")))
@@ -307,7 +307,7 @@ def test_cache_that_cannot_be_written(machine: Machine, tmp_path: Path) -> None:
     machine.patch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "file" / "cache"))
     status, facts, faults, _ = machine.report()
     folder, problem = tmp_path / "file" / "cache", f"{tmp_path / 'file'} is no folder"
-    what = f"the cache folder {folder} cannot be written ({problem}): every process compiles anew"
+    what = f"the cache folder {folder} cannot be written ({problem}): every process compiles all kernels again"
     assert faults == [(what, "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write")]
     assert status == 0
     assert f"cache: {folder} (not writable: {problem}), 0 kernels, 0.0 MiB" in facts

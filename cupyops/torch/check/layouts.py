@@ -25,7 +25,7 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
         got = subject.results(args, wanted=wanted)
     except Exception as error:
         raise Fault(f"{what}: {first_words(error)}") from error
-    assert_close(what, got, subject.results(copies, wanted=wanted), than="of a contiguous copy it is")
+    assert_close(what, got, subject.results(copies, wanted=wanted), than="a contiguous copy gives")
 
 
 @check(_CONTIGUOUS)
@@ -87,7 +87,7 @@ def gradient_strides(subject: Subject) -> str:
                 raise Fault(f"{dtype}, {what}: {first_words(error)}") from error
             copies = {n: g.resolve_neg().clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
             assert_close(
-                f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="with a contiguous one it is"
+                f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="a contiguous gradient gives"
             )
             tried += 1
     return subject.told(tried, "gradients")
@@ -111,7 +111,7 @@ def empties(subject: Subject) -> str:
         if subject.kernels and subject.op.reference is not None:
             wanted = subject.results(fresh(none), subject.reference, wanted=subject.wanted(none))
             got = {n: got[n] for n in got if n in wanted}
-            assert_close(f"{dtype}, no rows", got, {n: wanted[n] for n in got}, than="of the reference it is")
+            assert_close(f"{dtype}, no rows", got, {n: wanted[n] for n in got}, than="the reference gives")
         tried += 1
     if not tried:
         raise Skip("the samples have no dimension that could be empty")

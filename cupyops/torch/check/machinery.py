@@ -121,7 +121,7 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
     except Exception as error:
         raise Fault(f"{what}: {first_words(error)}") from error
     right = subject.results(fresh(args), wanted=wanted)
-    assert_close(what, got, right, than="without torch.compile it is")
+    assert_close(what, got, right, than="eager mode gives")
 
 
 def _backends(subject: Subject) -> list[str]:
@@ -168,7 +168,7 @@ def defaults(subject: Subject) -> str:
                     got = subject.results(fresh(given), function)
             except Exception as error:
                 raise Fault(f"{words}: {first_words(error)}") from error
-            assert_close(words, got, right, than="of the operator with all arguments it is")
+            assert_close(words, got, right, than="the operator with all arguments gives")
             tried += 1
     if not tried:
         raise Skip("no sample has its last argument at a default")
@@ -270,7 +270,7 @@ def export(subject: Subject) -> str:
             found = program.module()(*(fresh(args)[i].detach() for i in positions))
         outputs = [found] if isinstance(found, Tensor) else list(found or ())
         wanted = subject.outputs(fresh(args))
-        assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="of the operator it is")
+        assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="the operator gives")
     return f"{len(subject.of_dtype(dtype))} samples of {dtype}"
 
 
@@ -298,7 +298,7 @@ def torch_func(subject: Subject) -> str:
         right = subject.results(fresh(args), seeds=seeds)
         named = {f"gradient of {subject.schema[i].name}": g for i, g in zip(wanted, found, strict=True)}
         right = {n: x for n, x in right.items() if n in named}
-        assert_close(f"{dtype}, torch.func.grad", named, right, than="of autograd it is")
+        assert_close(f"{dtype}, torch.func.grad", named, right, than="autograd gives")
     return subject.told(len(subject.each), "samples")
 
 
@@ -327,9 +327,7 @@ def vmap(subject: Subject) -> str:
                 found = torch.func.vmap(run)(*batched)
             except Exception as error:
                 if subject.op.reference is None and not subject.op.elementwise:
-                    raise Skip(
-                        f"there is nothing that a rule for vmap could be made of: {first_words(error)}"
-                    ) from None
+                    raise Skip(f"vmap needs a reference or `elementwise=True`: {first_words(error)}") from None
                 raise
         for k, one in enumerate((args, second)):
             # The vmap rule may run the reference, so the results are compared by their error, not by the kernel's bits.
@@ -372,7 +370,7 @@ def autocast(subject: Subject) -> str:
             like = inputs.get(name, x)
             if name in got and got[name].dtype != like.dtype:
                 raise Fault(f"{words}: {name} has dtype {got[name].dtype}, and should have {like.dtype}")
-        assert_close(words, got, right, than="of tensors converted before it is")
+        assert_close(words, got, right, than="a call with converted tensors gives")
         tried += 1
     return f"{subject.told(tried, 'samples')}, policy {policy!r}"
 

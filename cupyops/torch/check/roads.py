@@ -376,7 +376,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
     """Runs each road on every sample, by all inputs and by each input alone; a road that failed is not run again."""
     samples = subject.of_dtype("float64")
     reference = subject.reference if subject.op.reference is not None else None
-    than = f"by autograd of autograd{' of the reference' if reference else ''} it is"
+    than = f"autograd of autograd{' of the reference' if reference else ''} gives"
     walked, faults, why = 0, dict[str, str](), ""
     for args in (_few_rows(subject, args) for args in samples):
         subject.need_gradients(args)

@@ -110,7 +110,7 @@ def guard_bands(subject: Subject) -> str:
                     got = subject.results(fresh(changed) if changed is args else changed)
             except LaunchError as error:
                 raise Fault(f"{dtype}, {what}: {error}") from error
-            assert_close(f"{dtype}, {what}, in debug mode", got, wanted, than="without it is")
+            assert_close(f"{dtype}, {what}, in debug mode", got, wanted, than="a call without debug mode gives")
             tried += 1
     return subject.told(tried, "samples")
 
@@ -126,7 +126,7 @@ def determinism(subject: Subject) -> str:
     for dtype, args in subject.each:
         first = subject.results(fresh(args))
         for run in range(1, runs):
-            assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "in the first run it was")
+            assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "the first run gives")
     return f"{runs} runs of {subject.told(len(subject.each), 'samples')}"
 
 
@@ -154,7 +154,7 @@ def threads(subject: Subject) -> str:
                 for _ in range(rounds):
                     got = subject.results(fresh(mine))
                     _synchronize_stream(subject)
-                    _same(subject, f"{dtype}, in one of {count} threads", got, right, "alone it is")
+                    _same(subject, f"{dtype}, in one of {count} threads", got, right, "one thread alone gives")
         except Exception as error:
             failures.append(error)
 
@@ -227,7 +227,7 @@ def side_stream(subject: Subject) -> str:
             got = subject.results(fresh(data))
             copies = {name: x.clone() for name, x in got.items()}
         side.synchronize()
-        assert_same_bits(f"{dtype}, on a side stream", copies, wanted, "on the default stream it is")
+        assert_same_bits(f"{dtype}, on a side stream", copies, wanted, "the default stream gives")
         _synchronize(subject)
     return f"{rounds} rounds of {dtype}"
 
@@ -251,7 +251,7 @@ def second_device(subject: Subject) -> str:
         for name, x in got.items():
             if x.device != other:
                 raise Fault(f"{dtype}: {name} is on {x.device}, and the inputs are on {other}")
-        assert_same_bits(f"{dtype}, on {other}", got, wanted, f"on {subject.device} it is")
+        assert_same_bits(f"{dtype}, on {other}", got, wanted, f"{subject.device} gives")
     return subject.told(len(subject.each), "samples")
 
 
@@ -283,6 +283,6 @@ def graph_replay(subject: Subject) -> str:
                     held.copy_(new)
         graph.replay()
         _synchronize(subject)
-        assert_same_bits(f"{dtype}, replayed with new data", got, subject.results(fresh(data)), "of a call on it it is")
+        assert_same_bits(f"{dtype}, replayed with new data", got, subject.results(fresh(data)), "a call gives")
         replays += 1
     return f"{replays} replays of {dtype}"

@@ -240,7 +240,7 @@ class Subject:
 
     @cached_property
     def refusal(self) -> str:
-        """Returns the message by which the operator refuses gradients, which is no fault, or an empty string."""
+        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is no fault."""
         args = fresh(self.samples[0])
         wanted = self.wanted(args)
         if self.mutated or not wanted:
@@ -329,7 +329,7 @@ class Subject:
         if self.mutated:
             raise Skip("the operator writes into its arguments, and has no gradient")
         if self.refusal:
-            raise Skip(f"the operator says that it has no gradient: {self.refusal}")
+            raise Skip(f"the operator refuses gradients: {self.refusal}")
         found = self.differentiable(fresh(args))
         if not found:
             raise Skip("no output takes a gradient")

@@ -70,7 +70,7 @@ def written(subject: Subject) -> str:
                     first = [int(i) for i in left.nonzero()[0]]
                     raise Fault(
                         f"{dtype}: {int(left.sum())} of {x.numel()} elements of {name} still hold what was in memory "
-                        f"before, or were made of it; the first is {first} of {list(x.shape)}"
+                        f"before, or were computed from it; the first is {first} of {list(x.shape)}"
                     )
     return subject.told(len(subject.variants), "samples")
 
@@ -160,7 +160,7 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
         if name in subject.refused:
             raise Fault(
                 f"{name} is refused: {subject.refused[name]}",
-                "Add it to the kernel's dtypes, or leave it out of `dtypes`.",
+                "Add the dtype to the kernel's dtypes, or remove it from `dtypes`.",
             )
     errors: dict[str, float] = {}
     for dtype, args in variants:
@@ -260,7 +260,7 @@ def _gradcheck(subject: Subject, of: Any) -> str:
                 of(function, leaves, fast_mode=elements > FEW, nondet_tol=0.0)
         except RuntimeError as error:  # GradcheckError and errors of a backward are RuntimeErrors
             if of is torch.autograd.gradgradcheck and refuses_gradient(error):
-                raise Skip(f"the gradient says that it has none: {first_words(error)}") from None
+                raise Skip(f"the operator has no second derivative: {first_words(error)}") from None
             raise Fault(" ".join(str(error).split())) from error
         counted += elements
     return f"{len(samples)} samples, {counted} elements"
@@ -306,7 +306,7 @@ def subsets(subject: Subject) -> str:
             except Exception as error:
                 raise Fault(f"with gradients wanted by {', '.join(names)} alone: {first_words(error)}") from error
             wanted = {n: x for n, x in every.items() if n.removeprefix("gradient of ") in names}
-            assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="with all wanted it is")
+            assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="a full backward gives")
             tried += 1
         for name in ready:
             seeds = {n: torch.zeros_like(g) if n != name else g for n, g in subject.seeds(ready).items()}
@@ -317,6 +317,6 @@ def subsets(subject: Subject) -> str:
                 raise Fault(f"with {name} alone in use: {first_words(error)}") from error
             for n, x in zeros.items():  # a missing gradient stands for zeros
                 if n.startswith("gradient") and (n in got or bool(x.any())):
-                    assert_close(f"{name} alone in use", got, {n: x}, than="with zeros for the others it is")
+                    assert_close(f"{name} alone in use", got, {n: x}, than="zeros as the other gradients give")
             tried += 1
     return f"{tried} subsets"
