@@ -274,7 +274,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def required(distribution: str, without: str, mend: str) -> Iterator[Finding]:
-    """Reports a distribution's version, or the fault that it is not installed."""
+    """Reports a distribution's version, or a fault if the distribution is not installed."""
     try:
         yield Fact(distribution, importlib.metadata.version(distribution))
     except importlib.metadata.PackageNotFoundError:

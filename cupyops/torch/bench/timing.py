@@ -29,8 +29,8 @@ __all__ = [
 SAMPLE_MICROSECONDS = 2000.0
 # One rotation reads and writes this many times the L2 cache, which evicts each set before its next use.
 ROTATION_IN_L2 = 4
-# Maximum number of sets, because each set is one captured call. Small operands therefore stay in the cache, and the
-# report shows the number of sets.
+# Maximum number of sets: a CUDA graph captures one call per set. Sets of small operands therefore stay in the cache;
+# `BenchRow.sets` shows their number.
 MAX_SETS = 512
 DEFAULT_L2_BYTES = 64 * 2**20
 

@@ -90,7 +90,7 @@ class Road:
 
 
 def _by_autograd(value: Tensor, leaves: Sequence[Tensor], graph: bool) -> tuple[Tensor, ...]:
-    """Returns the gradients of a value; a missing gradient is zeros, so that it is compared with the right one."""
+    """Returns the gradients of a value, with zeros for a missing gradient, which must not pass the comparison."""
     if not value.requires_grad:
         return tuple(map(torch.zeros_like, leaves))
     return torch.autograd.grad(value, leaves, create_graph=graph, materialize_grads=True)
@@ -281,8 +281,9 @@ def _problems(subject: Subject, args: Arguments) -> Iterator[tuple[str, list[int
 class _Targets:
     """The right derivatives of a problem, by order.
 
-    They come from nested torch.autograd.grad without create_graph at the last. The problem is that of the reference. If
-    there is no reference, it is that of the operator, whose first two orders `gradcheck` and `gradgradcheck` tested.
+    Nested torch.autograd.grad computes the derivatives, without create_graph at the last order. It differentiates the
+    reference. If there is no reference, it differentiates the operator, whose first and second derivatives `gradcheck`
+    and `gradgradcheck` have tested.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -400,7 +401,7 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
                 except Fault as fault:
                     faults[name] = f"{name}{by}: the derivative of order {road.order} {fault}"
                 except Exception as error:
-                    # No fault of the operator if PyTorch cannot run the road on the reference either.
+                    # If PyTorch cannot run the road on the reference either, the operator is not at fault.
                     if reference is None or _goes(road, right):
                         faults[name] = f"{name}{by}: {first_words(error)}"
                 walked += 1

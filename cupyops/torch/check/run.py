@@ -231,9 +231,9 @@ def check_op(
     Args:
         op: a :class:`cupyops.torch.Operator`, or a function whose attribute ``op`` is one.
         sample_inputs: a tuple of the operator's arguments, in the order of its schema, or a list of such tuples.
-        checks: names out of :data:`CHECKS`; by default all.
+        checks: names of :data:`CHECKS`; by default all checks.
         raises: whether to raise if a check failed; if False, the report is returned.
-        lanes: names out of ``reference``, ``simulator``, ``cuda``; the default depends on the samples' device.
+        lanes: some of ``reference``, ``simulator``, ``cuda``; the default depends on the samples' device.
         dtypes: one dtype or several, or their names; the operator must accept each of them. By default the operator is
             checked in every floating dtype that it accepts, and the report names the floating dtypes that it refuses.
         tolerance: factor on the error that ``values``, ``gradients``, ``sizes`` and ``vmap`` allow, for a kernel that

@@ -27,7 +27,7 @@ MANY_INPUTS = 4
 
 @contextmanager
 def _filled() -> Iterator[None]:
-    """Fills memory from ``torch.empty`` and similar functions with NaN, or with an integer's largest value."""
+    """Makes ``torch.empty`` and similar functions fill memory with NaN, or an integer's largest value, in the block."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with quiet():

@@ -137,7 +137,7 @@ def _other_sizes(args: tuple[Any, ...], program: Any) -> list[tuple[Any, ...]]:
     """Returns the example with other sizes of its free dimensions, as a list; an empty list if no dimension is free."""
     leaves, tree = pytree.tree_flatten(args)
     values = traced_inputs(program, len(leaves))
-    free = {}  # a size that differs from the example's, by symbol
+    free = {}  # for the symbol of each free size, a size that differs from the example's
     for x, value in zip(leaves, values, strict=True):
         for size, traced in zip(x.shape, value.shape, strict=True) if isinstance(x, Tensor) else ():
             if isinstance(traced, torch.SymInt) and traced.node.expr.is_Symbol:

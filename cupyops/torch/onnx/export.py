@@ -1,8 +1,8 @@
 """Exports a model that calls operators of :class:`cupyops.torch.Operator` to an ONNX file.
 
 ``torch.export`` traces the model. ``torch.onnx.export`` translates the traced program, with the translation that each
-operator declares (``Operator(onnx=...)``). This module imports onnx only when it is called. It needs neither a GPU nor
-CuPy.
+operator declares (``Operator(onnx=...)``). This module imports onnx only when it is called. An export needs neither a
+GPU nor CuPy.
 """
 
 import importlib
