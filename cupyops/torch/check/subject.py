@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 # How to repair an operator if a kernel does not compile, in every check.
-MEND_THE_TEXT = "Mend the kernel's text at the first error: later errors are often consequences of the first."
+MEND_THE_TEXT = "Mend the kernel's text at the first error. Later errors are often consequences of the first."
 
 # The name of a dtype, and a sample in this dtype.
 Variant = tuple[str, Arguments]
