@@ -1,5 +1,7 @@
-"""``python -m cupyops bundle``: kernels for listed architectures, compiled on a machine without a GPU, into one file that
-loads where there is no NVRTC."""
+"""``python -m cupyops bundle``: compiles kernels for listed architectures into one file that loads without NVRTC.
+
+The command needs NVRTC, and no GPU.
+"""
 
 import argparse
 import importlib
@@ -20,32 +22,32 @@ __all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds ``bundle`` to the command line."""
+    """Adds the command ``bundle`` to the command line."""
     summary = "compile kernels into one file that loads without NVRTC"
     parser = commands.add_parser(
         "bundle",
         help=summary,
         description=f"C{summary[1:]} (CUPYOPS_BUNDLE=FILE, or cupyops.load_bundle) and without a folder to write to.",
-        epilog="Exit status: 0 if the file is written, 1 if a kernel does not compile, 2 for what cannot be asked.",
+        epilog="Exit status: 0 if the file is written, 1 if a kernel does not compile, 2 if the options are invalid.",
     )
     add_choices(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", required=True, help="where to write it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", required=True, help="path of the bundle")
     parser.add_argument(
         "--module",
         action="append",
         default=[],
         metavar="NAME",
-        help="import this first: its kernels are taken, and the types that its calls use, also calls on meta tensors "
-        "or in the simulator",
+        help="import this module first: the bundle has its kernels, and compiles them for the types of its calls, "
+        "which may be calls on meta tensors or in the simulator",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command: 0 if the file is written, 1 if a kernel does not compile.
+    """Runs the command; returns 0 if the file is written, 1 if a kernel does not compile.
 
     Raises:
-        SystemExit: with status 2, for what cannot be asked.
+        SystemExit: with status 2, if the options are invalid.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
     """
     error = options.parser.error
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as problem:
         error(str(problem))
     if skipped and options.arch:
-        # A file that lacks what was asked for would be found out where it cannot be mended.
+        # A missing architecture would fail on the target machine, which has no NVRTC to compile it.
         error(f"--arch {','.join(map(str, skipped))}: NVRTC {version} does not compile for it")
     if not jobs:
         error("none of these kernels takes these dtypes on these architectures")
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
                 failed += 1
                 print(f"{job.what} for sm_{job.architecture}: FAILED\n{made}", flush=True)
     except BrokenExecutor:
-        error("a process was ended from outside; try --jobs 1")
+        error("a worker process was killed; try --jobs 1")
     if failed:
         print(f"{failed} of {len(jobs)} kernels do not compile; nothing is written")
         return 1
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def entry_of(job: Job) -> Entry | str:
-    """One compilation, or why there is none."""
+    """Compiles one job; returns its entry in the bundle, or the compiler's errors as text."""
     try:
         binary = compile_text(job.text, job.what, f"sm_{job.architecture}", (*OPTIONS, *job.options))
     except CompileError as problem:

@@ -1,6 +1,6 @@
-"""``python -m cupyops compile``: any kernel for any architecture, on a machine without a GPU.
+"""``python -m cupyops compile``: compiles any kernel for any architecture, on a machine without a GPU.
 
-What comes out of it is what a launch would load: the same texts, options and compiler. Nothing goes into the cache.
+The command compiles the same texts with the same options and compiler as a launch. It does not write to the cache.
 """
 
 import argparse
@@ -27,15 +27,15 @@ from cupyops.launch.kernel import Kernel, all_kernels
 
 __all__ = ["ARCHITECTURES", "Job", "Row", "add_parser", "compile_all", "jobs_for"]
 
-# What every shipped kernel is compiled for, as far as the NVRTC at hand goes: Volta to Blackwell.
+# The default architectures, Volta to Blackwell. Architectures that the installed NVRTC does not support are skipped.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 
 Result = TypeVar("Result")
 
-# Where a kernel that spills registers is at fault; elsewhere ptxas's warning says it.
+# A register spill on this architecture is a fault. On other architectures, ptxas warns of spills (-warn-spills).
 NO_SPILLS = 90
 
-# Lines that speak of NVRTC's own future, or explain a warning above them.
+# Log lines that announce deprecations of NVRTC, or explain the warning above them.
 _NOT_ABOUT_THE_KERNEL = re.compile(r"^Remark:|Architectures prior to .* are deprecated")
 
 
@@ -44,12 +44,12 @@ class Job:
     """One compilation.
 
     Attributes:
-        what: kernel, dtypes and constants, ``gelu_forward<float16, TANH=1>``.
-        kernel: the function's name.
-        dtypes: what the undeclared types stand for; empty where the text leaves none open.
-        architecture: 90 for sm_90.
-        text: the final text.
-        options: for NVRTC, beside :data:`cupyops.compile.compiler.OPTIONS`.
+        what: kernel, dtypes and constants, such as ``gelu_forward<float16, TANH=1>``.
+        kernel: name of the ``__global__`` function.
+        dtypes: dtypes of the text's open types such as ``scalar_t``; empty if the text has none.
+        architecture: compute capability as a number, 90 for sm_90.
+        text: the final text, with headers and type definitions.
+        options: options for NVRTC in addition to :data:`cupyops.compile.compiler.OPTIONS`.
     """
 
     what: str
@@ -62,15 +62,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a job: ``what`` to ``architecture`` are its own, the rest is the compiler's.
+    """The result of one compilation; ``what`` to ``architecture`` are those of its :class:`Job`.
 
     Attributes:
-        bytes: of the binary.
-        registers: of a thread.
-        spilled: bytes that a thread stores to and loads from local memory for want of registers.
-        milliseconds: what the compilation took.
-        warnings: the compiler's, one line each.
-        error: why there is no binary, or nothing.
+        bytes: size of the binary.
+        registers: registers per thread.
+        spilled: bytes of register spills per thread, stores plus loads.
+        milliseconds: time of the compilation.
+        warnings: the compiler's warnings, one line each.
+        error: the compiler's errors; empty if the kernel compiles.
     """
 
     what: str
@@ -86,20 +86,24 @@ class Row:
 
     @property
     def spills_in_vain(self) -> bool:
-        """It spills where no kernel may."""
+        """Returns whether the kernel spills registers on sm_90, where spills are a fault."""
         return self.spilled > 0 and self.architecture == NO_SPILLS
 
     @property
     def faulty(self) -> bool:
-        """It failed, warned, or spills where no kernel may."""
+        """Returns whether the compilation failed or warned, or the kernel spills registers on sm_90."""
         return bool(self.error or self.warnings or self.spills_in_vain)
 
 
 def jobs_for(
     kernels: Sequence[Kernel], architectures: Sequence[int], dtypes: Sequence[str] | None = None, *, met: bool = False
 ) -> list[Job]:
-    """Every kernel with each of its dtypes (or those of them that are listed) for every architecture that it runs on; on
-    request also with the types that calls have met."""
+    """Returns the compilations of kernels, for all their dtypes and for the architectures that they support.
+
+    Args:
+        dtypes: compile only for these dtypes; by default for all that a kernel declares.
+        met: also compile for the types of earlier calls in this process.
+    """
     jobs = []
     for kernel in kernels:
         wanted = [*kernel.type_choices(), *(kernel.met.values() if met else ())]
@@ -114,7 +118,7 @@ def jobs_for(
 
 
 def compile_job(job: Job) -> Row:
-    """Compiles one."""
+    """Compiles one job; a compile error becomes the row's `error`."""
     about = (job.what, job.kernel, job.dtypes, job.architecture)
     try:
         binary = compile_text(job.text, job.what, f"sm_{job.architecture}", (*OPTIONS, *job.options))
@@ -122,7 +126,7 @@ def compile_job(job: Job) -> Row:
         return Row(*about, error=str(error))
     if job.kernel not in binary.resources:
         return Row(
-            *about, error=f"the compiler's log does not tell the registers of {job.kernel}:\n{binary.log.strip()}"
+            *about, error=f"the compiler's log does not report the registers of {job.kernel}:\n{binary.log.strip()}"
         )
     registers, spilled = binary.resources[job.kernel]
     warnings = tuple(w.strip() for w in warnings_in(binary.log) if not _NOT_ABOUT_THE_KERNEL.search(w))
@@ -130,23 +134,24 @@ def compile_job(job: Job) -> Row:
 
 
 def compile_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
-    """Compiles all, in their order; raises as :func:`each`."""
+    """Compiles all jobs; yields the rows in order, and raises as :func:`each`."""
     return each(compile_job, jobs, processes)
 
 
 def each(function: Callable[[Job], Result], jobs: Sequence[Job], processes: int) -> Iterator[Result]:
-    """The function of each job, in their order. More than one process pays from some ten jobs on; threads do not help,
-    since NVRTC lets in one at a time.
+    """Yields the function's result for each job, in order.
+
+    Several processes save time from about ten jobs on. Threads save none, because NVRTC runs one compilation at a time.
 
     Raises:
-        BrokenExecutor: a process was ended from outside.
+        BrokenExecutor: a worker process was killed.
     """
     if processes == 1:
         yield from map(function, jobs)
         return
     pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), _leave_interrupts_to_the_parent)
     try:
-        with _interrupts_withheld():  # what starts now inherits it: a process that is still importing would tell, too
+        with _interrupts_withheld():  # workers inherit the mask: Ctrl-C while a worker imports would print a traceback
             results = pool.map(function, jobs)
         yield from results
     finally:
@@ -155,7 +160,7 @@ def each(function: Callable[[Job], Result], jobs: Sequence[Job], processes: int)
 
 @contextmanager
 def _interrupts_withheld() -> Iterator[None]:
-    """A block of code behind which Ctrl-C comes to this thread; at once on Windows."""
+    """Blocks SIGINT until the end of the block; on Windows, does nothing."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -167,7 +172,7 @@ def _interrupts_withheld() -> Iterator[None]:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches the whole group of processes, and one of them telling of it is enough."""
+    """Ignores SIGINT in a worker: Ctrl-C reaches all processes, and only the parent should report it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -175,23 +180,24 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds ``compile`` to the command line."""
+    """Adds the command ``compile`` to the command line."""
     summary = "compile kernels for any architecture, without a GPU"
     parser = commands.add_parser(
         "compile",
         help=summary,
         description=f"C{summary[1:]}: prints size, registers, spilled bytes and time of each.",
-        epilog="Exit status: 0 if all compile cleanly, 1 if one fails, warns, or spills registers on sm_90, 2 for what cannot be asked.",
+        epilog="Exit status: 0 if all kernels compile cleanly, 1 if one fails, warns, or spills registers on sm_90, "
+        "2 if the options are invalid.",
     )
     add_choices(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     own = parser.add_argument_group("a text of your own")
     own.add_argument(
         "--file",
         type=Path,
         metavar="FILE.cu",
-        help="compile --kernels NAME[,NAME] of this text; scalar_t is each of --dtypes (default: the floating ones); "
-        '#include "x.cuh" is looked for beside it',
+        help="compile --kernels NAME[,NAME] of this text; scalar_t is each of --dtypes (default: all floating dtypes); "
+        'a header of #include "x.cuh" may lie in the same folder',
     )
     own.add_argument(
         "--define",
@@ -199,13 +205,13 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="a constant of the text, BLOCK_THREADS=256",
+        help="a constant of the text, such as BLOCK_THREADS=256",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Adds what to compile, for what, and how: ``--arch``, ``--kernels``, ``--dtypes``, ``--jobs``."""
+    """Adds the options ``--arch``, ``--kernels``, ``--dtypes`` and ``--jobs``."""
     names = ",".join(map(str, ARCHITECTURES))
     parser.add_argument(
         "--arch",
@@ -223,15 +229,15 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--dtypes", type=_dtypes, metavar="NAME[,NAME]", help="default: every dtype that a kernel takes"
     )
     parser.add_argument(
-        "--jobs", type=_positive, metavar="N", help="processes that compile side by side; default: as pays"
+        "--jobs", type=_positive, metavar="N", help="parallel processes; default: by the number of kernels and cores"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command: 0 if all went well, 1 if some row is faulty.
+    """Runs the command; returns 0 if no row is faulty, else 1.
 
     Raises:
-        SystemExit: with status 2, for what cannot be asked.
+        SystemExit: with status 2, if the options are invalid; with status 1, if a worker process was killed.
         MissingDependencyError: CuPy, NVRTC or CUDA's headers are missing.
     """
     error = options.parser.error
@@ -249,7 +255,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json and not (options.json.parent.is_dir() and os.access(options.json.parent, os.W_OK)):
         error(f"--json {options.json}: there is no folder {options.json.parent} that can be written to")
     if any("#include <" in job.text for job in jobs):
-        cuda_headers()  # its error once, and not once a row
+        cuda_headers()  # raises here, rather than in every row, if the headers are missing
     for architecture in skipped:
         print(f"skipped sm_{architecture}: NVRTC {version} does not compile for it")
     started = time.perf_counter()
@@ -263,7 +269,7 @@ def run(options: argparse.Namespace) -> int:
     except BrokenExecutor:
         missing = jobs[len(rows)].what
         options.parser.exit(
-            1, f"{options.parser.prog}: error: a process was ended from outside, near {missing}; try --jobs 1\n"
+            1, f"{options.parser.prog}: error: a worker process was killed, near {missing}; try --jobs 1\n"
         )
     print(summarise(rows, version, time.perf_counter() - started))
     if options.json:
@@ -284,10 +290,10 @@ def run(options: argparse.Namespace) -> int:
 def choose_architectures(
     wanted: Sequence[int] | None, known: Sequence[int], version: str
 ) -> tuple[list[int], list[int]]:
-    """What to compile for, and what to skip: one of :data:`ARCHITECTURES` that this NVRTC is too old or too new for.
+    """Returns the architectures to compile for, and the architectures of :data:`ARCHITECTURES` that NVRTC lacks.
 
     Raises:
-        ValueError: NVRTC does not know a number and neither does that list, or nothing is left.
+        ValueError: an architecture is in neither `known` nor :data:`ARCHITECTURES`, or NVRTC supports none of them.
     """
     wanted = list(dict.fromkeys(wanted or ARCHITECTURES))
     has = f"NVRTC {version} compiles for {', '.join(map(str, known))}"
@@ -301,10 +307,10 @@ def choose_architectures(
 
 
 def choose_kernels(options: argparse.Namespace) -> list[Kernel]:
-    """The shipped kernels asked for, or those of ``--file``.
+    """Returns the shipped kernels that ``--kernels`` selects, or the kernels of ``--file``.
 
     Raises:
-        ValueError: an unknown name, or options that do not go together.
+        ValueError: a name is unknown, or the options contradict one another.
         OSError: the file cannot be read.
     """
     if options.file is not None:
@@ -317,10 +323,10 @@ def choose_kernels(options: argparse.Namespace) -> list[Kernel]:
 
 
 def matching(patterns: Sequence[str] | None) -> list[Kernel]:
-    """The kernels declared so far, or those whose names fit one of the patterns.
+    """Returns all kernels of this process, or the kernels whose names match one of the patterns.
 
     Raises:
-        ValueError: a pattern that none fits.
+        ValueError: a pattern matches no kernel.
     """
     kernels = all_kernels()
     for pattern in patterns or ():
@@ -333,7 +339,11 @@ def matching(patterns: Sequence[str] | None) -> list[Kernel]:
 
 
 def own_kernels(path: Path, names: Sequence[str], dtypes: Sequence[str], constants: Mapping[str, int]) -> list[Kernel]:
-    """Kernels of a user's text, with the headers that lie beside it."""
+    """Makes kernels of a user's text and of the headers in its folder.
+
+    Raises:
+        ValueError: the text, a name, a dtype or a constant is invalid.
+    """
     try:
         return [Kernel(path, n, dtypes=dtypes, constants=constants) for n in names]
     except (ValueError, TypeError) as problem:
@@ -341,14 +351,16 @@ def own_kernels(path: Path, names: Sequence[str], dtypes: Sequence[str], constan
 
 
 def sensible_processes(jobs: int) -> int:
-    """As many as there are cores for, up to 16, but none for fewer than eight jobs: starting one takes as long as
-    compiling those."""
+    """Returns the number of processes: at most one per core, 16 in total, and one per eight jobs.
+
+    Starting a process takes as long as about eight compilations.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, 16, jobs // 8))
 
 
 def format_row(row: Row, width: int) -> str:
-    """One line of the table, with warnings and errors under it."""
+    """Returns one line of the table, followed by its warnings or errors."""
     start = f"{row.what:{width}}  {f'sm_{row.architecture}':6}"
     if row.error:
         return "\n".join([f"{start}  FAILED", *(f"    {line}" for line in row.error.splitlines())])
@@ -360,20 +372,20 @@ def format_row(row: Row, width: int) -> str:
 
 
 def summarise(rows: Sequence[Row], version: str, seconds: float) -> str:
-    """The last line: what was compiled, and what is wrong."""
+    """Returns the last line: the counts of compilations, failures, warnings and spills."""
     failed, warned = sum(bool(r.error) for r in rows), sum(bool(r.warnings) for r in rows)
     spilled = sum(r.spills_in_vain for r in rows)
     wrong = f"{failed} failed, {warned} with warnings, {spilled} with spills on sm_{NO_SPILLS}"
     return f"{len(rows)} compilations by NVRTC {version} in {seconds:.1f} s: {wrong}"
 
 
-# What the options take
+# Parsers of option values
 
 
 def _list(text: str) -> list[str]:
     words = [w.strip() for w in text.split(",")]
     if not all(words):
-        raise argparse.ArgumentTypeError(f"expected a list with commas between, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a comma-separated list, got {text!r}")
     return words
 
 

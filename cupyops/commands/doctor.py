@@ -1,7 +1,7 @@
-"""``python -m cupyops doctor``: what this installation consists of, and for each fault the line that mends it.
+"""``python -m cupyops doctor``: prints the versions of this installation, and the command that mends each fault.
 
-A check is a generator of facts and faults. It takes nothing for granted, and one that breaks becomes a fault itself.
-PyTorch is looked at from outside, since nothing here imports it.
+A check is a generator of facts and faults. A check does not assume that any package works; an exception in a check
+becomes a fault. The checks read PyTorch's version without importing PyTorch.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from cupyops.installing import pip_install
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
-MEND = ". Mend it with: "  # what follows in an error whose mend does not depend on what is installed
+MEND = ". Mend it with: "  # precedes the command in an error whose mend is the same for all installations
 COMPILING, LAUNCHING = "compiling", "launching"
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Printed as ``name: value``."""
+    """One line of the report, ``name: value``."""
 
     name: str
     value: str
@@ -39,12 +39,13 @@ class Fact:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong.
+    """A fault of the installation.
 
     Attributes:
-        what: what it is, and what follows from it.
-        mend: the command or setting that mends it.
-        stops: what cannot be done until then: ``COMPILING`` (and so launching), ``LAUNCHING``, or nothing.
+        what: the fault and its consequence.
+        mend: the command or setting that mends the fault.
+        stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching, else
+            an empty string.
     """
 
     what: str
@@ -59,7 +60,7 @@ Finding = Fact | Fault
 
 
 def check_packages() -> Iterator[Finding]:
-    """Python, this package, and the two that give it NumPy's arrays and NumPy's bfloat16."""
+    """Reports Python, cupyops, NumPy, and ml_dtypes, which defines bfloat16 for NumPy and CuPy."""
     yield Fact("python", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
     yield Fact("cupyops", f"{__version__} in {Path(__file__).parents[1]}")
     yield from required("numpy", "CuPy does not import without it", pip_install("", "numpy"))
@@ -67,7 +68,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_torch() -> Iterator[Finding]:
-    """PyTorch, and whether it can make CUDA tensors where there are GPUs for them."""
+    """Reports PyTorch, and whether its build and the driver allow CUDA tensors on this machine's GPUs."""
     torch = toolchain.torch_build()
     if torch is None:
         yield Fact("torch", "not installed")
@@ -83,13 +84,15 @@ def check_torch() -> Iterator[Finding]:
         )
     if cuda and driver and driver[0] < cuda[0]:
         yield Fault(
-            f"torch is built for CUDA {dotted(cuda)}, and the driver supports it up to {dotted(driver)}: torch sees no GPU",
-            f"update the NVIDIA driver, or install a torch built for CUDA {driver[0]} (as pytorch.org/get-started says)",
+            f"torch is built for CUDA {dotted(cuda)}, and the driver supports it up to {dotted(driver)}: "
+            "torch sees no GPU",
+            f"update the NVIDIA driver, or install a torch built for CUDA {driver[0]} "
+            "(as pytorch.org/get-started says)",
         )
 
 
 def check_cupy() -> Iterator[Finding]:
-    """CuPy, and that it is there once."""
+    """Reports CuPy, and whether several CuPy distributions are installed."""
     found = toolchain.cupy_distributions()
     named = ", ".join(f"{name} {version}" for name, version in found.items())
     try:
@@ -102,12 +105,12 @@ def check_cupy() -> Iterator[Finding]:
         folder = Path(cupy.__file__ or "").parent
         yield Fact("cupy", f"{cupy.__version__} ({named or 'from no known distribution'}) in {folder}")
     if len(found) > 1:
-        what = f"{named} are installed into one folder: which of them a file is from is chance"
+        what = f"{named} are installed into one folder: they overwrite each other's files"
         yield Fault(what, toolchain.reinstall_line())
 
 
 def check_cuda_majors() -> Iterator[Finding]:
-    """Whether PyTorch and CuPy were built for one CUDA. Our kernels run either way, so it is no fault."""
+    """Reports the CUDA versions of PyTorch and CuPy. A difference is no fault: the kernels of cupyops run anyway."""
     torch, cupy = toolchain.torch_build(), toolchain.cupy_cuda()
     if torch is None or torch[1] is None or cupy is None:
         return
@@ -118,21 +121,21 @@ def check_cuda_majors() -> Iterator[Finding]:
 
 
 def check_nvrtc() -> Iterator[Finding]:
-    """The compiler, the file it was loaded from, and what it compiles for."""
+    """Reports NVRTC's version, its file, and the architectures that it supports."""
     try:
         version = toolchain.nvrtc_version()
     except MissingDependencyError as error:
         yield Fact("nvrtc", "not found")
-        if toolchain.cupy_cuda():  # else CuPy is what is missing, and check_cupy has told
+        if toolchain.cupy_cuda():  # otherwise CuPy is missing, and check_cupy has reported it
             yield Fault(problem_of(error), toolchain.install_line(), COMPILING)
         return
     files = toolchain.loaded_libraries("libnvrtc.so")
-    yield Fact("nvrtc", f"{dotted(version)}, {', '.join(files) or 'from a file that this platform does not tell'}")
+    yield Fact("nvrtc", f"{dotted(version)}, {', '.join(files) or 'from an unknown file'}")
     yield Fact("nvrtc compiles for", ", ".join(f"sm_{a}" for a in supported_architectures()))
 
 
 def check_headers() -> Iterator[Finding]:
-    """CUDA's headers of NVRTC's version."""
+    """Reports the folder and the version of CUDA's headers."""
     if not toolchain.has_nvrtc():
         yield Fact("headers", "not looked for without NVRTC")
         return
@@ -147,7 +150,7 @@ def check_headers() -> Iterator[Finding]:
 
 
 def check_compiling() -> Iterator[Finding]:
-    """A kernel compiled for real: without CUDA's headers, and with them."""
+    """Compiles a kernel without CUDA's headers, and one with them."""
     from cupyops.ops.gelu import FORWARD
 
     if not toolchain.has_nvrtc():
@@ -163,18 +166,18 @@ def check_compiling() -> Iterator[Finding]:
             yield Fact("compile", f"{what} fails")
             yield Fault(
                 f"{what} does not compile: files of NVRTC or of CUDA's headers are missing or do not belong together",
-                f"{toolchain.install_line()}; the compiler's words are shown by "
+                f"{toolchain.install_line()}; see the compiler's errors with "
                 f"python -m cupyops compile --arch {architecture} --kernels {kernel.name} --dtypes {dtype}",
                 stops,
             )
         except MissingDependencyError:
-            continue  # the headers, of which check_headers has told
+            continue  # check_headers has reported the missing headers
         else:
             yield Fact("compile", f"{what} in {binary.seconds * 1000:.0f} ms")
 
 
 def check_cache() -> Iterator[Finding]:
-    """The folder that keeps compiled kernels. It is not made here."""
+    """Reports the folder of the compile cache, and whether it is writable; does not create the folder."""
     folder = default_folder()
     sizes = [p.stat().st_size for p in folder.glob("*.cubin")]
     problem = unwritable(folder)
@@ -182,13 +185,13 @@ def check_cache() -> Iterator[Finding]:
     yield Fact("cache", f"{folder} ({state}), {len(sizes)} kernels, {sum(sizes) / 2**20:.1f} MiB")
     if problem:
         yield Fault(
-            f"the cache folder {folder} cannot be written ({problem}): every process compiles anew",
+            f"the cache folder {folder} cannot be written ({problem}): every process compiles all kernels again",
             "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write",
         )
 
 
 def check_driver() -> Iterator[Finding]:
-    """The driver, as NVML and the CUDA runtime see it."""
+    """Reports the driver's release, from NVML, and the newest CUDA that it supports, from the CUDA runtime."""
     release, cuda = toolchain.driver_release(), toolchain.driver_cuda()
     told = [release] if release else []
     if toolchain.cupy_cuda():
@@ -197,7 +200,7 @@ def check_driver() -> Iterator[Finding]:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """The GPUs, and whether this NVRTC compiles for them."""
+    """Reports the GPUs, and whether the installed NVRTC compiles for them."""
     if not toolchain.cupy_cuda():
         yield Fact("GPUs", "not known without CuPy")
         return
@@ -221,12 +224,12 @@ def check_gpus() -> Iterator[Finding]:
             mend = toolchain.reinstall_line(12) if newest else "use a newer GPU: no CUDA 12 compiles for this one"
             yield Fault(f"GPU {index}: {what}", mend, LAUNCHING if count == 1 else "")
         else:
-            newer = ", being newer than NVRTC: the driver does the rest" if target.startswith("compute_") else ""
+            newer = ", newer than NVRTC: the driver compiles its PTX" if target.startswith("compute_") else ""
             yield Fact(f"GPU {index}", f"{about}, compiled for as {target}{newer}")
 
 
 def check_launch() -> Iterator[Finding]:
-    """A kernel launched for real, on CuPy's current GPU, through the cache."""
+    """Launches a kernel on CuPy's current GPU, through the compile cache, and checks its results."""
     if not (toolchain.has_nvrtc() and toolchain.gpu_count()):
         yield Fact("launch", f"not tried without {'a GPU' if toolchain.has_nvrtc() else 'NVRTC'}")
         return
@@ -244,7 +247,7 @@ def check_launch() -> Iterator[Finding]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """The variables that decide something here."""
+    """Reports the environment variables that cupyops and CUDA read."""
     for name, value in sorted(os.environ.items()):
         if name.startswith("CUPYOPS_") or name in ("CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME"):
             yield Fact(f"environment {name}", repr(value))
@@ -267,11 +270,11 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-# What checks share
+# Helpers of the checks
 
 
 def required(distribution: str, without: str, mend: str) -> Iterator[Finding]:
-    """A distribution's version, or the fault that it is not installed."""
+    """Reports a distribution's version, or a fault if the distribution is not installed."""
     try:
         yield Fact(distribution, importlib.metadata.version(distribution))
     except importlib.metadata.PackageNotFoundError:
@@ -280,17 +283,18 @@ def required(distribution: str, without: str, mend: str) -> Iterator[Finding]:
 
 
 def problem_of(error: MissingDependencyError) -> str:
-    """What the error tells without the line it ends with: which line fits depends on what is installed already."""
+    """Returns the error's message without its install command; the right command depends on what is installed."""
     return re.split(r"\. (?:Install|Mend) (?:it|them) with: ", str(error), maxsplit=1)[0]
 
 
 def no_gpu() -> Fault:
-    """The fault of a machine on which CUDA sees no GPU, which has several causes."""
+    """Returns the fault of a machine on which CUDA sees no GPU: no driver, an old driver, or hidden GPUs."""
     driver, cupy = toolchain.driver_cuda(), toolchain.cupy_cuda()
     container = "for a container, start it with --gpus all"
     if driver is None or cupy is None:
         return Fault(
-            "no GPU / no driver: no kernel runs here; CPU tensors work, through the operators' references in plain PyTorch",
+            "no GPU / no driver: no kernel runs here; CPU tensors work, through the operators' references in plain "
+            "PyTorch",
             f"on a machine with an NVIDIA GPU install its driver, until `nvidia-smi` lists the GPU; {container}",
             LAUNCHING,
         )
@@ -304,17 +308,17 @@ def no_gpu() -> Fault:
     reason = "the driver counts none"
     try:
         toolchain.cupy().cuda.runtime.getDeviceCount()
-    except Exception as error:  # CuPy's own kind
+    except Exception as error:  # CuPy raises its own exception types
         reason = str(error)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and "NoDevice" in reason:
         what = f"no GPU: CUDA_VISIBLE_DEVICES is {hidden!r}, which names none"
         return Fault(what, "unset CUDA_VISIBLE_DEVICES", LAUNCHING)
-    return Fault(f"no GPU: {reason}", f"see whether `nvidia-smi` lists one that is well; {container}", LAUNCHING)
+    return Fault(f"no GPU: {reason}", f"check whether `nvidia-smi` lists a healthy GPU; {container}", LAUNCHING)
 
 
 def launches_right() -> bool:
-    """Whether add2 of a thousand numbers is what it should be. Only copies go through CuPy beside it."""
+    """Launches add2 on a thousand numbers; returns whether the results are right. CuPy itself only copies."""
     import numpy
 
     from cupyops.ops.add2 import add2
@@ -325,7 +329,7 @@ def launches_right() -> bool:
 
 
 def unwritable(folder: Path) -> str:
-    """Why nothing can be written there, or nothing. In the place of a folder not made yet, the one above is tried."""
+    """Returns why a folder is not writable, or an empty string. For a missing folder, tests its nearest parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
@@ -338,7 +342,7 @@ def unwritable(folder: Path) -> str:
 
 
 def dotted(version: tuple[int, int]) -> str:
-    """(12, 9) as "12.9"."""
+    """Formats (12, 9) as "12.9"."""
     return ".".join(map(str, version))
 
 
@@ -346,19 +350,19 @@ def dotted(version: tuple[int, int]) -> str:
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds ``doctor`` to the command line."""
+    """Adds the command ``doctor`` to the command line."""
     parser = commands.add_parser(
         "doctor",
-        help="say what is installed and what is wrong with it",
-        description="Say what CUDA kernels have to work with here: versions, GPU, driver, compiler, headers, cache; "
-        "compile one, launch one; and for each fault name the line that mends it.",
+        help="report the installation and its faults",
+        description="Reports versions, GPUs, driver, compiler, headers and compile cache; compiles and launches a "
+        "kernel; and prints the command that mends each fault.",
         epilog="Exit status: 0 if kernels can be launched here, else 1.",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command: 0 if a CUDA launch works, else 1."""
+    """Runs the command; returns 0 if CUDA kernels can be launched here, else 1."""
     findings = examine()
     faults = [f for f in findings if isinstance(f, Fault)]
     for fact in findings:
@@ -372,20 +376,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """What all checks find. A check that breaks is a fault of its own, behind what it had found."""
+    """Returns the findings of all checks; an exception in a check becomes a fault after the check's findings."""
     findings: list[Finding] = []
     for check in checks:
         try:
             for finding in check():
-                findings.append(finding)  # noqa: PERF402 (what came before the break counts)
+                findings.append(finding)  # noqa: PERF402 (findings before an exception are kept)
         except Exception as error:
             what = f"{getattr(check, '__name__', check)} broke: {type(error).__name__}: {error}"
-            findings.append(Fault(what, "report this page, so that the check can be mended"))
+            findings.append(Fault(what, "report this output as a bug"))
     return findings
 
 
 def verdict(faults: Iterable[Fault]) -> str:
-    """The last line: what works."""
+    """Returns the last line of the report: whether kernels compile and launch."""
     stopped = {f.stops for f in faults}
     if COMPILING in stopped:
         return "CUDA kernels can be neither compiled nor launched here."
@@ -395,5 +399,5 @@ def verdict(faults: Iterable[Fault]) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without its line breaks, and without the rules of = that CuPy draws round a message."""
+    """Returns the text in one line, without the lines of `=` that CuPy prints around a message."""
     return " ".join(word for word in text.split() if word.strip("="))

@@ -1,4 +1,4 @@
-"""``python -m cupyops new NAME``: a file with kernels, declaration, tests and benchmark of an operator, to start from."""
+"""``python -m cupyops new NAME``: writes a starter file of an operator: kernels, declaration, tests and benchmark."""
 
 import argparse
 import importlib.util
@@ -9,11 +9,11 @@ from typing import Any
 
 __all__ = ["STARTER", "add_parser", "starter"]
 
-# The file, with NAME where the operator's name stands.
+# The starter file, with the placeholder NAME for the operator's name.
 STARTER = r'''"""NAME: y = x * sigmoid(x) and its gradient, as a PyTorch operator. Put your own formula in its place.
 
-`python -m pytest NAME.py` tries the kernels on this machine's GPU, and on its CPU in the simulator; `python NAME.py` says how
-fast they are on a GPU.
+`python -m pytest NAME.py` tests the kernels on this machine's GPU, and on its CPU in the simulator. `python NAME.py`
+times them on a GPU.
 """
 
 import pytest
@@ -21,9 +21,9 @@ import torch
 from cupyops import Elementwise, Kernel
 from cupyops.torch import Operator, bench_op, check_op, checks_for
 
-# scalar_t is the dtype of the tensors, acc_t what arithmetic is done in (float for 16 bits). The comment behind a pointer
-# is its shape, which every call is held to. `map` is an elementwise kernel at the speed of memory; without it, write
-# threads as ever, and Threads("n") or Rows("M") in place of Elementwise("n").
+# scalar_t is the dtype of the tensors. acc_t is the dtype of the arithmetic (float for 16-bit tensors). The comment
+# after a pointer is the tensor's shape, which every call checks. `map` is an elementwise loop at memory speed. To write
+# the threads yourself, leave out `map`, and use Threads("n") or Rows("M") in place of Elementwise("n").
 TEXT = r"""
 #include "elementwise.cuh"
 #include "scalar.cuh"
@@ -59,7 +59,7 @@ FORWARD = Kernel(TEXT, "NAME_forward", Elementwise("n"))
 BACKWARD = Kernel(TEXT, "NAME_backward", Elementwise("n"))
 
 
-# The bodies: allocate, launch. No stream, no device, no pointer, no grid.
+# The bodies allocate the results and launch the kernels. Stream, device, pointers and grid are set automatically.
 
 
 def forward_body(x):
@@ -76,7 +76,7 @@ def backward_body(grad_y, x):
     return grad_x
 
 
-# The same in PyTorch: what tensors on a CPU get, and what the tests compare with.
+# The same in PyTorch, for tensors on a CPU, and for the tests to compare with.
 
 
 def reference(x):
@@ -113,7 +113,7 @@ NAME_backward = Operator(
 
 
 def samples(device):
-    """Arguments: one tuple for each way that the operator goes. Those that require gradients are differentiated."""
+    """Returns one tuple of arguments per code path. The tests differentiate by tensors that require gradients."""
     return [(torch.randn(37, 29, device=device, requires_grad=True),)]
 
 
@@ -137,36 +137,36 @@ if __name__ == "__main__":
 
 
 def starter(name: str) -> str:
-    """The file for an operator of this name.
+    """Returns the starter file for an operator of this name.
 
     Raises:
-        ValueError: no name for a module, a function and a kernel, or one that something else has.
+        ValueError: the name is not valid for a module, a function and a kernel, or the name is taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ValueError(f"NAME must be a lower-case word that Python and CUDA take for a name, got {name!r}")
+        raise ValueError(f"NAME must be a lower-case identifier and no keyword, got {name!r}")
     if re.search(rf"\b{name}\b", STARTER) or importlib.util.find_spec(name) is not None:
-        raise ValueError(f"NAME {name!r} means something else already, to the file or as a module; take another")
+        raise ValueError(f"NAME {name!r} is already used in the file or by a module; choose another")
     return STARTER.replace("NAME", name)
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds ``new`` to the command line."""
+    """Adds the command ``new`` to the command line."""
     parser = commands.add_parser(
         "new",
         help="write a starter file for an operator of your own",
-        description="Writes NAME.py: kernels, declaration, tests and benchmark of an operator, which pass as they are.",
-        epilog="Exit status: 0 if the file is written, 2 if it cannot be; a file that is there is never written over.",
+        description="Writes NAME.py: kernels, declaration, passing tests and benchmark of an operator.",
+        epilog="Exit status: 0 if the file is written, else 2. An existing file is never overwritten.",
     )
-    parser.add_argument("name", metavar="NAME", help="the operator's, such as swish")
-    parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="default: the current one")
+    parser.add_argument("name", metavar="NAME", help="name of the operator, such as swish")
+    parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="default: the current folder")
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command.
+    """Runs the command; returns 0.
 
     Raises:
-        SystemExit: with status 2, for what cannot be written.
+        SystemExit: with status 2, if the name is invalid or the file cannot be written.
     """
     path = options.into / f"{options.name}.py"
     try:

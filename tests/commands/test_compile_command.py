@@ -285,7 +285,7 @@ def test_a_skipped_architecture_is_told(capsys: pytest.CaptureFixture[str], monk
     [
         (["--arch", "71"], "--arch 71: there is no such architecture here; NVRTC"),
         (["--arch", "sm90"], "expected compute capabilities such as 80,90 (for 8.0 and 9.0), got 'sm90'"),
-        (["--arch", "80,"], "expected a list with commas between"),
+        (["--arch", "80,"], "expected a comma-separated list"),
         (
             ["--kernels", "gelu_forwrad"],
             "--kernels gelu_forwrad: there is no such kernel; did you mean 'gelu_forward'?",

@@ -111,7 +111,7 @@ FAULTS = [
     Case(
         "two CuPy wheels",
         {"cupy_distributions": lambda: TWO_WHEELS},
-        "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: which of them a file is from is chance",
+        "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: they overwrite each other's files",
         f"pip uninstall -y cupy-cuda12x cupy-cuda13x && {pip_install('cuda12')}",
         0,  # while a launch works
         "cupy: 14.2.0 (cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0) in /site-packages/cupy",
@@ -119,7 +119,7 @@ FAULTS = [
     Case(
         "two CuPy wheels, the newer one loaded",
         {"cupy_distributions": lambda: TWO_WHEELS, **gpus(cuda=13000)},
-        "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: which of them a file is from is chance",
+        "cupy-cuda12x 14.2.0, cupy-cuda13x 14.1.0 are installed into one folder: they overwrite each other's files",
         f"pip uninstall -y cupy-cuda12x cupy-cuda13x && {pip_install('cuda13')}",
         0,
         "CUDA of torch, cupy: 13.0, 13.0; the majors agree",
@@ -197,7 +197,7 @@ FAULTS = [
         "a GPU that is not well",
         gpus(problem="cudaErrorSystemNotReady: system not yet initialized"),
         "no GPU: cudaErrorSystemNotReady: system not yet initialized",
-        f"see whether `nvidia-smi` lists one that is well; {CONTAINER}",
+        f"check whether `nvidia-smi` lists a healthy GPU; {CONTAINER}",
         1,
         "GPUs: none",
     ),
@@ -205,7 +205,7 @@ FAULTS = [
         "a driver without GPUs",
         gpus(capabilities=()),
         "no GPU: the driver counts none",
-        f"see whether `nvidia-smi` lists one that is well; {CONTAINER}",
+        f"check whether `nvidia-smi` lists a healthy GPU; {CONTAINER}",
         1,
         "GPUs: none",
     ),
@@ -294,7 +294,7 @@ def test_kernels_that_do_not_compile(machine: Machine) -> None:
         "gelu_forward<float16, TANH=0> for sm_90 does not compile: files of NVRTC or of CUDA's headers"
     )
     again = "python -m cupyops compile --arch 90 --kernels gelu_forward --dtypes float16"
-    assert mend == f"{pip_install('cuda12')}; the compiler's words are shown by {again}"
+    assert mend == f"{pip_install('cuda12')}; see the compiler's errors with {again}"
     assert status == 0  # float32 goes on working
     assert "compile: gelu_forward<float32, TANH=0> for sm_90 in 100 ms" in facts
     machine.compiles(raises(CompileError("x")))
@@ -307,7 +307,7 @@ def test_cache_that_cannot_be_written(machine: Machine, tmp_path: Path) -> None:
     machine.patch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "file" / "cache"))
     status, facts, faults, _ = machine.report()
     folder, problem = tmp_path / "file" / "cache", f"{tmp_path / 'file'} is no folder"
-    what = f"the cache folder {folder} cannot be written ({problem}): every process compiles anew"
+    what = f"the cache folder {folder} cannot be written ({problem}): every process compiles all kernels again"
     assert faults == [(what, "export CUPYOPS_CACHE_DIR=FOLDER, naming a folder that you may write")]
     assert status == 0
     assert f"cache: {folder} (not writable: {problem}), 0 kernels, 0.0 MiB" in facts
@@ -352,7 +352,7 @@ def test_gpu_newer_than_nvrtc_is_told(machine: Machine) -> None:
     machine.has(**gpus(capabilities=(121,)))
     status, facts, faults, _ = machine.report()
     assert (status, faults) == (0, [])
-    told = "compiled for as compute_100, being newer than NVRTC: the driver does the rest"
+    told = "compiled for as compute_100, newer than NVRTC: the driver compiles its PTX"
     assert f"GPU 0: NVIDIA H200, sm_121, 139.0 GiB, {told}" in facts
 
 
@@ -375,7 +375,7 @@ def test_a_check_that_breaks_is_a_fault_and_the_others_go_on() -> None:
     assert [f.name for f in findings if isinstance(f, Fact)] == ["before", "after"]
     (fault,) = [f for f in findings if isinstance(f, Fault)]
     assert fault.what == "breaks broke: ZeroDivisionError: of its own"
-    assert fault.mend == "report this page, so that the check can be mended"
+    assert fault.mend == "report this output as a bug"
 
 
 def test_torch_is_read_from_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

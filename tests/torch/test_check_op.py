@@ -96,8 +96,8 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "differentiates what it has saved": (
         "derivatives",
         lambda: Mix(gradient=faulty.DifferentiatedAgain),
-        "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and by autograd of "
-        "autograd of the reference it is .*; wrong, too: .*three times.* on copies of its own",
+        "autograd of autograd, with create_graph at the last: the derivative of order 2 by `[xw]`.* is .*, and autograd of "
+        "autograd of the reference gives .*; wrong, too: .*three times.* on copies of its own",
     ),
     "detaches in a transform": (
         "transforms",
@@ -122,7 +122,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "takes every tensor for contiguous, and is not told": (
         "strides",
         lambda: Mix(body=faulty.strided_unseen()),
-        r"transposed: output\[\d+, \d\] is .*, and of a contiguous copy it is",
+        r"transposed: output\[\d+, \d\] is .*, and a contiguous copy gives",
     ),
     "takes every tensor of the last sample for contiguous": (
         "strides",
@@ -155,12 +155,12 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     "has another default than its schema": (
         "defaults",
         faulty.OtherDefault,
-        "float32, the operator, with the default of factor: output.*, and of the operator with all arguments it is",
+        "float32, the operator, with the default of factor: output.*, and the operator with all arguments gives",
     ),
     "goes another way when compiled": (
         "compile_static",
         lambda: Mix(backward=faulty.otherwise_when_compiled),
-        "compiled by aot_eager: gradient of x.*, and without torch.compile it is",
+        "compiled by aot_eager: gradient of x.*, and eager mode gives",
     ),
     "makes a number of a size": (
         "compile_dynamic",

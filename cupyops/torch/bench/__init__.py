@@ -1,4 +1,4 @@
-"""Timing an operator beside its peers."""
+"""The benchmark of an operator and of other implementations: `bench_op` runs it."""
 
 from cupyops.deprecated import moved_names
 

@@ -1,4 +1,4 @@
-"""What a benchmark of an operator found: rows, the kernels behind them, and how they are shown."""
+"""Defines the report of a benchmark: its timings, its kernels, its table and its roofline plot."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,19 @@ __all__ = ["BenchReport", "BenchRow", "KernelFacts"]
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One implementation in one direction on one tuple of arguments.
+    """The time of one implementation in one direction on one tuple of arguments.
 
     Attributes:
-        inputs: dtypes and shapes of the tensors, for the table.
+        inputs: dtypes and shapes of the tensors, as text.
         direction: ``"forward"`` or ``"backward"``.
-        microseconds: of a call.
-        nbytes: what it has to move: each tensor argument read once, each output written once; backward, the arguments and
-            the outputs' gradients read, the arguments' gradients written. A kernel that needs less has a share above 1.
-        share_of_copy: of the bandwidth of a copy in the same run.
-        timer: ``"graph"``: kernels behind one another, without the host; ``"events"``: eager calls, with the host's time
-            where the kernels are short.
-        sets: of inputs, taken in turn, so that nothing is left in the cache at its next turn.
+        microseconds: time of a call.
+        nbytes: bytes that a call must move. A forward reads each tensor argument once and writes each output once. A
+            backward reads the arguments and the outputs' gradients, and writes the arguments' gradients. A kernel that
+            moves fewer bytes can have a `share_of_copy` above 1.
+        share_of_copy: bandwidth as a share of the bandwidth of a copy in the same run.
+        timer: ``"graph"``: replays of a CUDA graph, without host time. ``"events"``: eager calls between two CUDA
+            events, which include host time if the kernels are short.
+        sets: number of input sets. Calls rotate through the sets, so that no input is in the L2 cache when it is used.
     """
 
     inputs: str
@@ -44,13 +45,12 @@ class KernelFacts:
     """A kernel that the operator launched.
 
     Attributes:
-        what: kernel and dtypes.
-        launches: of one forward and one backward.
-        grid, block: of the last launch.
-        registers: of a thread.
-        spilled: bytes that a thread stores to memory for want of registers; None where the driver compiled and does not
-            tell.
-        occupancy: threads that run at once, as a share of those that a multiprocessor has room for.
+        what: kernel and dtypes, as text.
+        launches: number of launches in one forward and one backward.
+        grid, block: grid and block of the last launch.
+        registers: registers per thread; None if the driver compiled the kernel, which reports no registers.
+        spilled: bytes of spilled registers per thread; None if the driver compiled the kernel.
+        occupancy: resident threads as a share of the maximum that the multiprocessors can hold.
     """
 
     what: str
@@ -64,12 +64,16 @@ class KernelFacts:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """What was measured; printed, a table.
+    """The results of a benchmark; ``str(report)`` is a table.
 
     Attributes:
-        copy_gb_per_s: of a copy of gigabytes, in the same run: 100 %.
-        launch_microseconds: of a kernel over one element, in a CUDA graph.
-        skipped: (implementation, reason) of what was not timed.
+        op: the operator's schema, as text.
+        machine: name of the GPU.
+        copy_gb_per_s: bandwidth of a copy of gigabytes in the same run, which counts as 100 %.
+        launch_microseconds: time of a kernel over one element, in a CUDA graph.
+        rows: one timing per inputs, direction and implementation.
+        kernels: the kernels that the operator launched.
+        skipped: (implementation, reason) of each implementation that was not timed.
     """
 
     op: str
@@ -124,7 +128,7 @@ class BenchReport:
         )
 
     def roofline(self, path: str | Path) -> Path:
-        """Draws GB/s over bytes under the bounds of this machine, as SVG, and returns where it is.
+        """Writes a plot of GB/s over bytes, with the roofline of this GPU, as SVG; returns the path.
 
         Raises:
             ValueError: nothing was timed.

@@ -1,8 +1,7 @@
-"""The picture of a benchmark: bandwidth over bytes, under the two things that bound it.
+"""Plots bandwidth over bytes with the roofline of memory-bound operators.
 
-An operator that only moves memory is bound by the copy bandwidth where it moves much, and by the time of a launch where
-it moves little: GB/s = bytes / max(time of a launch, bytes / bandwidth). That is the roof; a point below it has something
-else to wait for.
+The roofline is GB/s = bytes / max(launch time, bytes / copy bandwidth). The launch time bounds an operator that moves
+few bytes. The copy bandwidth bounds an operator that moves many bytes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from cupyops.installing import pip_install
 
 __all__ = ["METADATA", "STYLE", "Point", "attainable", "draw_roofline"]
 
-# The same bytes whenever it is drawn from the same figures: no random identifiers, no font outlines, no date.
+# The same timings give the same SVG bytes: no random identifiers, no font outlines, no date.
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "cupyops",
     "svg.fonttype": "none",
@@ -30,7 +29,7 @@ _MARKERS = {"forward": "o", "backward": "s"}
 
 @dataclass(frozen=True)
 class Point:
-    """What one implementation reached in one direction on one set of inputs."""
+    """The bandwidth of one implementation in one direction on one set of inputs."""
 
     implementation: str
     direction: str
@@ -39,14 +38,14 @@ class Point:
 
 
 def attainable(nbytes: float, copy_gb_per_s: float, launch_microseconds: float) -> float:
-    """The roof in GB/s over so many bytes."""
+    """Returns the roofline at `nbytes`, in GB/s."""
     return min(copy_gb_per_s, nbytes / launch_microseconds / 1e3)
 
 
 def draw_roofline(
     path: Path, title: str, points: Sequence[Point], copy_gb_per_s: float, launch_microseconds: float
 ) -> None:
-    """Writes the picture as SVG.
+    """Writes the plot as SVG.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

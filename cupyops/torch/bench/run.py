@@ -1,4 +1,4 @@
-"""How fast an operator is: one call that times any operator beside its peers, and says what bounds it."""
+"""Times an operator and other implementations of it, and reports the bounds of their speed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ __all__ = ["OtherResults", "bench_op"]
 
 ROUNDS = 15
 OURS = "this operator"
-NO_GPU = "PyTorch sees no GPU here, and the time that a kernel takes in the simulator says nothing of a GPU's"
-# So many times what any right arithmetic may be off: a peer that differs by more computes something else.
+NO_GPU = "PyTorch sees no GPU here, and times in the simulator do not predict times on a GPU"
+# A peer computes something else if its error is larger than this factor times the error of any correct kernel.
 _OTHER_RESULTS = 64.0
-# Sets of inputs take at most this part of the free memory, since results and gradients stand beside them.
+# The sets of inputs take at most 1 / _PART_OF_MEMORY of the free memory: results and gradients need memory as well.
 _PART_OF_MEMORY = 4
 
 
@@ -58,26 +58,27 @@ def bench_op(
         report = bench_op(swiglu, (a, b), {"compile": torch.compile(reference)})
         report.roofline("swiglu.svg")
 
-    Forward calls are captured in a CUDA graph and replayed between two events, after a warm-up, on sets of inputs that
-    outgrow the cache together, all implementations in turn; the median and the spread of ``rounds`` samples are given.
-    What cannot be captured, and the backward, is called eagerly between two events. A peer that gives other results is
-    not timed, and named. On a machine without a GPU nothing is timed, and the report says so.
+    Forward calls are captured in a CUDA graph, and replays are timed between two CUDA events after a warm-up. Calls
+    rotate through sets of inputs that are larger than the L2 cache together. The implementations are timed in turn, and
+    the report has median, 10th and 90th percentile of ``rounds`` samples. Backward calls, and forward calls that a CUDA
+    graph cannot capture, run eagerly between two events. A peer with other results is not timed; the report names the
+    peer and the reason. Without a GPU nothing is timed, and the report says so.
 
     Args:
         op: a :class:`cupyops.torch.Operator`, or a function whose attribute ``op`` is one.
-        inputs: a tuple of the operator's arguments on a GPU, or a list of such tuples: sizes, dtypes.
-        peers: by name, what computes the same from the same arguments; by default the operator's reference.
-        backward: whether to time the gradient, too, where there is one.
-        rounds: samples of each.
+        inputs: a tuple of the operator's arguments on a GPU, or a list of tuples, such as several sizes and dtypes.
+        peers: other implementations by name, functions of the same arguments; by default the operator's reference.
+        backward: whether to time the backward as well, if the operator has one.
+        rounds: samples per implementation.
 
     Raises:
-        ValueError: the inputs are not on one GPU, though there is one; they do not fit the schema.
-        TypeError: ``op`` is no operator, ``inputs`` are no tuples, a peer cannot be called.
+        ValueError: the machine has a GPU, and the inputs are not all on one GPU; or the inputs do not fit the schema.
+        TypeError: ``op`` is no operator, ``inputs`` is neither a tuple nor a list of tuples, or a peer is not callable.
     """
     operator = operator_of(op, "bench_op")
     samples = samples_of(operator, inputs, "bench_op", "inputs")
     if not torch.cuda.is_available():
-        # A script with this line in it should run anywhere, and a time that is not a GPU's would be a wrong number.
+        # Scripts that call bench_op should run on any machine, and a CPU's time would be misleading.
         nothing = BenchReport(str(operator.op._schema), "no GPU", math.nan, math.nan, (), (), (("anything", NO_GPU),))
         print(nothing)
         return nothing
@@ -112,10 +113,10 @@ def bench_op(
 
 
 def _device(samples: Sequence[Arguments]) -> torch.device:
-    """The one GPU that all tensors are on.
+    """Returns the GPU of all tensors.
 
     Raises:
-        ValueError: they are elsewhere.
+        ValueError: a tensor is on the CPU, or the tensors are on several GPUs.
     """
     found = {args[i].device for args in samples for i in tensors_in(args)}
     if len(found) == 1 and (device := next(iter(found))).type == "cuda":
@@ -125,7 +126,7 @@ def _device(samples: Sequence[Arguments]) -> torch.device:
 
 
 def _launch_time(device: torch.device) -> float:
-    """Microseconds of a kernel with next to nothing to do, behind another one."""
+    """Returns the microseconds of a kernel over one element, in a CUDA graph of such kernels."""
     one = torch.zeros(1, device=device)
     timer = GraphTimer([partial(one.add_, 1)] * 64, torch.cuda.graph_pool_handle())
     timer.calibrate()
@@ -147,7 +148,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class _Found:
-    """What :func:`_measure` found of one implementation."""
+    """The timing of one implementation by :func:`_measure`."""
 
     implementation: str
     microseconds: Spread
@@ -172,7 +173,7 @@ def _measure(
     device: torch.device,
     skipped: dict[tuple[str, str], None],
 ) -> list[_Found]:
-    """All implementations of one direction, timed in turn; what does not run or computes something else is skipped."""
+    """Times all implementations in one direction; skips an implementation that fails or computes something else."""
     ours = subject.results(fresh(args)) if direction == "backward" else subject.outputs(fresh(args))
     given = _bytes([args[i] for i in tensors_in(args)])
     if direction == "forward":
@@ -203,7 +204,7 @@ def _measure(
 
 
 class OtherResults(RuntimeError):
-    """A peer does not compute what the operator computes."""
+    """Raised when a peer's results differ from the operator's results."""
 
 
 def _assert_agrees(
@@ -219,7 +220,7 @@ def _assert_agrees(
         if missing := [name for name in gradients if name not in theirs]:
             raise OtherResults(f"it gives no {missing[0]}")
         pairs = [(ours[name], theirs[name]) for name in gradients]
-    else:  # a peer may leave out what the operator returns on the side
+    else:  # a peer may return only the first outputs
         pairs = list(zip(ours.values(), theirs.values(), strict=False))
     for x, y in pairs:
         allowed = max(least_allowed(x.dtype), least_allowed(y.dtype)) * _OTHER_RESULTS
@@ -248,7 +249,7 @@ def _without_gradients(function: Callable[..., Any], args: Arguments) -> Any:
 
 
 def _timer(calls: Sequence[Call], direction: str, pool: Any, device: torch.device) -> Timer:
-    for call in calls[:3]:  # what is compiled or tuned at a first call is not measured
+    for call in calls[:3]:  # compilation and tuning happen in the first calls, outside the timing
         call()
     synchronize(device)
     if direction == "backward":
@@ -263,7 +264,7 @@ def _timer(calls: Sequence[Call], direction: str, pool: Any, device: torch.devic
 
 
 def _kernels(subject: Subject, args: Arguments, device: torch.device, backward: bool) -> list[KernelFacts]:
-    """What one forward and one backward launch, with what compiler and driver know of it."""
+    """Returns the kernels that one forward and one backward launch, with their resources and occupancy."""
     with launches.recorded() as record:
         if backward:
             subject.results(fresh(args))

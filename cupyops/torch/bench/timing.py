@@ -1,4 +1,4 @@
-"""Clocks: a GPU's time by CUDA graph or events, the host's time per call, and the bandwidth of a copy."""
+"""Measures GPU time by CUDA graphs or events, host time per call, and the bandwidth of a copy."""
 
 import gc
 import itertools
@@ -25,18 +25,19 @@ __all__ = [
     "spread",
 ]
 
-# A sample lasts at least this long, so that the events' resolution of 0.5 µs and the gap of two replays do not show.
+# Minimum duration of a sample: the events' resolution of 0.5 µs and the gap between two replays are negligible then.
 SAMPLE_MICROSECONDS = 2000.0
-# What one rotation reads and writes is this many times the L2 cache, so that nothing is still there at its next turn.
+# One rotation reads and writes this many times the L2 cache, which evicts each set before its next use.
 ROTATION_IN_L2 = 4
-# Small operands get no more sets than this, since every call has to be captured, and stay in the cache: rows tell.
+# Maximum number of sets: a CUDA graph captures one call per set. Sets of small operands therefore stay in the cache;
+# `BenchRow.sets` shows their number.
 MAX_SETS = 512
 DEFAULT_L2_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, 10th and 90th percentile of so many samples."""
+    """Median, 10th and 90th percentile, and number of samples."""
 
     median: float
     p10: float
@@ -45,10 +46,10 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Percentiles with linear interpolation between neighbours.
+    """Returns median and percentiles, with linear interpolation between neighbouring samples.
 
     Raises:
-        ValueError: no values.
+        ValueError: `values` is empty.
     """
     if not values:
         raise ValueError("spread: `values` must hold at least one sample, got none")
@@ -63,42 +64,42 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def l2_bytes(device: torch.device) -> int:
-    """Bytes of a GPU's cache that all multiprocessors share."""
+    """Returns the size of the GPU's L2 cache, in bytes."""
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or DEFAULT_L2_BYTES
 
 
 def gigabytes_per_second(nbytes: int, microseconds: float) -> float:
-    """Bytes moved over time, in units of 10^9 bytes per second."""
+    """Returns bytes per time, in units of 10^9 bytes per second."""
     return nbytes / microseconds / 1e3
 
 
 def rotation(nbytes: int, l2_bytes: int) -> int:
-    """How many sets of operands and results, each of `nbytes`, outgrow the cache: from 2 to 512."""
+    """Returns how many sets of operands and results, of `nbytes` each, exceed the L2 cache: from 2 to 512."""
     return max(2, min(MAX_SETS, math.ceil(ROTATION_IN_L2 * l2_bytes / max(nbytes, 1))))
 
 
 class Timer(Protocol):
-    """Measures one implementation; `calibrate` comes first, and `sample` gives microseconds per call."""
+    """Times one implementation: call `calibrate` once, then `sample` for the microseconds per call."""
 
     name: str
 
     def calibrate(self) -> None:
-        """Warm up, and choose how long a sample has to be."""
+        """Warms up, and chooses the number of calls per sample."""
 
     def sample(self) -> float:
-        """Time one batch."""
+        """Times one batch of calls; returns microseconds per call."""
 
 
 class GraphTimer:
-    """Calls captured in a CUDA graph: their kernels follow one another without the host.
+    """Times replays of a CUDA graph of the calls, which need no host time between kernels.
 
     Args:
-        calls: one per set of inputs.
-        pool: memory pool; graphs that share one write into the same outputs, one graph at a time.
+        calls: one call per set of inputs.
+        pool: memory pool. Graphs that share a pool share the memory of their outputs, so only one may run at a time.
 
     Attributes:
-        outputs: what the calls returned, each in memory of its own; to be dropped (`= []`) before the next capture
-            into the pool.
+        outputs: the results of the captured calls, each in its own memory. Set to `[]` before the next capture into the
+            pool.
     """
 
     name = "graph"
@@ -106,7 +107,7 @@ class GraphTimer:
     def __init__(self, calls: Sequence[Callable[[], Any]], pool: Any) -> None:
         self._calls = len(calls)
         self._graph = torch.cuda.CUDAGraph()
-        # The outer block brings the current stream back where a capture fails; torch.cuda.graph then leaves its own.
+        # If a capture fails, torch.cuda.graph leaves its own stream current: the outer block restores the stream.
         with torch.cuda.stream(torch.cuda.current_stream()):  # noqa: SIM117
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 self.outputs = [call() for call in calls]
@@ -117,12 +118,12 @@ class GraphTimer:
         self._graph.replay()
 
     def calibrate(self) -> None:
-        """Choose how many replays make a sample."""
+        """Chooses the number of replays per sample."""
         self.sample()
         self._replays = _repeats(self.sample() * self._calls)
 
     def sample(self) -> float:
-        # The replay before the first event keeps the GPU busy while the rest is queued: the launch itself is not timed.
+        # The replay before the first event keeps the GPU busy while the host queues the rest: no host time is measured.
         self._graph.replay()
         self._events[0].record()
         for _ in range(self._replays):
@@ -131,7 +132,7 @@ class GraphTimer:
 
 
 class EventTimer:
-    """Eager calls between two events, for what cannot be captured. With small operands this is the host's time."""
+    """Times eager calls between two CUDA events; with small operands this measures host time."""
 
     name = "events"
 
@@ -141,7 +142,7 @@ class EventTimer:
         self._rounds = 1
 
     def calibrate(self) -> None:
-        """Choose how many rotations make a sample."""
+        """Chooses the number of rotations through the sets per sample."""
         self.sample()
         self._rounds = _repeats(self.sample() * len(self._calls))
 
@@ -149,14 +150,14 @@ class EventTimer:
         self._calls[-1]()
         self._events[0].record()
         for _ in range(self._rounds):
-            # Outputs live until the rotation ends, so that each call writes memory of its own.
+            # The outputs are kept until the rotation ends, so that each call writes to its own memory.
             kept = [call() for call in self._calls]
             del kept
         return _elapsed(self._events) / (self._rounds * len(self._calls))
 
 
 def _elapsed(events: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
-    """Microseconds from the first event to now."""
+    """Records the second event and waits; returns the microseconds since the first event."""
     events[1].record()
     events[1].synchronize()
     return float(events[0].elapsed_time(events[1])) * 1e3
@@ -167,9 +168,9 @@ def _repeats(microseconds: float) -> int:
 
 
 class HostTimer:
-    """The host's time per call of a queue of calls that is waited for outside the clock.
+    """Times the host's part of asynchronous calls; the wait for the GPU is outside the measured time.
 
-    The loop itself costs some 0.03 µs a call.
+    The loop costs about 0.03 µs per call.
     """
 
     name = "host"
@@ -178,7 +179,7 @@ class HostTimer:
         self._call, self._device, self._calls = call, device, calls
 
     def calibrate(self) -> None:
-        """Warm up."""
+        """Warms up."""
         self.sample()
 
     def sample(self) -> float:
@@ -193,13 +194,13 @@ class HostTimer:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for all work on the device."""
+    """Waits for all work on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Spread]:
-    """Samples of all timers in turn, A B C A B C, so that drift of clocks and temperature meets all alike."""
+    """Samples all timers in turn, A B C A B C, so that drift of clocks and temperature affects all equally."""
     values: dict[str, list[float]] = {name: [] for name in timers}
     collecting = gc.isenabled()
     gc.disable()
@@ -214,10 +215,11 @@ def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Spread]:
 
 
 def copy_bandwidth(device: torch.device, nbytes: int = 2**32, rounds: int = 15) -> tuple[Spread, int]:
-    """GB/s of ``dst.copy_(src)``, bytes read plus bytes written, and how many bytes a copy moved.
+    """Returns the GB/s of ``dst.copy_(src)``, and the bytes that one copy reads and writes.
 
     Args:
-        nbytes: size of each of the two buffers; halved until both fit into a third of the free memory.
+        nbytes: bytes of each of the two buffers; halved until both fit into a third of the free memory.
+        rounds: number of samples.
     """
     free = torch.cuda.mem_get_info(device)[0]
     while nbytes > free // 6:

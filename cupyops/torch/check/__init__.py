@@ -1,4 +1,4 @@
-"""Holding an operator to what a finished one promises."""
+"""The checks that `check_op` runs on an operator."""
 
 from cupyops.deprecated import moved_names
 

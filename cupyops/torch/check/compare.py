@@ -1,4 +1,4 @@
-"""How far a result may be from another, and the words for one that is further away."""
+"""Compares results: the error in eps, the error that is allowed, and the message of a larger error."""
 
 import math
 from collections.abc import Mapping
@@ -10,32 +10,33 @@ from .registry import Fault
 
 __all__ = ["Results", "assert_close", "assert_same_bits", "error_in_eps", "least_allowed"]
 
-# Outputs ("output 0") and gradients ("gradient of x") by name. A gradient that is None is left out.
+# Outputs and gradients by name: "output", or "output 0" of several; "gradient of x". A None gradient has no entry.
 Results = Mapping[str, Tensor]
 
-# In eps of the dtype: what any correct kernel reaches. Arithmetic in float32 that is rounded once to 16 bits is good to
-# half an eps, and to one after a double rounding; in the wider types a few operations each add one, and what cancels
-# multiplies them. A formula that is wrong is off by thousands.
+# The error that any correct kernel stays below, in eps of the dtype. float32 arithmetic rounded once to 16 bits has an
+# error of half an eps, and of one eps after a double rounding. In float32 and float64 each operation adds about one
+# eps, and cancellation multiplies the error. The error of a wrong formula is thousands of eps.
 _LEAST = {torch.float16: 2.0, torch.bfloat16: 2.0, torch.float32: 16.0, torch.float64: 64.0}
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def least_allowed(dtype: torch.dtype) -> float:
-    """The error in eps that is always allowed; 0 for integers."""
+    """Returns the error in eps that is always allowed for a dtype; 0 for integers."""
     return _LEAST.get(dtype, 0.0)
 
 
 def error_in_eps(got: Tensor, exact: Tensor) -> float:
-    """max |got - exact| / (|exact| + rms(exact)), in units of the eps of got's dtype; of integers, 0 or inf.
+    """Returns max |got - exact| / (|exact| + rms(exact)), in units of the eps of got's dtype; for integers, 0 or inf.
 
-    The mean stands beside each value because a difference of larger terms cannot keep its relative error. Where the
-    exact value is not finite in got's dtype, got has to be the same: NaN, or that infinity; else the error is infinite.
+    The root mean square is added to the denominator because cancellation leaves small values with a large relative
+    error. Where the exact value is NaN or infinite in got's dtype, got must have the same value; otherwise the error is
+    infinite.
     """
     return _worst(got, exact)[0]
 
 
 def _worst(got: Tensor, exact: Tensor) -> tuple[float, int]:
-    """The error, and where in the flattened tensors it is."""
+    """Returns the largest error in eps, and its index in the flattened tensors."""
     if not got.numel():
         return 0.0, 0
     got, exact = got.detach().flatten(), exact.detach().to(got.device).flatten()
@@ -56,15 +57,15 @@ def _worst(got: Tensor, exact: Tensor) -> tuple[float, int]:
 def assert_close(
     what: str, got: Results, wanted: Results, allowed: Mapping[str, float] | None = None, than: str = "it should be"
 ) -> float:
-    """The largest error, in eps.
+    """Raises unless each result in ``got`` is close to the result in ``wanted``; returns the largest error, in eps.
 
     Args:
-        what: of which call, for the message.
-        allowed: by name, the error in eps; by default what any correct kernel reaches.
-        than: what ``wanted`` is, for the message.
+        what: names the call, in the message.
+        allowed: by name of the result, the allowed error in eps; by default :func:`least_allowed` of the dtype.
+        than: names the source of ``wanted``, in the message.
 
     Raises:
-        Fault: another shape or dtype, or an error beyond what is allowed, or a result that is missing.
+        Fault: a result is missing, or has another shape, or its error is larger than allowed.
     """
     largest = 0.0
     for name, right in wanted.items():
@@ -86,10 +87,12 @@ def assert_close(
 
 
 def assert_same_bits(what: str, got: Results, wanted: Results, than: str) -> None:
-    """The same names, dtypes, shapes and bits (NaN equals NaN, -0 does not equal 0).
+    """Raises unless ``got`` has each result of ``wanted`` with the same dtype, shape and bits.
+
+    NaNs with the same bits are equal; -0 and 0 differ.
 
     Raises:
-        Fault: they differ.
+        Fault: a result differs.
     """
     for name, right in wanted.items():
         found = got.get(name)

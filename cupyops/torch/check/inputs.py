@@ -1,4 +1,4 @@
-"""Arguments made from a sample's: the same values in other dtypes and layouts, other numbers of rows, other values."""
+"""Makes arguments from a sample: the values in another dtype or layout, another number of rows, or other values."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,18 +15,18 @@ Arguments = tuple[Any, ...]
 
 
 def tensors_in(args: Arguments) -> list[int]:
-    """Positions of the tensors."""
+    """Returns the positions of the tensors."""
     return [i for i, x in enumerate(args) if isinstance(x, Tensor)]
 
 
 def lead_of(args: Arguments) -> Tensor:
-    """The tensor that stands for the sample: the first floating one, else the first."""
+    """Returns the lead of a sample: its first floating tensor, else its first tensor."""
     tensors = [args[i] for i in tensors_in(args)]
     return next((x for x in tensors if x.is_floating_point()), tensors[0])
 
 
 def _each(args: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
-    """Tensors changed, as leaves that require a gradient where they did."""
+    """Applies `change` to each tensor; the new tensors are leaves with the same `requires_grad`."""
     return tuple(
         change(x.detach()).requires_grad_(x.requires_grad) if isinstance(x, Tensor) and x.is_floating_point()
         else change(x) if isinstance(x, Tensor)
@@ -36,18 +36,20 @@ def _each(args: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
 
 
 def to_device(args: Arguments, device: torch.device) -> Arguments:
-    """The sample there."""
+    """Returns the sample on a device."""
     return _each(args, lambda x: x.to(device))
 
 
 def fresh(args: Arguments) -> Arguments:
-    """Tensors of their own memory, laid out alike where the layout is dense."""
+    """Copies each tensor; the copy has the same strides if the tensor is dense, as in `torch.clone`."""
     return _each(args, torch.clone)
 
 
 def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Arguments:
-    """The tensors of the lead's dtype in another, or the lead alone; the rest as they are: float32 statistics beside
-    16-bit values are meant."""
+    """Converts the tensors that have the lead's dtype to another dtype; with `alone`, converts only the lead.
+
+    Tensors of a different dtype keep it: some operators take float32 statistics beside 16-bit values.
+    """
     lead = lead_of(args)
     own = lead.dtype
     if alone:
@@ -57,16 +59,18 @@ def converted(args: Arguments, dtype: torch.dtype, *, alone: bool = False) -> Ar
 
 
 def moved_on(args: Arguments, by: int) -> Arguments:
-    """Other values of the same kind: each tensor's, moved on by so many elements; a sample of one element stays."""
+    """Rotates the values of each tensor by `by` elements, as `torch.roll` of the flattened tensor."""
     return _each(args, lambda x: x.flatten().roll(by).view(x.shape))
 
 
 def with_rows(args: Arguments, count: int, *, by_row: bool = False) -> Arguments:
-    """Another size of the first dimension, by repeating rows: of the lead, and of what has as many rows and dimensions; a
-    sample without dimensions stays.
+    """Gives the sample `count` rows: drops rows of the first dimension, or repeats them.
+
+    Changes the lead, and tensors with as many dimensions and rows as the lead. A sample whose lead has no dimensions
+    keeps its shapes.
 
     Args:
-        by_row: also of what has a value for each row, as the targets of a loss.
+        by_row: also change tensors whose shape is the leading part of the lead's shape, such as the targets of a loss.
     """
     lead = lead_of(args)
     if lead.dim() == 0:
@@ -82,7 +86,7 @@ def with_rows(args: Arguments, count: int, *, by_row: bool = False) -> Arguments
 
 
 def expanded(args: Arguments) -> Iterator[tuple[str, Arguments]]:
-    """Tensors along one of whose dimensions all values are alike, with a stride of 0 there."""
+    """Yields the sample with tensors expanded along the first or the last dimension: the stride there is 0."""
     if lead_of(args).dim():
         yield "expanded along the first dimension", _each(args, lambda x: _first_along(x, 0))
         yield "expanded along the last dimension", _each(args, lambda x: _first_along(x, -1))
@@ -97,25 +101,25 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def _sliced(x: Tensor) -> Tensor:
-    """Every other element of the last dimension of something twice as long."""
+    """Copies `x` into every second element along the last dimension of a buffer twice as long."""
     wide = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]) if x.dim() else (2,))
     part = wide[..., 1::2] if x.dim() else wide[1]
     return part.copy_(x)
 
 
 def _padded(x: Tensor) -> Tensor:
-    """Rows that lie an element apart."""
+    """Copies `x` into a buffer with one more column: rows lie one element apart."""
     wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + 1)
     return wide[..., 1:].copy_(x)
 
 
 def _misaligned(x: Tensor) -> Tensor:
-    """The second element of its memory is its first: contiguous, and no vector of 16 bytes is in its place."""
+    """Copies `x` to memory that starts one element after an aligned address; the copy is contiguous."""
     return x.new_zeros(x.numel() + 1)[1:].view(x.shape).copy_(x)
 
 
 def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
-    """The same values in other layouts, all tensors alike, and for two or more also one of them alone."""
+    """Yields the sample in other layouts: first all tensors in one layout, then one tensor at a time."""
     makers: dict[str, Callable[[Tensor], Tensor]] = {"sliced": _sliced}
     if lead_of(args).dim() > 1:
         makers = {"transposed": _transposed, "sliced": _sliced, "padded": _padded}
@@ -130,5 +134,5 @@ def laid_out(args: Arguments) -> Iterator[tuple[str, Arguments]]:
 
 
 def misaligned_all(args: Arguments) -> Arguments:
-    """Every tensor with its first element one behind a multiple of 16 bytes."""
+    """Returns the sample with each tensor's first element one element after a multiple of 16 bytes."""
     return _each(args, _misaligned)

@@ -1,4 +1,4 @@
-"""Checks of the shapes and layouts that tensors have, and of what happens to the inputs."""
+"""Checks of an operator on tensors of other shapes and layouts, and a check that inputs are not written."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ _CONTIGUOUS = "Begin the body with `x = x.contiguous()`, or pass strides to the 
 
 
 def _alike(subject: Subject, what: str, args: Arguments) -> None:
-    """The results on these tensors are those on contiguous copies of them."""
+    """Raises unless the results on these tensors are close to the results on contiguous copies."""
     copies = tuple(
         x.detach().contiguous().clone(memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x
         for x in args
@@ -25,18 +25,18 @@ def _alike(subject: Subject, what: str, args: Arguments) -> None:
         got = subject.results(args, wanted=wanted)
     except Exception as error:
         raise Fault(f"{what}: {first_words(error)}") from error
-    assert_close(what, got, subject.results(copies, wanted=wanted), than="of a contiguous copy it is")
+    assert_close(what, got, subject.results(copies, wanted=wanted), than="a contiguous copy gives")
 
 
 @check(_CONTIGUOUS)
 def strides(subject: Subject) -> str:
-    """Transposed, sliced, padded and expanded tensors give what contiguous copies of them give."""
+    """Transposed, sliced, padded and expanded tensors give the results of contiguous copies."""
     tried = 0
     for dtype, args in subject.each:
         for name, changed in laid_out(args):
             _alike(subject, f"{dtype}, {name}", changed)
             tried += 1
-        if not subject.mutated:  # what is written cannot be expanded
+        if not subject.mutated:  # PyTorch does not write into expanded tensors
             for name, changed in expanded(args):
                 _alike(subject, f"{dtype}, {name}", changed)
                 tried += 1
@@ -44,11 +44,11 @@ def strides(subject: Subject) -> str:
 
 
 @check(
-    "Look at the address before an access wider than an element (elementwise.cuh and rows.cuh do), or copy with "
-    "`.clone()` in the body where `x.data_ptr() % 16` is not 0."
+    "Look at the address before an access wider than an element, as elementwise.cuh and rows.cuh do, or copy with "
+    "`.clone()` in the body if `x.data_ptr() % 16` is not 0."
 )
 def misaligned(subject: Subject) -> str:
-    """Tensors whose address is no multiple of 16 bytes give what aligned copies of them give."""
+    """Tensors whose address is not a multiple of 16 bytes give the results of aligned copies."""
     tried = 0
     for dtype, args in subject.each:
         _alike(subject, f"{dtype}, one element behind a multiple of 16 bytes", misaligned_all(args))
@@ -57,12 +57,15 @@ def misaligned(subject: Subject) -> str:
 
 
 @check(
-    "Begin the backward with `grad = grad.contiguous()`, or pass its strides to the kernel and use them; where a backward launches "
-    "by itself, with `grad = grad.resolve_neg()`, too."
+    "Begin the backward with `grad = grad.contiguous()`, or pass its strides to the kernel and use them. If the "
+    "backward launches kernels itself, call `grad = grad.resolve_neg()`, too."
 )
 def gradient_strides(subject: Subject) -> str:
-    """Gradients with strides of 0 (as `y.sum()` gives), transposed ones and those with the negative bit (as the backward of an
-    imaginary part gives) do what contiguous ones do."""
+    """Expanded, transposed, strided and negative-bit gradients give the results of contiguous gradients.
+
+    The backward of `y.sum()` passes a gradient of stride 0. The backward of `torch.imag` passes a gradient with the
+    negative bit.
+    """
     tried = 0
     for dtype, args in subject.each:
         ready = subject.need_gradients(args)
@@ -84,18 +87,18 @@ def gradient_strides(subject: Subject) -> str:
                 raise Fault(f"{dtype}, {what}: {first_words(error)}") from error
             copies = {n: g.resolve_neg().clone(memory_format=torch.contiguous_format) for n, g in seeds.items()}
             assert_close(
-                f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="with a contiguous one it is"
+                f"{dtype}, {what}", got, subject.results(fresh(args), seeds=copies), than="a contiguous gradient gives"
             )
             tried += 1
     return subject.told(tried, "gradients")
 
 
 @check(
-    "A launch over no elements does nothing by itself; look at what the body does around it: divisions by a size, "
-    "reshape(-1, ...), max() of nothing."
+    "A launch over no elements is skipped already. Look for divisions by a size, reshape(-1, ...), and max() of no "
+    "elements in the body."
 )
 def empties(subject: Subject) -> str:
-    """Tensors without elements give tensors without elements, or what the reference makes of them; with gradients."""
+    """Inputs without rows give the outputs and gradients that the reference gives."""
     tried = 0
     for dtype, args in subject.each:
         if not lead_of(args).dim():
@@ -108,7 +111,7 @@ def empties(subject: Subject) -> str:
         if subject.kernels and subject.op.reference is not None:
             wanted = subject.results(fresh(none), subject.reference, wanted=subject.wanted(none))
             got = {n: got[n] for n in got if n in wanted}
-            assert_close(f"{dtype}, no rows", got, {n: wanted[n] for n in got}, than="of the reference it is")
+            assert_close(f"{dtype}, no rows", got, {n: wanted[n] for n in got}, than="the reference gives")
         tried += 1
     if not tried:
         raise Skip("the samples have no dimension that could be empty")
@@ -116,12 +119,12 @@ def empties(subject: Subject) -> str:
 
 
 @check(
-    "Look at the last block and the tail behind the last whole vector; sizes come from the tensors, never from a sample.",
+    "Look at the last block, and at the tail after the last whole vector. Take sizes from the tensors of the call.",
     lanes=KERNEL_LANES,
     needs=("values",),
 )
 def sizes(subject: Subject) -> str:
-    """One row, three, and numbers that no vector and no block divides give what the reference gives."""
+    """Inputs with 1, 3, 37 and 1023 rows give the values of the reference."""
     tried = 0
     for dtype, args in subject.each:
         for count in (1, 3, 37, 1023):
@@ -137,12 +140,12 @@ def sizes(subject: Subject) -> str:
 
 
 @check(
-    "Allocate what the operator returns; never return an input or a view of one, and never write into one that the schema "
-    "does not mark, `Tensor(a!) x`.",
+    "Allocate the outputs. Never return an input or a view of an input, and never write into an input that the schema "
+    "does not declare as written, `Tensor(a!) x`.",
     ground=True,
 )
 def inputs_kept(subject: Subject) -> str:
-    """Inputs and gradients are not written into, and no output is an input or shares its memory."""
+    """Inputs and incoming gradients are not written, and no output is an input or shares the memory of an input."""
     for dtype, args in subject.variants:
         mine = fresh(args)
         wanted = subject.wanted(mine)

@@ -1,4 +1,4 @@
-"""Checks of what PyTorch does with an operator: fakes, torch.compile, export, transforms, autocast, opcheck."""
+"""Checks of an operator in PyTorch: fake tensors, torch.compile, export, torch.func, autocast, opcheck."""
 
 import types
 from collections.abc import Callable, Sequence
@@ -21,18 +21,18 @@ __all__ = [
 ]
 
 _ON_FAKES = (
-    "The body runs on tensors without memory, too: no .item(), .tolist(), data_ptr() or branch on values in it; shapes "
-    "and dtypes of what it allocates come from those of its arguments."
+    "The body also runs on tensors without memory: no .item(), .tolist(), data_ptr() or branch on values. Derive the "
+    "shapes and dtypes that the body allocates from the shapes and dtypes of its arguments."
 )
 
 
-@check("Count what body and backward return: one tensor for each result of the schema, on every way out.", ground=True)
+@check("Count what body and backward return: one tensor for each result of the schema, at every return.", ground=True)
 def returned(subject: Subject) -> str:
-    """Body and backward return the tensors that their schemas say."""
+    """Body and backward return as many tensors as their schemas declare."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for args in subject.samples:
-        # Fakes have no memory: whatever else is wrong with a kernel, nothing of it runs before the checks that look for it.
+        # Fake tensors launch no kernel, so a faulty kernel cannot crash the process in this check.
         mode = FakeTensorMode()
         wanted = subject.wanted(args)
         given = [mode.from_tensor(x.detach()) if isinstance(x, Tensor) else x for x in fresh(args)]
@@ -46,14 +46,14 @@ def returned(subject: Subject) -> str:
         except Exception as error:
             if isinstance(wrong := first_cause(error), WrongResults):
                 raise Fault(str(wrong)) from None
-            # `fakes` says what else does not go on fakes.
+            # The check `fakes` reports other errors on fake tensors.
     count = len(subject.samples)
     return f"{count} sample{'s' if count != 1 else ''} on fake tensors"
 
 
 @check(_ON_FAKES)
 def fakes(subject: Subject) -> str:
-    """On fake tensors the operator gives the shapes, dtypes and layouts that it gives on real ones."""
+    """On fake tensors the operator gives the same shapes, dtypes and strides as on real tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for dtype, args in subject.variants:
@@ -72,7 +72,8 @@ def fakes(subject: Subject) -> str:
                 values = [v() if callable(v) else v for v in (getattr(x, what) for x in (got[name], y))]
                 if values[0] != values[1] and not (what == "stride" and y.numel() < 2):
                     raise Fault(
-                        f"{dtype}: {name} has {what} {_plain(values[0])} on fake tensors (of the body), and {_plain(values[1])} "
+                        f"{dtype}: {name} has {what} {_plain(values[0])} on fake tensors (of the body), "
+                        f"and {_plain(values[1])} "
                         f"on real ones ({'of the reference' if not subject.kernels else 'of the body'})",
                         "" if subject.kernels else "Have the reference return what the body allocates.",
                     )
@@ -84,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def _around(subject: Subject, args: Arguments) -> Callable[..., Any]:
-    """The operator between two others, as a function that nothing else has compiled."""
+    """Returns a new function that runs the operator between two multiplications by 1."""
     op, changed = subject.op, [i for i in subject.wanted(args) if i not in subject.mutated]
 
     def around(*given: Any) -> Any:
@@ -92,13 +93,13 @@ def _around(subject: Subject, args: Arguments) -> Callable[..., Any]:
         outputs = [] if out is None else [out] if isinstance(out, Tensor) else list(out)
         return [y * 1 for y in outputs]
 
-    # PyTorch counts compilations by code object.
+    # Dynamo limits recompilations per code object, so each function gets a code object of its own.
     code = around.__code__.replace(co_name=f"around_{subject.op.name}")
     return types.FunctionType(code, around.__globals__, closure=around.__closure__)
 
 
 def _compile(subject: Subject, args: Arguments, dynamic: bool, backend: str) -> tuple[Callable[..., Any], list[int]]:
-    """The compiled function, and a list that gets an entry for each compilation."""
+    """Returns the compiled function, and a list that gets one entry per compilation."""
     from torch._dynamo.backends.registry import lookup_backend
 
     compiled: list[int] = []
@@ -112,7 +113,7 @@ def _compile(subject: Subject, args: Arguments, dynamic: bool, backend: str) -> 
 
 
 def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, args: Arguments) -> None:
-    """The same results and gradients as without compilation."""
+    """Raises unless results and gradients are close to those without compilation."""
     wanted = subject.wanted(args)
     try:
         with quiet():
@@ -120,16 +121,16 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
     except Exception as error:
         raise Fault(f"{what}: {first_words(error)}") from error
     right = subject.results(fresh(args), wanted=wanted)
-    assert_close(what, got, right, than="without torch.compile it is")
+    assert_close(what, got, right, than="eager mode gives")
 
 
 def _backends(subject: Subject) -> list[str]:
-    """Inductor is what users have; without a GPU it needs a C++ compiler and a minute, and adds nothing."""
+    """Returns the backends to test: Inductor only on a GPU, since it takes a minute and a C++ compiler on the CPU."""
     return ["aot_eager", "inductor"] if subject.lane == "cuda" else ["aot_eager"]
 
 
 def _left_out(subject: Subject, args: Arguments) -> Arguments:
-    """The arguments without the last ones that have their default."""
+    """Returns the arguments without the trailing ones that equal their defaults."""
     count = len(args)
     while count and _at_default(subject.schema[count - 1], args[count - 1]):
         count -= 1
@@ -141,12 +142,12 @@ def _at_default(argument: Any, value: Any) -> bool:
 
 
 @check(
-    "PyTorch's dispatcher leaves out arguments that have their default: a Function takes as many as come, and gives as many "
-    "gradients as ctx.needs_input_grad has entries.",
+    "PyTorch's dispatcher leaves out trailing arguments that equal their defaults: let the Function accept fewer "
+    "arguments, and return as many gradients as ctx.needs_input_grad has entries.",
     needs=("fakes", "gradients", "differentiable"),
 )
 def defaults(subject: Subject) -> str:
-    """Arguments that have their default may be left out: of the operator, of torch.ops, in a compiled program."""
+    """Trailing arguments at their defaults may be left out: of the operator, of torch.ops, in a compiled program."""
     tried = 0
     for dtype, args in subject.each:
         short = _left_out(subject, args)
@@ -167,7 +168,7 @@ def defaults(subject: Subject) -> str:
                     got = subject.results(fresh(given), function)
             except Exception as error:
                 raise Fault(f"{words}: {first_words(error)}") from error
-            assert_close(words, got, right, than="of the operator with all arguments it is")
+            assert_close(words, got, right, than="the operator with all arguments gives")
             tried += 1
     if not tried:
         raise Skip("no sample has its last argument at a default")
@@ -175,12 +176,12 @@ def defaults(subject: Subject) -> str:
 
 
 @check(
-    "Reference and gradient have to agree on it: detach in the reference what ctx.mark_non_differentiable names, and take "
-    "in the backward the gradient of every other result.",
+    "Reference and Function must agree: detach in the reference the results that ctx.mark_non_differentiable names, "
+    "and accept in the backward the gradient of every other result.",
     needs=("gradients",),
 )
 def differentiable(subject: Subject) -> str:
-    """The same results take gradients, called plainly and through torch.ops."""
+    """The same outputs require gradients, whether the operator or torch.ops is called."""
     subject.need_gradients(subject.samples[0])
     for args in subject.samples:
         leaves = [
@@ -188,7 +189,7 @@ def differentiable(subject: Subject) -> str:
             for i, x in enumerate(args)
         ]
         with torch.enable_grad():
-            # What has no elements has no gradient: results that were not asked for, say.
+            # Outputs without elements are skipped: an operator may return an empty tensor for an output not requested.
             plainly, through = (
                 [y.requires_grad and y.numel() > 0 for y in subject.call(leaves, function)]
                 for function in (None, subject.op.op)
@@ -197,20 +198,21 @@ def differentiable(subject: Subject) -> str:
             if one != other:
                 name = subject.op.op._schema.returns[k].name
                 raise Fault(
-                    f"output {k}{f', `{name}`,' if name else ''} takes {'a' if one else 'no'} gradient where the operator is called plainly, and "
+                    f"output {k}{f', `{name}`,' if name else ''} takes {'a' if one else 'no'} gradient "
+                    f"where the operator is called plainly, and "
                     f"{'one' if other else 'none'} through torch.ops"
                 )
     return f"{len(subject.samples)} samples"
 
 
 @check(
-    "Let body and backward call operators and allocate, no more; what they keep between calls, or read of the world, is "
-    "not seen by a compiled program.",
+    "Let body and backward only allocate and call operators. A compiled program does not see state kept between calls, "
+    "nor global variables.",
     needs=("fakes", "gradgradcheck", "differentiable"),
 )
 def compile_static(subject: Subject) -> str:
-    """torch.compile(fullgraph=True) compiles a call and its gradient, and they give what they give without it."""
-    # Every sample of one dtype, and one of the others: a compilation takes about as long as all other checks of a sample.
+    """A call and its gradient compile under torch.compile(fullgraph=True) and give the results of eager mode."""
+    # Every sample of one dtype, and one sample of each other dtype: a compilation takes as long as all other checks.
     first = subject.each[0][0]
     tried = [*((name, args) for name, args in subject.each if name == first), *subject.one_each[1:]]
     for backend in _backends(subject):
@@ -221,8 +223,8 @@ def compile_static(subject: Subject) -> str:
 
 
 @check(
-    "A size became a Python number while tracing: int(x.shape[0]), a table looked up by a size, a branch on one. Pass sizes "
-    "on as they are; decide by dtype and by what does not change.",
+    "A size became a Python number during tracing: int(x.shape[0]), a lookup by a size, or a branch on a size. Pass "
+    "sizes on unchanged, and branch on dtypes and constants.",
     needs=("fakes", "compile_static"),
 )
 def compile_dynamic(subject: Subject) -> str:
@@ -231,11 +233,11 @@ def compile_dynamic(subject: Subject) -> str:
     if not lead_of(args).dim():
         raise Skip("the samples have no dimension that could change")
     taken = {n for i in tensors_in(args) for n in args[i].shape}
-    # Sizes that are equal when compiled are taken for the same; 0 and 1 are always compiled apart.
+    # torch.compile assumes that equal sizes stay equal, and specializes on the sizes 0 and 1.
     counts = [n for n in (5, 7, 11, 13, 17, 33) if n not in taken][:3]
     function, compiled = _compile(subject, args, True, "aot_eager")
     for count in counts:
-        before = len(compiled)  # the first time it may be more than one: PyTorch starts anew where it finds numbers
+        before = len(compiled)  # more than 1 if Dynamo restarted in the first call
         _run_compiled(subject, function, f"{dtype}, dynamic, {count} rows", subject.rows(args, count))
         if 0 < before < len(compiled):
             raise Fault(f"compiled for {counts[0]} rows, and again for {count}")
@@ -243,11 +245,11 @@ def compile_dynamic(subject: Subject) -> str:
 
 
 @check(
-    "As for torch.compile: the body runs on fake tensors while the program is recorded.",
+    "torch.export runs the body on fake tensors, as torch.compile does: no branch on values, no .item().",
     needs=("fakes", "compile_static"),
 )
 def export(subject: Subject) -> str:
-    """torch.export keeps the operator as one node, and the program gives what the operator gives."""
+    """torch.export keeps the operator as one node, and the exported program gives the operator's results."""
     op = subject.op
     dtype = subject.each[0][0]
     for args in subject.of_dtype(dtype):
@@ -268,12 +270,12 @@ def export(subject: Subject) -> str:
             found = program.module()(*(fresh(args)[i].detach() for i in positions))
         outputs = [found] if isinstance(found, Tensor) else list(found or ())
         wanted = subject.outputs(fresh(args))
-        assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="of the operator it is")
+        assert_close(dtype, dict(zip(wanted, outputs, strict=False)), wanted, than="the operator gives")
     return f"{len(subject.of_dtype(dtype))} samples of {dtype}"
 
 
 @check(
-    "Look at setup_context and backward: a transform runs them as they are, with every output of the forward.",
+    "Look at setup_context and backward: a transform calls them with every output of the forward.",
     needs=("gradgradcheck", "differentiable"),
 )
 def torch_func(subject: Subject) -> str:
@@ -296,17 +298,17 @@ def torch_func(subject: Subject) -> str:
         right = subject.results(fresh(args), seeds=seeds)
         named = {f"gradient of {subject.schema[i].name}": g for i, g in zip(wanted, found, strict=True)}
         right = {n: x for n, x in right.items() if n in named}
-        assert_close(f"{dtype}, torch.func.grad", named, right, than="of autograd it is")
+        assert_close(f"{dtype}, torch.func.grad", named, right, than="autograd gives")
     return subject.told(len(subject.each), "samples")
 
 
 @check(
-    "Declare `elementwise=True` only where each element of the result depends on the elements at its place alone; else give "
-    "a reference that can be batched.",
+    "Declare `elementwise=True` only where each element of the result depends only on the inputs' elements at the same "
+    "index. Otherwise give a reference that torch.func.vmap can batch.",
     needs=("values",),
 )
 def vmap(subject: Subject) -> str:
-    """torch.func.vmap over tensors stacked gives what calls on each of them give."""
+    """torch.func.vmap over stacked samples gives the results of separate calls."""
     if subject.mutated:
         raise Skip("the operator writes into its arguments")
     for dtype, args in subject.each:
@@ -325,12 +327,10 @@ def vmap(subject: Subject) -> str:
                 found = torch.func.vmap(run)(*batched)
             except Exception as error:
                 if subject.op.reference is None and not subject.op.elementwise:
-                    raise Skip(
-                        f"there is nothing that a rule for vmap could be made of: {first_words(error)}"
-                    ) from None
+                    raise Skip(f"vmap needs a reference or `elementwise=True`: {first_words(error)}") from None
                 raise
         for k, one in enumerate((args, second)):
-            # The rule may run the reference, so it is held to what any right arithmetic gives, not to the kernel's bits.
+            # The vmap rule may run the reference, so the results are compared by their error, not by the kernel's bits.
             got = dict(zip(subject.outputs(fresh(one)), (y[k] for y in found), strict=True))
             right = target(subject, one, got, {})
             assert_close(f"{dtype}, batched, number {k}", got, right.exact, right.allowed, right.than)
@@ -338,11 +338,11 @@ def vmap(subject: Subject) -> str:
 
 
 @check(
-    "The declared policy converts the tensors before the body; operations of PyTorch's own inside the body follow autocast "
-    "again, and change the dtype under it: leave them out, or run them in torch.autocast(device, enabled=False)."
+    "The declared policy converts the tensors before the body. Autocast also converts the arguments of PyTorch "
+    "functions inside the body: avoid these functions, or call them in torch.autocast(device, enabled=False)."
 )
 def autocast(subject: Subject) -> str:
-    """Under autocast the operator does what its declared policy says, and the gradients keep the inputs' dtypes."""
+    """Under autocast the operator follows its declared policy, and the gradients have the inputs' dtypes."""
     kind = subject.device.type
     taken = [name for name, _ in subject.each]
     lower = next((getattr(torch, name) for name in ("bfloat16", "float16") if name in taken), torch.bfloat16)
@@ -370,17 +370,17 @@ def autocast(subject: Subject) -> str:
             like = inputs.get(name, x)
             if name in got and got[name].dtype != like.dtype:
                 raise Fault(f"{words}: {name} has dtype {got[name].dtype}, and should have {like.dtype}")
-        assert_close(words, got, right, than="of tensors converted before it is")
+        assert_close(words, got, right, than="a call with converted tensors gives")
         tried += 1
     return f"{subject.told(tried, 'samples')}, policy {policy!r}"
 
 
 @check(
-    "PyTorch's words say which of its tests failed: torch.library.opcheck.",
+    "The message names the test that failed: see the documentation of torch.library.opcheck.",
     needs=("strides", "gradient_strides", "fakes", "compile_static", "compile_dynamic"),
 )
 def opcheck(subject: Subject) -> str:
-    """torch.library.opcheck: schema, registration of the gradient, fakes, and traces with dynamic shapes."""
+    """The operator passes torch.library.opcheck: schema, autograd registration, fake tensors, and dynamic shapes."""
     dtype = subject.one_each[0][0]
     for args in subject.of_dtype(dtype):
         floating = subject.wanted(args)

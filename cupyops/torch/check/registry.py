@@ -1,4 +1,4 @@
-"""What a check of :func:`cupyops.torch.check_op` is, and the two ways in which one ends other than well."""
+"""Defines a check of :func:`cupyops.torch.check_op`, and the exceptions for a fault and for a skip."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,18 @@ from typing import Any
 
 __all__ = ["CPU_LANES", "KERNEL_LANES", "LANES", "Check", "Fault", "Skip", "check"]
 
-# What runs the operator: plain PyTorch on the CPU; the kernels on the CPU, under sanitizers; the kernels on a GPU.
+# The ways to run an operator: its PyTorch reference on the CPU, its kernels on the CPU under sanitizers, and its
+# kernels on a GPU.
 LANES = ("reference", "simulator", "cuda")
 CPU_LANES = ("reference", "simulator")
 KERNEL_LANES = ("simulator", "cuda")
 
 
 class Fault(Exception):
-    """What is wrong with the operator.
+    """Raised by a check that found a fault in the operator; the message describes the fault.
 
     Attributes:
-        change: what to change, where the check itself does not say it well enough.
+        change: how to repair the operator; if empty, :attr:`Check.change` is reported.
     """
 
     def __init__(self, what: str, change: str = "") -> None:
@@ -25,22 +26,22 @@ class Fault(Exception):
 
 
 class Skip(Exception):
-    """Why a check cannot run here."""
+    """Raised by a check that cannot run; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that holds for an operator that is done.
+    """One check of an operator.
 
     Attributes:
-        name: what reports and ``checks=`` call it.
-        holds: the sentence that it proves.
-        run: is given the :class:`cupyops.torch.check.subject.Subject`, raises :class:`Fault` or :class:`Skip`, and returns how
-            far it looked. Whatever else it raises is a fault, too.
-        change: what to change in an operator that fails.
-        lanes: where it means something.
-        needs: checks without which it would only repeat their fault; it is left out where one of them has failed.
-        ground: all checks behind it need it.
+        name: the check's name in reports and in ``checks=``.
+        holds: the claim that the check tests, as a sentence.
+        run: takes the :class:`cupyops.torch.check.subject.Subject` and returns what it tried, as text. It raises
+            :class:`Fault` or :class:`Skip`; any other exception counts as a fault.
+        change: how to repair an operator that fails the check.
+        lanes: the lanes in which the check runs.
+        needs: names of checks. If one of them failed, this check is skipped, because it would report the same fault.
+        ground: if this check fails, all later checks of the lane are skipped.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Check:
 def check(
     change: str, *, lanes: Sequence[str] = LANES, needs: Sequence[str] = (), ground: bool = False
 ) -> Callable[[Callable[[Any], str]], Check]:
-    """Makes a check of a function: its name, and the first line of its docstring, are the check's."""
+    """Makes a :class:`Check` named as the function; the first line of the function's docstring is `holds`."""
 
     def made(function: Callable[[Any], str]) -> Check:
         holds = (function.__doc__ or "").partition("\n")[0].rstrip(".")

@@ -1,8 +1,9 @@
-"""Checks of derivatives beyond the first, by every road that PyTorch has to them: autograd, torch.func, torch.ops.
+"""Checks of higher-order derivatives by every road: autograd, torch.func and torch.ops.
 
-A road ends in the same numbers as every other of its order: with a loss L, the gradients of L, those of Σ v·grad L, and
-those of Σ v·grad(Σ v·grad L), for fixed directions v. L is not linear in the results, so that the gradient that reaches
-a backward depends on the inputs as well: what is counted twice, or lost, then shows.
+A road is one way to compute derivatives of an order in PyTorch. All roads of an order compute the same numbers. L is a
+loss, and v are fixed directions: order 1 is grad L, order 2 is grad Σ v·grad L, order 3 is grad Σ v·grad(Σ v·grad L).
+L is not linear in the operator's results, so the gradient that a backward receives depends on the inputs. A term that a
+backward loses or counts twice then changes the derivatives of higher order.
 """
 
 import math
@@ -19,11 +20,11 @@ from .subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = ["ROADS", "Problem", "Road", "derivatives", "transforms"]
 
-# Rows of a sample that are kept: a derivative of a row does not depend on how many there are.
+# Rows of a sample that are kept: the derivative of a row does not depend on the number of rows.
 ROWS = 2
-# A sample without rows to speak of keeps so many elements.
+# Elements that are kept of a sample whose lead has one dimension.
 ELEMENTS = 7
-# Roads that make a whole matrix of second derivatives take so many elements of inputs.
+# Roads that compute a Jacobian or Hessian matrix run on inputs with at most this many elements in total.
 MATRIX = 64
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -31,13 +32,13 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Problem:
-    """A function to differentiate, and where.
+    """A function to differentiate, and the point at which it is differentiated.
 
     Attributes:
-        outputs: of the tensors to differentiate by, the results that take gradients.
-        inputs: those tensors.
-        seeds: by result, what makes a loss of it: Σ sin(seed · result).
-        directions: by input, what the next derivative is taken along.
+        outputs: the function; takes `inputs` and returns the results that require gradients.
+        inputs: the tensors to differentiate by.
+        seeds: one tensor per result; the loss is Σ sin(seed · result).
+        directions: one tensor per input; the next derivative is the gradient of the derivative along them.
     """
 
     outputs: Function
@@ -46,11 +47,11 @@ class Problem:
     directions: tuple[Tensor, ...]
 
     def loss(self, *inputs: Tensor) -> Tensor:
-        """A number that is not linear in the results."""
+        """Returns the loss Σ sin(seed · result)."""
         return _total((y * seed).sin().sum() for y, seed in zip(self.outputs(*inputs), self.seeds, strict=True))
 
     def along(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The derivative of the loss along the directions, of its gradients."""
+        """Returns Σ gradient · direction, the derivative of the loss along the directions."""
         return _total((g * v).sum() for g, v in zip(gradients, self.directions, strict=True))
 
     @property
@@ -68,14 +69,14 @@ def _total(terms: Iterator[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Road:
-    """One way to derivatives.
+    """One way to compute derivatives.
 
     Attributes:
-        order: of the derivatives, 1 to 3.
-        run: of a problem, the derivatives by each of its inputs.
-        transforms: it goes by torch.func.
-        matrix: it makes all second derivatives, a square of them.
-        forward: it takes derivatives in forward mode, which an operator has by its reference, or a program by its expressions.
+        order: order of the derivatives, 1 to 3.
+        run: takes a problem, and returns the derivatives by each of its inputs.
+        transforms: whether the road uses torch.func.
+        matrix: whether the road computes a Jacobian or Hessian matrix.
+        forward: whether the road uses forward mode, which needs an operator's reference or a program's expressions.
     """
 
     order: int
@@ -89,14 +90,14 @@ class Road:
 
 
 def _by_autograd(value: Tensor, leaves: Sequence[Tensor], graph: bool) -> tuple[Tensor, ...]:
-    """Zeros where nothing leads back to the leaves: a gradient that is lost is compared, too."""
+    """Returns the gradients of a value, with zeros for a missing gradient, which must not pass the comparison."""
     if not value.requires_grad:
         return tuple(map(torch.zeros_like, leaves))
     return torch.autograd.grad(value, leaves, create_graph=graph, materialize_grads=True)
 
 
 def _autograd(order: int, graph: bool) -> Callable[[Problem], Sequence[Tensor]]:
-    """Autograd of autograd; ``graph``: the last derivative might be differentiated again."""
+    """Returns a road of nested torch.autograd.grad; ``graph`` is create_graph of the last derivative."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         leaves = p.leaves()
@@ -119,7 +120,7 @@ def _hessian(graph: bool) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _times_directions(p: Problem, matrix: Any) -> Sequence[Tensor]:
-    """The product of second derivatives, by inputs of both sides, with the directions."""
+    """Returns the product of a matrix of second derivatives, in blocks by input, with the directions."""
     return [
         _total(torch.tensordot(block, v, dims=v.dim()) for block, v in zip(row, p.directions, strict=True))
         for row in matrix
@@ -130,7 +131,7 @@ def _times_directions(p: Problem, matrix: Any) -> Sequence[Tensor]:
 
 
 def _func(p: Problem, order: int) -> Callable[..., tuple[Tensor, ...]]:
-    """torch.func.grad of itself, so often."""
+    """Returns torch.func.grad nested `order` times."""
     value = p.loss if order == 1 else lambda *inputs: p.along(_func(p, order - 1)(*inputs))
     found: Callable[..., tuple[Tensor, ...]] = torch.func.grad(value, p.argnums)
     return found
@@ -141,7 +142,7 @@ def _by_func(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _batched(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """Batched over three of each input, of which the middle one is the problem's."""
+    """Returns a road that runs torch.func.vmap over three stacked points, and keeps the result of the second."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         others = [x.flatten().roll(1).view(x.shape) for x in p.inputs]
@@ -152,7 +153,7 @@ def _batched(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _then_autograd(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """Autograd of what torch.func.grad gives."""
+    """Returns a road of torch.autograd.grad over torch.func.grad."""
 
     def run(p: Problem) -> Sequence[Tensor]:
         leaves = p.leaves()
@@ -162,7 +163,7 @@ def _then_autograd(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _pulled_later(order: int) -> Callable[[Problem], Sequence[Tensor]]:
-    """torch.func.vjp, whose pullback is called when the transform has ended."""
+    """Returns a road of torch.func.vjp that calls the vjp function after the transform has ended."""
 
     def run(p: Problem) -> Any:
         if order > 1:
@@ -174,7 +175,7 @@ def _pulled_later(order: int) -> Callable[[Problem], Sequence[Tensor]]:
 
 
 def _slopes(p: Problem, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradients of the loss by the results."""
+    """Returns the gradients of the loss by the results."""
     return tuple(seed * (y * seed).cos() for y, seed in zip(outputs, p.seeds, strict=True))
 
 
@@ -191,7 +192,7 @@ def _jacobian_of_gradient(p: Problem) -> Sequence[Tensor]:
 
 
 def _jacobian_of_jacobian(p: Problem) -> Sequence[Tensor]:
-    """What torch.func.hessian does, but for its derivatives in forward mode."""
+    """Computes the Hessian as torch.func.hessian does, with reverse mode in place of forward mode."""
     inner = torch.func.jacrev(p.loss, p.argnums)
     return _times_directions(p, torch.func.jacrev(inner, p.argnums)(*p.inputs))
 
@@ -227,7 +228,7 @@ ROADS: dict[str, Road] = {
 
 
 def _few_rows(subject: Subject, args: Arguments) -> Arguments:
-    """The sample with few rows, where it takes another number of them."""
+    """Returns the sample with few rows, or with all of its rows if the operator refuses another number of rows."""
     lead = lead_of(args)
     count = ROWS if lead.dim() > 1 else ELEMENTS
     if not lead.dim() or lead.shape[0] <= count:
@@ -241,7 +242,7 @@ def _few_rows(subject: Subject, args: Arguments) -> Arguments:
 def _problem(
     subject: Subject, args: Arguments, wanted: Sequence[int], function: Callable[..., Any] | None = None
 ) -> Problem:
-    """The derivatives of a function, by default the operator, by some of its arguments."""
+    """Returns the problem of differentiating a function, by default the operator, by the arguments `wanted`."""
     ready = subject.need_gradients(args)
     taken = [int(name.partition(" ")[2] or 0) for name in ready]
 
@@ -258,7 +259,11 @@ def _problem(
 
 
 def _problems(subject: Subject, args: Arguments) -> Iterator[tuple[str, list[int], bool]]:
-    """By which inputs to differentiate: all of them; each alone; those with few enough elements for a whole matrix."""
+    """Yields the sets of inputs to differentiate by: all inputs, each input alone, and a set small enough for a matrix.
+
+    Yields:
+        A label for messages, the positions of the inputs, and whether they are small enough for a matrix road.
+    """
     wanted = subject.wanted(args)
     few: list[int] = []
     for i in sorted(wanted, key=lambda i: args[i].numel()):
@@ -274,28 +279,36 @@ def _problems(subject: Subject, args: Arguments) -> Iterator[tuple[str, list[int
 
 
 class _Targets:
-    """What the roads of a problem should end in: autograd of autograd, without a graph of the last derivative, of the
-    reference, or where there is none of the operator, of which `gradgradcheck` has seen that it is right."""
+    """The right derivatives of a problem, by order.
+
+    Nested torch.autograd.grad computes the derivatives, without create_graph at the last order. It differentiates the
+    reference. If there is no reference, it differentiates the operator, whose first and second derivatives `gradcheck`
+    and `gradgradcheck` have tested.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.found: dict[int, list[Tensor]] = {}
 
     def of(self, order: int) -> list[Tensor]:
+        """Returns the derivatives of an order; order 0 is the loss."""
         if order not in self.found:
             value = [self.problem.loss(*self.problem.inputs).detach()]
             self.found[order] = [x.detach() for x in _autograd(order, False)(self.problem)] if order else value
         return self.found[order]
 
     def allowed(self, order: int) -> float:
-        """Half of the digits of the largest derivative, for sums that cancel, and the roundings of the derivatives before,
-        where all of these are zero."""
+        """Returns the allowed absolute error of the derivatives of an order.
+
+        Half of the digits of the largest derivative may be wrong, because sums cancel. A second term covers rounding
+        errors of the lower orders if all derivatives of this order are zero.
+        """
         eps = torch.finfo(torch.float64).eps
         before = max(_largest(self.of(k)) for k in range(order))
         return math.sqrt(eps) * _largest(self.of(order)) + 1024 * eps * before
 
     def trusted(self, order: int) -> bool:
-        """Whether the derivatives are what differences of those before give: PyTorch's own third one of layer_norm is not."""
+        """Returns whether finite differences agree: they do not for PyTorch's third derivative of layer_norm."""
         p, h = self.problem, 1e-5
         ahead, behind = (_autograd(order - 1, False)(replace(p, inputs=tuple(_step(p, sign * h)))) for sign in (1, -1))
         slopes = [(a - b) / (2 * h) for a, b in zip(ahead, behind, strict=True)]
@@ -312,17 +325,17 @@ def _largest(found: Sequence[Tensor]) -> float:
 
 
 def _hold(targets: _Targets, road: Road, problem: Problem, names: Sequence[str], than: str) -> None:
-    """The road ends where it should.
+    """Raises unless the road gives the target derivatives of its order.
 
     Raises:
-        Fault: it does not.
+        Fault: a derivative has another shape, or its error is larger than allowed.
     """
     wanted, allowed = targets.of(road.order), targets.allowed(road.order)
     for name, x, right in zip(names, road.run(problem), wanted, strict=True):
         if x.shape != right.shape:
             raise Fault(f"by `{name}` has shape {tuple(x.shape)}, and {than} {tuple(right.shape)}")
         off = (x.detach() - right).abs()
-        if right.numel() and not float(off.max()) <= allowed:  # NaN is not
+        if right.numel() and not float(off.max()) <= allowed:  # true for NaN as well
             at = tuple(int(i) for i in torch.unravel_index(off.nan_to_num(nan=math.inf).argmax(), off.shape))
             raise Fault(
                 f"by `{name}`{list(at)} is {x[at].item()!r}, and {than} {right[at].item()!r}: off by "
@@ -331,8 +344,10 @@ def _hold(targets: _Targets, road: Road, problem: Problem, names: Sequence[str],
 
 
 def _orders(own: Problem, targets: _Targets) -> tuple[list[int], str]:
-    """Orders of the derivatives that there are, and why there are no more: the operator says that it has none, or PyTorch
-    has none of the reference."""
+    """Returns the orders of derivatives to check, and why higher orders are left out.
+
+    The operator may refuse an order, and PyTorch may have no correct derivative of that order of the reference.
+    """
     for order in (1, 2, 3):
         try:
             if order > 1:
@@ -350,6 +365,7 @@ def _orders(own: Problem, targets: _Targets) -> tuple[list[int], str]:
 
 
 def _goes(road: Road, problem: Problem) -> bool:
+    """Returns whether PyTorch can run the road on the problem."""
     try:
         road.run(problem)
     except Exception:
@@ -358,10 +374,10 @@ def _goes(road: Road, problem: Problem) -> bool:
 
 
 def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] | None]]) -> str:
-    """Goes each road, on every sample, by all inputs, and by each alone; a road that is wrong is not gone again."""
+    """Runs each road on every sample, by all inputs and by each input alone; a road that failed is not run again."""
     samples = subject.of_dtype("float64")
     reference = subject.reference if subject.op.reference is not None else None
-    than = f"by autograd of autograd{' of the reference' if reference else ''} it is"
+    than = f"autograd of autograd{' of the reference' if reference else ''} gives"
     walked, faults, why = 0, dict[str, str](), ""
     for args in (_few_rows(subject, args) for args in samples):
         subject.need_gradients(args)
@@ -385,7 +401,8 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
                 except Fault as fault:
                     faults[name] = f"{name}{by}: the derivative of order {road.order} {fault}"
                 except Exception as error:
-                    if reference is None or _goes(road, right):  # else PyTorch has no such road of the reference
+                    # If PyTorch cannot run the road on the reference either, the operator is not at fault.
+                    if reference is None or _goes(road, right):
                         faults[name] = f"{name}{by}: {first_words(error)}"
                 walked += 1
     if faults:
@@ -397,24 +414,24 @@ def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] |
 
 
 @check(
-    "A backward that runs autograd on what it has saved must do so on copies of its own, x.view_as(x): saved tensors are "
-    "still part of a graph, in which the gradient that comes in may be made of them. A declared backward, and one that calls "
-    "operators, get this right.",
+    "A backward that runs autograd on saved tensors must run it on copies of its own, x.view_as(x): saved tensors are "
+    "part of a graph, and the incoming gradient may depend on them in that graph. A declared backward, and a backward "
+    "that calls operators, do not need the copies.",
     needs=("gradgradcheck", "subsets", "differentiable", "defaults"),
 )
 def derivatives(subject: Subject) -> str:
-    """Second and third derivatives by autograd are those of the reference, whether or not they are differentiated again."""
+    """Second and third derivatives by autograd are those of the reference, with and without create_graph."""
     plain = {name: (road, None) for name, road in ROADS.items() if not road.transforms}
     through = {f"{name}, of torch.ops": (road, subject.op.op) for name, (road, _) in plain.items() if not road.matrix}
     return _walk(subject, {**plain, **through})
 
 
 @check(
-    "Save tensors in setup_context, by ctx.save_for_backward, never on ctx; in the backward call operators, neither "
-    "torch.autograd.grad nor requires_grad_: the tensors of a transform are wrappers, of which nothing is left when it has "
-    "ended.",
+    "Save tensors in setup_context, by ctx.save_for_backward, never on ctx. In the backward call operators, neither "
+    "torch.autograd.grad nor requires_grad_: a transform passes wrapper tensors, which are invalid after the transform "
+    "has ended.",
     needs=("strides", "gradient_strides", "derivatives", "torch_func", "vmap"),
 )
 def transforms(subject: Subject) -> str:
-    """Derivatives by torch.func are those of the reference: nested, batched, and pulled when the transform has ended."""
+    """Nested grad, vmap, jacrev and delayed vjp of torch.func give the derivatives of the reference."""
     return _walk(subject, {name: (road, None) for name, road in ROADS.items() if road.transforms})

@@ -1,7 +1,8 @@
-"""Whether an operator is done: one call that holds any operator to what holds for the shipped ones.
+"""Runs every check on an operator and reports the results.
 
-Each check is a small function with a name (:data:`CHECKS`), run in each lane that this machine has: the reference on the
-CPU, the kernels on the CPU in the sanitized simulator, the kernels on a GPU. ``docs/checking.md`` is the page on it.
+Each check is a function with a name (:data:`CHECKS`). A lane is a way to run the operator: ``reference`` runs its
+PyTorch reference on the CPU, ``simulator`` its kernels on the CPU under sanitizers, ``cuda`` its kernels on a GPU. A
+check declares the lanes in which it runs. ``docs/checking.md`` describes the checks.
 """
 
 import time
@@ -37,7 +38,7 @@ from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
 
-# In the order in which they run: what would end the process comes first, and a check behind those that it needs.
+# Checks run in this order. Checks for faults that can crash the process come first. A check comes after its `needs`.
 CHECKS: dict[str, Check] = {
     c.name: c
     for c in (
@@ -81,12 +82,13 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a check in a lane.
+    """The result of one check in one lane.
 
     Attributes:
         outcome: ``"passed"``, ``"failed"`` or ``"skipped"``.
-        words: how far it looked, what is wrong, or why it did not run.
-        change: what to change, where it failed.
+        words: what a passed check tried, the fault that a failed check found, or the reason why a check was skipped.
+        change: how to repair the operator; empty unless the check failed.
+        seconds: run time of the check.
     """
 
     check: str
@@ -99,13 +101,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all checks; printed, a table."""
+    """The results of all checks; ``str(report)`` is a table."""
 
     op: str
     rows: tuple[Row, ...]
 
     def of(self, outcome: str) -> list[Row]:
-        """The rows with this outcome."""
+        """Returns the rows with this outcome."""
         return [row for row in self.rows if row.outcome == outcome]
 
     @property
@@ -122,7 +124,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """What all checks took."""
+        """Returns the run time of all checks, in seconds."""
         return sum(row.seconds for row in self.rows)
 
     def __str__(self) -> str:
@@ -149,10 +151,10 @@ def _cell(row: Row | None) -> str:
 
 
 class CheckFailed(AssertionError):
-    """Some check of an operator failed; the message is the report.
+    """Raised when a check of an operator failed; the message is the report as text.
 
     Attributes:
-        report: the same, to look into.
+        report: the report as an object.
     """
 
     def __init__(self, report: Report) -> None:
@@ -161,10 +163,10 @@ class CheckFailed(AssertionError):
 
 
 def operator_of(op: Any, where: str = "check_op") -> Operator:
-    """The operator, or that of a public function which has it as its attribute ``op``.
+    """Returns `op` if `op` is an operator, else the operator in its attribute ``op``, which public functions have.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `op` is no operator, and its attribute ``op`` is none.
     """
     found = op if isinstance(op, Operator) else getattr(op, "op", None)
     if not isinstance(found, Operator):
@@ -176,11 +178,11 @@ def operator_of(op: Any, where: str = "check_op") -> Operator:
 def samples_of(
     op: Operator, sample_inputs: Any, where: str = "check_op", argument: str = "sample_inputs"
 ) -> list[tuple[Any, ...]]:
-    """One argument tuple, or several, as a list of them.
+    """Returns one argument tuple, or several, as a list of tuples with the schema's defaults filled in.
 
     Raises:
-        TypeError: something else.
-        ValueError: none at all, or one with another number of arguments than the schema's, or without a tensor.
+        TypeError: `sample_inputs` is neither a tuple nor a list of tuples.
+        ValueError: there is no sample, or a sample has no tensor, or its number of arguments does not fit the schema.
     """
     samples = [sample_inputs] if isinstance(sample_inputs, tuple) else sample_inputs
     if not isinstance(samples, Sequence) or not all(isinstance(args, tuple) for args in samples):
@@ -210,7 +212,7 @@ def check_op(
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
 ) -> Report:
-    """Holds an operator to everything that makes one done, and prints and returns the report, or raises with it.
+    """Runs the checks on an operator; prints and returns the report, or raises :class:`CheckFailed` with the report.
 
     ::
 
@@ -220,26 +222,29 @@ def check_op(
         def test_swiglu(check):
             check_op(swiglu, samples, checks=check, skip=pytest.skip)
 
-    Samples are small and typical: a few hundred elements, sizes that nothing divides, one tuple for each way that the
-    operator goes. The checks make of them other dtypes, layouts and numbers of rows. Where some tensors of a sample
-    require gradients, gradients are taken by those; where none does, by all floating ones. Samples on a CPU are run by
-    the reference and in the simulator; on a GPU by the kernels there, with the simulator as one of the checks.
+    Samples should be small and typical: a few hundred elements, prime sizes, and one tuple for each code path of the
+    operator. The checks convert the samples to other dtypes, layouts and numbers of rows. The checks differentiate by
+    the tensors of a sample that require gradients; if none does, by all floating tensors. Samples on the CPU run in the
+    lanes ``reference`` and ``simulator``. Samples on a GPU run in the lane ``cuda``, where the check ``sanitizer`` also
+    runs copies of the samples in the simulator.
 
     Args:
         op: a :class:`cupyops.torch.Operator`, or a function whose attribute ``op`` is one.
         sample_inputs: a tuple of the operator's arguments, in the order of its schema, or a list of such tuples.
-        checks: names out of :data:`CHECKS`; by default all.
-        raises: raise where a check failed; else the report tells.
-        lanes: names out of ``reference``, ``simulator``, ``cuda``; by default as the samples' device says.
-        dtypes: what the operator has to take, one or several, as dtypes or by name; by default it is checked in every
-            floating dtype that it does not refuse, and the report names those that it does.
-        tolerance: times what ``values``, ``gradients`` and ``sizes`` allow, for a kernel that approximates on purpose.
-        skip: called with the reasons where no check could run, as ``pytest.skip`` wants it.
+        checks: names of :data:`CHECKS`; by default all checks.
+        raises: whether to raise if a check failed; if False, the report is returned.
+        lanes: some of ``reference``, ``simulator``, ``cuda``; the default depends on the samples' device.
+        dtypes: one dtype or several, or their names; the operator must accept each of them. By default the operator is
+            checked in every floating dtype that it accepts, and the report names the floating dtypes that it refuses.
+        tolerance: factor on the error that ``values``, ``gradients``, ``sizes`` and ``vmap`` allow, for a kernel that
+            approximates on purpose.
+        skip: called with the reasons, as one string, if no check could run; ``pytest.skip`` fits.
 
     Raises:
-        CheckFailed: a check failed; the message is the report, with what is wrong and what to change.
-        TypeError: ``op`` is no operator; ``sample_inputs`` are no tuples.
-        ValueError: a check, a lane or a dtype of another name; samples that do not fit the schema, or are on several devices.
+        CheckFailed: a check failed; the message is the report, with each fault and how to repair it.
+        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
+        ValueError: a check, lane or dtype has an unknown name; samples do not fit the schema, or are on different kinds
+            of devices.
     """
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
@@ -256,7 +261,7 @@ def check_op(
     count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
     report = Report(f"{operator.op._schema}: {count}", tuple(rows))
     if report.failed and raises:
-        raise CheckFailed(report)  # its message is the report, which would else be seen twice
+        raise CheckFailed(report)  # the message is the report: printing it as well would show it twice
     print(report)
     if skip is not None and not (report.passed or report.failed):
         skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check of these lanes")
@@ -264,8 +269,10 @@ def check_op(
 
 
 def checks_for(op: Any) -> list[str]:
-    """The names of the checks that mean something for an operator, for ``pytest.mark.parametrize``: all, but those of
-    gradients where the schema has none to give."""
+    """Returns the names of the checks that apply to an operator, for ``pytest.mark.parametrize``.
+
+    The checks of gradients do not apply to an operator whose schema declares a written argument, ``Tensor(a!)``.
+    """
     arguments = operator_of(op, "checks_for").op._schema.arguments
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
     of_gradients = {"gradients", "gradcheck", "gradgradcheck", "subsets", "gradient_strides", "differentiable"}
@@ -298,7 +305,7 @@ def _lanes(samples: Sequence[tuple[Any, ...]], lanes: Sequence[str] | None) -> l
 
 
 def _missing(op: Operator, lane: str) -> str:
-    """Why the lane cannot run here, or nothing."""
+    """Returns why the lane cannot run on this machine, or an empty string."""
     if lane == "reference" and op.reference is None:
         return "the operator has no reference"
     if lane == "simulator":
@@ -315,7 +322,7 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
     for c in checks:
         if subject.lane not in c.lanes:
             continue
-        # What stands on a check that failed would fail with it, and say nothing of its own.
+        # A check whose `needs` failed would report the same fault again.
         ground = next((name for name in c.needs if name in failed), "")
         if reason := lost or (ground and f"not run, since `{ground}` failed"):
             rows.append(Row(c.name, subject.lane, "skipped", reason))
@@ -326,7 +333,7 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
         rows.append(Row(c.name, subject.lane, outcome, words, change, time.perf_counter() - began))
         if outcome == "failed":
             failed.add(c.name)
-            # Without its kernels every check of the lane would say the compiler's words again.
+            # If a kernel does not compile, every later check of the lane would report the same compile error.
             ends = c.ground or change == MEND_THE_TEXT
             lost = _lost(subject) or (f"not run, since `{c.name}` failed" if ends else "")
     return rows
@@ -345,7 +352,7 @@ def _attempt(subject: Subject, c: Check) -> tuple[str, str, str]:
 
 
 def _lost(subject: Subject) -> str:
-    """Why nothing more can run on the GPU, or nothing."""
+    """Returns why the GPU cannot run further checks in this process, or an empty string."""
     if subject.lane != "cuda":
         return ""
     try:

@@ -1,5 +1,5 @@
-"""Checks of how an operator runs: under sanitizers and guard bands, again and again, in threads, on streams, devices,
-in graphs."""
+"""Checks of how an operator runs: under sanitizers, with guard bands, repeatedly, in threads, on side streams, on a
+second GPU, and in CUDA graphs."""
 
 import sys
 import threading
@@ -26,19 +26,19 @@ __all__ = [
     *("compiles", "determinism", "graph_replay", "guard_bands", "sanitizer", "second_device", "side_stream", "threads"),
 ]
 
-# Samples beyond so many elements are cut for the simulator, which takes some microseconds an element.
+# Samples with more elements lose rows before they run in the simulator, which takes microseconds per element.
 SIMULATED_ELEMENTS = 1 << 14
-BUSY_CYCLES = 20_000_000  # of the GPU: about 10 ms
+BUSY_CYCLES = 20_000_000  # GPU clock cycles: about 10 ms
 
 
 @check(
-    "The message names the line, the block and the thread, and of a race both lines. A sum of many threads in one place takes "
-    "atomicAdd, or a part for each and a sum of the parts behind a barrier or in a second launch.",
+    "The message names the line, the block and the thread, and both lines of a race. If several threads add to one "
+    "address, use atomicAdd, or write partial sums and add them after a barrier or in a second launch.",
     lanes=KERNEL_LANES,
     ground=True,
 )
 def sanitizer(subject: Subject) -> str:
-    """In the simulator, each access is within bounds, and nothing races with anything, in shared or in global memory."""
+    """In the simulator, no access is out of bounds or misaligned, and no accesses race in shared or global memory."""
     cpu = torch.device("cpu")
     try:
         with simulator.simulate(sanitize=True), launches.recorded() as record:
@@ -61,12 +61,12 @@ def sanitizer(subject: Subject) -> str:
 
 
 @check(
-    "`python -m cupyops compile` shows size, registers and spills for every architecture. Against spills: fewer values in a "
-    "thread's arrays, indices that are known when compiling, a smaller block.",
+    "`python -m cupyops compile` shows size, registers and spills for every architecture. To avoid spills, shrink the "
+    "arrays of a thread, index them with compile-time constants, or use a smaller block.",
     lanes=KERNEL_LANES,
 )
 def compiles(subject: Subject) -> str:
-    """The kernels compile for the oldest architecture of the compiler and for sm_90, without a warning or, there, a spill."""
+    """The kernels compile for NVRTC's oldest architecture and sm_90 without warnings, and for sm_90 without spills."""
     if not toolchain.has_nvrtc():
         raise Skip("NVRTC is not installed here")
     with launches.recorded() as record:
@@ -90,7 +90,7 @@ def compiles(subject: Subject) -> str:
 
 
 def _few_rows(subject: Subject, args: Arguments) -> Arguments:
-    """Few enough rows for the simulator."""
+    """Returns the sample with at most `SIMULATED_ELEMENTS` elements in its lead, and at least one row."""
     lead = lead_of(args)
     if lead.numel() <= SIMULATED_ELEMENTS or not lead.dim():
         return args
@@ -110,23 +110,23 @@ def guard_bands(subject: Subject) -> str:
                     got = subject.results(fresh(changed) if changed is args else changed)
             except LaunchError as error:
                 raise Fault(f"{dtype}, {what}: {error}") from error
-            assert_close(f"{dtype}, {what}, in debug mode", got, wanted, than="without it is")
+            assert_close(f"{dtype}, {what}, in debug mode", got, wanted, than="a call without debug mode gives")
             tried += 1
     return subject.told(tried, "samples")
 
 
 @check(
-    "Sum in a fixed order, without atomics; write what is read, and read what was written; keep nothing between calls.",
+    "Sum in a fixed order, without atomics. Read no memory that the call has not written. Keep no state between calls.",
     lanes=KERNEL_LANES,
     ground=True,
 )
 def determinism(subject: Subject) -> str:
-    """The same arguments give the same bits, in outputs and gradients, every time."""
+    """Repeated calls with the same arguments give bit-identical outputs and gradients."""
     runs = 100 if subject.lane == "cuda" else 10
     for dtype, args in subject.each:
         first = subject.results(fresh(args))
         for run in range(1, runs):
-            assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "in the first run it was")
+            assert_same_bits(f"{dtype}, run {run + 1}", subject.results(fresh(args)), first, "the first run gives")
     return f"{runs} runs of {subject.told(len(subject.each), 'samples')}"
 
 
@@ -136,11 +136,11 @@ def _two_data(args: Arguments) -> Iterator[Arguments]:
 
 
 @check(
-    "Keep no buffers, arrays or counters outside the call: body and backward allocate what they need, each time.",
+    "Keep no buffers, arrays or counters between calls: allocate them in the body and in the backward.",
     needs=("side_stream",),
 )
 def threads(subject: Subject) -> str:
-    """Several threads at once, each with data of its own, get what each alone gets."""
+    """Concurrent threads, each with its own data, get the results that the same calls give in one thread."""
     count, rounds = (8, 25) if subject.lane == "cuda" else (4, 8)
     dtype, args = subject.one_each[0]
     given = [moved_on(args, i) for i in range(count)]
@@ -154,13 +154,13 @@ def threads(subject: Subject) -> str:
                 for _ in range(rounds):
                     got = subject.results(fresh(mine))
                     _synchronize_stream(subject)
-                    _same(subject, f"{dtype}, in one of {count} threads", got, right, "alone it is")
+                    _same(subject, f"{dtype}, in one of {count} threads", got, right, "one thread alone gives")
         except Exception as error:
             failures.append(error)
 
     workers = [threading.Thread(target=work, args=pair) for pair in zip(given, wanted, strict=True)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # threads of Python take turns more often than they would
+    sys.setswitchinterval(1e-5)  # Python switches threads more often than by default
     try:
         for worker in workers:
             worker.start()
@@ -174,7 +174,7 @@ def threads(subject: Subject) -> str:
 
 
 def _same(subject: Subject, what: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor], than: str) -> None:
-    """The same bits from kernels; PyTorch's own may depend on more than the values."""
+    """Compares bits of kernels' results; compares the reference's results, whose bits may vary, by their error."""
     if subject.kernels:
         assert_same_bits(what, got, wanted, than)
     else:
@@ -201,18 +201,18 @@ def _synchronize_stream(subject: Subject) -> None:
 
 
 def _poison(like: Mapping[str, Tensor]) -> None:
-    """Leaves memory of these sizes, most likely the next to be handed out, full of something else."""
+    """Fills memory of these sizes with 77 and frees it: the caching allocator most likely returns it next."""
     held = [torch.full_like(x, 77) for x in like.values()]
     del held
 
 
 @check(
-    "Launch on PyTorch's current stream, as a Kernel does by itself: no stream of your own, no default stream, and nothing "
-    "that CuPy computes outside `Stream.from_external(torch.cuda.current_stream())`.",
+    "Launch on PyTorch's current stream, as a Kernel does by default: no stream of your own, and no default stream. "
+    "Call CuPy functions inside `Stream.from_external(torch.cuda.current_stream())`.",
     lanes=("cuda",),
 )
 def side_stream(subject: Subject) -> str:
-    """On a side stream, with the default stream kept busy, the results are right, and are there when the stream is done."""
+    """On a side stream, while the default stream is busy, the results are right once the side stream has finished."""
     dtype, args = subject.one_each[0]
     rounds = 5
     for by in range(rounds):
@@ -220,25 +220,25 @@ def side_stream(subject: Subject) -> str:
         wanted = subject.results(fresh(data))
         _synchronize(subject)
         side = torch.cuda.Stream(subject.device)
-        torch.cuda._sleep(BUSY_CYCLES)  # a launch on the default stream waits, and its reader on the other does not
+        torch.cuda._sleep(BUSY_CYCLES)  # a kernel wrongly on the default stream finishes after the side stream's reader
         with torch.cuda.stream(side):
             torch.cuda._sleep(BUSY_CYCLES // 10)
             _poison(wanted)
             got = subject.results(fresh(data))
             copies = {name: x.clone() for name, x in got.items()}
         side.synchronize()
-        assert_same_bits(f"{dtype}, on a side stream", copies, wanted, "on the default stream it is")
+        assert_same_bits(f"{dtype}, on a side stream", copies, wanted, "the default stream gives")
         _synchronize(subject)
     return f"{rounds} rounds of {dtype}"
 
 
 @check(
-    "Use the tensors' device: allocate through the tensors (`torch.empty_like(x)`, `x.new_empty`), and keep nothing that "
-    "belongs to one GPU.",
+    "Allocate on the tensors' device (`torch.empty_like(x)`, `x.new_empty`). Keep no memory or handles of one GPU "
+    "between calls.",
     lanes=("cuda",),
 )
 def second_device(subject: Subject) -> str:
-    """On the second GPU, while the first is current, the results are those of the first, and are on the second."""
+    """Tensors on a GPU that is not current give results on that GPU, with the same bits as on the current GPU."""
     if torch.cuda.device_count() < 2:
         raise Skip("there is one GPU")
     other = torch.device("cuda", 1 - subject.device.index if subject.device.index < 2 else 0)
@@ -251,23 +251,23 @@ def second_device(subject: Subject) -> str:
         for name, x in got.items():
             if x.device != other:
                 raise Fault(f"{dtype}: {name} is on {x.device}, and the inputs are on {other}")
-        assert_same_bits(f"{dtype}, on {other}", got, wanted, f"on {subject.device} it is")
+        assert_same_bits(f"{dtype}, on {other}", got, wanted, f"{subject.device} gives")
     return subject.told(len(subject.each), "samples")
 
 
 @check(
-    "A replay repeats launches on the same addresses and runs no Python: no values read on the host, no memory from "
-    "outside PyTorch's allocator, nothing chosen by the data.",
+    "A replay repeats the launches on the same addresses and runs no Python. Read no values on the host, allocate only "
+    "through PyTorch, and choose no kernel or grid by the data.",
     lanes=("cuda",),
     needs=("side_stream",),
 )
 def graph_replay(subject: Subject) -> str:
-    """A CUDA graph of a call and its gradient, replayed with new data, gives what a call on that data gives."""
+    """A CUDA graph of a call and its gradient, replayed with new data, gives the results of a call on that data."""
     dtype, args = subject.one_each[0]
     static = fresh(args)
-    seeds = subject.seeds(subject.differentiable(static))  # they come from the host, which a capture does not allow
+    seeds = subject.seeds(subject.differentiable(static))  # copies from the host, which a capture forbids
     with torch.cuda.stream(torch.cuda.Stream(subject.device)):
-        subject.results(static, seeds=seeds)  # what is compiled or allocated once is not for the graph
+        subject.results(static, seeds=seeds)  # compiles kernels and makes one-time allocations before the capture
     _synchronize(subject)
     graph = torch.cuda.CUDAGraph()
     try:
@@ -283,6 +283,6 @@ def graph_replay(subject: Subject) -> str:
                     held.copy_(new)
         graph.replay()
         _synchronize(subject)
-        assert_same_bits(f"{dtype}, replayed with new data", got, subject.results(fresh(data)), "of a call on it it is")
+        assert_same_bits(f"{dtype}, replayed with new data", got, subject.results(fresh(data)), "a call gives")
         replays += 1
     return f"{replays} replays of {dtype}"

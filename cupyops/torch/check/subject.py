@@ -1,4 +1,4 @@
-"""An operator under check: its samples in every dtype, one lane, and its results and gradients on any arguments."""
+"""Defines :class:`Subject`: an operator in one lane, its samples in every dtype, and its results and gradients."""
 
 import contextlib
 import traceback
@@ -24,13 +24,13 @@ __all__ = [
     "refuses_gradient",
 ]
 
-# What to change where a kernel does not compile, whatever the check.
-MEND_THE_TEXT = "Mend the kernel's text at the first error; what a compiler says behind it often follows from it."
+# How to repair an operator if a kernel does not compile, in every check.
+MEND_THE_TEXT = "Mend the kernel's text at the first error. Later errors are often consequences of the first."
 
-# A dtype and arguments in it.
+# The name of a dtype, and a sample in this dtype.
 Variant = tuple[str, Arguments]
 
-# What says that an argument is not taken, rather than that the operator is broken.
+# Exceptions by which an operator refuses an argument; other exceptions are faults.
 _REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
@@ -38,11 +38,12 @@ class Subject:
     """One operator in one lane.
 
     Attributes:
-        samples: arguments, on the lane's device; behind those given, ones that have numbers at their defaults and
-            elsewhere, where none of those given has.
-        tolerance: times what the values may be off.
-        dtypes: names that the operator has to take; None: those of the floating ones that it does not refuse.
-        schema: the operator's arguments, as PyTorch has them.
+        samples: argument tuples on the lane's device: the given samples, followed by variations of the first sample
+            that cover numbers at their defaults, and numbers away from their defaults.
+        tolerance: factor on the allowed errors.
+        dtypes: names of the dtypes that the operator must accept; None: every floating dtype that it accepts.
+        schema: the arguments of the operator's PyTorch schema.
+        refused: the reason by the name of each dtype that the operator refuses.
     """
 
     def __init__(
@@ -67,23 +68,23 @@ class Subject:
         with self.mode():
             self.samples += self._about_defaults()
 
-    # Where it runs
+    # The lane
 
     def mode(self) -> AbstractContextManager[None]:
-        """Within it, the operator runs in the lane."""
+        """Returns a context manager in which the operator runs in this lane."""
         return simulator.simulate(self.lane == "simulator", sanitize=True)
 
     @property
     def kernels(self) -> bool:
-        """Whether kernels run, not the reference."""
+        """Returns whether the lane runs kernels; the lane ``reference`` runs none."""
         return self.lane != "reference"
 
     @property
     def reference(self) -> Callable[..., Any]:
-        """The reference, outside the simulator.
+        """Returns the reference, as a function that runs it outside the simulator.
 
         Raises:
-            Skip: there is none.
+            Skip: the operator has no reference.
         """
         reference = self.op.reference
         if reference is None:
@@ -95,22 +96,28 @@ class Subject:
 
         return plain
 
-    # What it runs on
+    # Arguments
 
     @property
     def mutated(self) -> list[int]:
-        """Positions of the tensors that the schema declares as written, ``Tensor(a!)``."""
+        """Returns the positions of the tensors that the schema declares as written, ``Tensor(a!)``."""
         return [i for i, a in enumerate(self.schema) if a.alias_info is not None and a.alias_info.is_write]
 
     def wanted(self, args: Arguments) -> list[int]:
-        """Positions of the tensors to differentiate by: those of the sample that require gradients; where none does, all
-        floating ones."""
+        """Returns the positions of the tensors to differentiate by.
+
+        These are the tensors that require gradients; if none does, all floating tensors that are not written.
+        """
         floating = [i for i in tensors_in(args) if args[i].is_floating_point() and i not in self.mutated]
         return [i for i in floating if args[i].requires_grad] or floating
 
     def _about_defaults(self) -> list[Arguments]:
-        """Of the first sample: one with all numbers at their defaults, and for each whose default all samples have one with
-        another number, as far as the operator takes them."""
+        """Returns variations of the first sample in which numbers are at their defaults, or away from them.
+
+        If a number is away from its default in all samples, one variation has all numbers at their defaults. For each
+        number that is at its default in all samples, one variation has another number. Variations that the operator
+        refuses are left out.
+        """
         first, found = self.samples[0], list[Arguments]()
         defaults = {i: a.default_value for i, a in enumerate(self.schema) if isinstance(a.default_value, (int, float))}
         usual = tuple(defaults.get(i, x) for i, x in enumerate(first))
@@ -123,7 +130,7 @@ class Subject:
         return found
 
     def _takes(self, args: Arguments) -> bool:
-        """Whether the operator takes numbers that nobody has given it; a launch that goes wrong is for the checks."""
+        """Returns whether operator and reference accept the arguments; a failed launch counts as accepted."""
         try:
             for function in [self.op.call, *([self.reference] if self.op.reference is not None else [])]:
                 self.outputs(fresh(args), function)
@@ -133,7 +140,7 @@ class Subject:
 
     @cached_property
     def variants(self) -> list[Variant]:
-        """Each sample in its own dtype and in every floating one that the operator takes."""
+        """Returns each sample in its own dtype and in every floating dtype that the operator accepts."""
         found: list[Variant] = []
         for args in self.samples:
             own = lead_of(args).dtype
@@ -145,7 +152,7 @@ class Subject:
         return found
 
     def _taken(self, name: str, args: Arguments) -> Arguments | None:
-        """The arguments in a dtype: all of them, or the lead alone; None where the operator takes neither."""
+        """Converts all arguments to a dtype, or only the lead; returns None if the operator refuses both."""
         for alone in (False, True):
             changed = converted(args, getattr(torch, name), alone=alone)
             if refusal := self._refused(changed):
@@ -156,10 +163,10 @@ class Subject:
         return None
 
     def widened(self, args: Arguments) -> Arguments:
-        """The arguments in float64, as the operator takes them.
+        """Returns the arguments in float64.
 
         Raises:
-            Skip: it does not.
+            Skip: the operator refuses float64.
         """
         if lead_of(args).dtype == torch.float64:
             return args
@@ -168,37 +175,39 @@ class Subject:
         return found
 
     def _refused(self, args: Arguments) -> str:
-        """Why the operator does not take the arguments, or nothing."""
+        """Returns why the operator refuses the arguments, or an empty string."""
         try:
             if not self.kernels:
-                # The body says what the operator takes, and not the reference, which may take more.
+                # The body defines which arguments the operator accepts; the reference may accept more.
                 with contextlib.suppress(RuntimeError):
                     self.outputs(to_device(args, torch.device("meta")))
             self.results(fresh(args))
         except _REFUSALS as error:
             return "" if does_not_compile(error) else first_words(error)
         except RuntimeError as error:
-            if "not implemented for" in str(error):  # PyTorch's own, of a reference
+            if "not implemented for" in str(error):  # raised by PyTorch in a reference
                 return first_words(error)
         return ""
 
     @property
     def each(self) -> list[Variant]:
-        """Every sample of each dtype. In the reference's lane, of the wide ones alone where there are any: PyTorch's own
-        results in 16 bits depend on layout and on how a gradient is come by."""
+        """Returns every sample in each dtype; in the lane ``reference``, only in float32 and float64 if there are any.
+
+        PyTorch's results in 16-bit dtypes depend on the layout and on the path of the gradient.
+        """
         wide = [(name, args) for name, args in self.variants if name in ("float32", "float64")]
         return wide if wide and not self.kernels else self.variants
 
     @property
     def one_each(self) -> list[Variant]:
-        """The first sample of each dtype, of :attr:`each`."""
+        """Returns the first sample of each dtype in :attr:`each`."""
         return list({name: (name, args) for name, args in reversed(self.each)}.values())[::-1]
 
     def of_dtype(self, name: str) -> list[Arguments]:
-        """The samples in a dtype.
+        """Returns the samples in a dtype.
 
         Raises:
-            Skip: the operator does not take it.
+            Skip: the operator refuses the dtype.
         """
         found = [args for dtype, args in self.variants if dtype == name]
         if not found:
@@ -207,16 +216,16 @@ class Subject:
         return found
 
     def told(self, count: int, what: str) -> str:
-        """How far a check looked: so many things, in the dtypes there are."""
+        """Returns the words of a passed check: the count of tried items, their dtypes, and the refused dtypes."""
         dtypes = ", ".join(dict.fromkeys(name for name, _ in self.variants))
         refused = f"; refused: {', '.join(self.refused)}" if self.refused else ""
         return f"{count} {what} of {dtypes}{refused}"
 
     def rows(self, args: Arguments, count: int) -> Arguments:
-        """The arguments with another number of rows.
+        """Returns the arguments with `count` rows.
 
         Raises:
-            Skip: the operator does not take another number of them.
+            Skip: the operator refuses another number of rows.
         """
         for by_row in (False, True):
             try:
@@ -231,7 +240,7 @@ class Subject:
 
     @cached_property
     def refusal(self) -> str:
-        """Why the operator has no gradient, in its own words, or nothing: one that says so is not at fault."""
+        """Returns the message by which the operator refuses gradients, or an empty string; a refusal is no fault."""
         args = fresh(self.samples[0])
         wanted = self.wanted(args)
         if self.mutated or not wanted:
@@ -246,19 +255,19 @@ class Subject:
         except RuntimeError as error:
             return first_words(error) if refuses_gradient(error) else ""
         except Exception:
-            pass  # a check will say it
+            pass  # the check that meets the error reports it
         return ""
 
-    # What comes out
+    # Results
 
     def call(self, args: Sequence[Any], function: Callable[..., Any] | None = None) -> list[Tensor]:
-        """Outputs, and behind them what the schema declares as written."""
+        """Calls the operator; returns its outputs, followed by the arguments that the schema declares as written."""
         found = (function or self.op.call)(*args)
         outputs = [] if found is None else [found] if isinstance(found, Tensor) else list(found)
         return [*outputs, *(args[i] for i in self.mutated if isinstance(args[i], Tensor))]
 
     def outputs(self, args: Arguments, function: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-        """The outputs by name, without gradients."""
+        """Calls the operator without gradients; returns the outputs by name."""
         with torch.no_grad():
             return _numbered(self.call(args, function))
 
@@ -271,14 +280,14 @@ class Subject:
         seeds: Mapping[str, Tensor] | None = None,
         forward: AbstractContextManager[Any] | None = None,
     ) -> dict[str, Tensor]:
-        """Outputs and gradients by name.
+        """Calls the operator and its backward; returns outputs and gradients by name.
 
         Args:
-            function: what to call in place of the operator.
-            wanted: what to differentiate by.
-            seeds: by output, its gradient; by default :meth:`seeds` of all that have one. Outputs that are not in it take
-                none.
-            forward: what the forward runs in.
+            function: called in place of the operator.
+            wanted: positions of the arguments to differentiate by; by default :meth:`wanted`.
+            seeds: the incoming gradient by name of the output; by default :meth:`seeds` of all outputs that require
+                gradients. An output without an entry is left out of the backward.
+            forward: context manager around the forward call.
         """
         wanted = self.wanted(args) if wanted is None else wanted
         if self.mutated or not wanted or self.refusal:
@@ -302,7 +311,7 @@ class Subject:
         return {name: y.detach() for name, y in outputs.items()} | named
 
     def differentiable(self, args: Arguments) -> dict[str, Tensor]:
-        """The outputs that take gradients."""
+        """Returns the outputs that require gradients, by name."""
         wanted = self.wanted(args)
         if self.mutated or not wanted or self.refusal:
             return {}
@@ -312,25 +321,26 @@ class Subject:
         return {name: y.detach() for name, y in outputs.items() if y.requires_grad}
 
     def need_gradients(self, args: Arguments) -> dict[str, Tensor]:
-        """The outputs that take gradients.
+        """Returns the outputs that require gradients, by name.
 
         Raises:
-            Skip: there is none.
+            Skip: no output requires a gradient.
         """
         if self.mutated:
             raise Skip("the operator writes into its arguments, and has no gradient")
         if self.refusal:
-            raise Skip(f"the operator says that it has no gradient: {self.refusal}")
+            raise Skip(f"the operator refuses gradients: {self.refusal}")
         found = self.differentiable(fresh(args))
         if not found:
             raise Skip("no output takes a gradient")
         return found
 
     def seeds(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A gradient for each output, the same one for the same name and shape, whichever other outputs take gradients."""
+        """Returns a random gradient for each output, which depends only on the output's name, shape and dtype."""
 
         def random(name: str, y: Tensor) -> Tensor:
-            number = name.rpartition(" ")[2]  # of "output", "output 1", or an argument's place
+            # "output" has no number, "output 1" has 1, and the name of an argument is its position.
+            number = name.rpartition(" ")[2]
             generator = torch.Generator().manual_seed(20240229 + (int(number) if number.isdigit() else 0))
             return torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.device, y.dtype)
 
@@ -338,7 +348,7 @@ class Subject:
 
 
 def _near(value: float) -> list[Any]:
-    """Other numbers of a kind, of which an operator may take one."""
+    """Returns other numbers of the same type, of which an operator may accept one."""
     if isinstance(value, bool):
         return [not value]
     return [value + 1, value - 1] if isinstance(value, int) else [2 * value or 0.5, value / 2 or -0.5]
@@ -349,13 +359,15 @@ def _numbered(outputs: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def refuses_gradient(error: BaseException) -> bool:
-    """Whether an operator, or PyTorch for it, says that it cannot be differentiated (again), rather than fails to be."""
+    """Returns whether an error is a deliberate refusal of a (further) derivative, by an operator or by PyTorch."""
     return any(words in str(error) for words in ("has no gradient", "once_differentiable"))
 
 
 def first_words(error: BaseException) -> str:
-    """What went wrong first, in short: the first line of its words; of a text that does not compile, the first error with the
-    author's lines around it."""
+    """Returns type and first line of the error's first cause.
+
+    For a compile error, returns the compiler's first error with the source lines around it.
+    """
     cause = first_cause(error)
     if isinstance(cause, CompileError):
         return f"{type(cause).__name__}: {first_error(str(cause))}"
@@ -364,8 +376,11 @@ def first_words(error: BaseException) -> str:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The error that began it: what this package has put into words, or what the author's code ran into, without what
-    PyTorch and the author have wrapped around it."""
+    """Returns the error in which a chain of exceptions began.
+
+    This is the error that this package or the operator's author raised, without the exceptions that PyTorch and the
+    author's handlers raised from it.
+    """
     met = [error]
     while (below := met[-1].__cause__ or met[-1].__context__) is not None and below not in met:
         met.append(below)
@@ -373,17 +388,17 @@ def first_cause(error: BaseException) -> BaseException:
         return compiled
     told = [error]
     for wrapped in met[1:]:
-        # Dynamo raises its own from None, and what it caught is left as the context. What an author's handler caught and
-        # did not raise from is another matter than what then went wrong in it.
+        # Dynamo raises its exceptions from None: the exception that it caught is the context. In an author's code, a
+        # context that is no cause is unrelated: the handler of one error failed with another error.
         if _is_ours(told[-1]) or not (_of_pytorch(told[-1]) or wrapped is told[-1].__cause__):
             break
         told.append(wrapped)
-    # An error from within PyTorch says less than what PyTorch makes of it.
+    # An exception raised inside PyTorch says less than the exception that PyTorch raises from it.
     return next((e for e in reversed(told) if not _of_pytorch(e) and _raised_in(e) != "torch"), error)
 
 
 def does_not_compile(error: BaseException) -> bool:
-    """Whether a kernel's text that does not compile is behind an error."""
+    """Returns whether the first cause of an error is a compile error."""
     return isinstance(first_cause(error), CompileError)
 
 
@@ -396,14 +411,14 @@ def _of_pytorch(error: BaseException) -> bool:
 
 
 def _raised_in(error: BaseException) -> str:
-    """The package whose code raised it."""
+    """Returns the top-level package whose code raised the error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What PyTorch warns of on the way is its own business."""
+    """Suppresses warnings, which come from PyTorch and not from the operator."""
     import warnings
 
     with warnings.catch_warnings():

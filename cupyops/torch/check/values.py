@@ -1,4 +1,4 @@
-"""Checks of what an operator computes: every element, in every dtype, and the gradients."""
+"""Checks of an operator's values and gradients, in every dtype."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,15 @@ __all__ = [
     *("Target", "gradcheck", "gradgradcheck", "gradients", "special_values", "subsets", "target", "values", "written"),
 ]
 
-# Up to so many elements, gradcheck differentiates by each; beyond, along random directions.
+# With at most this many elements, gradcheck differentiates by each element; with more, along random directions.
 FEW = 64
-# All subsets of so many inputs are tried; of more, each alone and all together.
+# All subsets of at most this many inputs are tried; with more inputs, each input alone and all inputs.
 MANY_INPUTS = 4
 
 
 @contextmanager
 def _filled() -> Iterator[None]:
-    """Memory from ``torch.empty`` and its like holds NaN, or an integer's largest value."""
+    """Makes ``torch.empty`` and similar functions fill memory with NaN, or an integer's largest value, in the block."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with quiet():
@@ -41,23 +41,23 @@ def _filled() -> Iterator[None]:
 
 
 def _fill_of(x: Tensor) -> Tensor:
-    """Where x holds what unwritten memory is filled with."""
+    """Returns a mask of the elements that have the value with which :func:`_filled` fills memory."""
     if x.dtype.is_floating_point or x.dtype.is_complex:
         return x.isnan()
     return x if x.dtype == torch.bool else x == torch.iinfo(x.dtype).max
 
 
 @check(
-    "Have the kernel write every element: look at the bound of its last block or tail, or allocate with zeros where it "
-    "adds to what is there.",
+    "Have the kernel write every element: look at the bound of its last block or tail. If the kernel adds to its "
+    "output, allocate the output with zeros.",
     lanes=KERNEL_LANES,
     ground=True,
 )
 def written(subject: Subject) -> str:
-    """Outputs and gradients do not depend on what was in their memory before."""
+    """Outputs and gradients do not depend on the previous content of their memory."""
     for dtype, args in subject.variants:
         plain = subject.results(fresh(args))
-        # What is freed is handed out again: most likely this run's memory holds zeros where it is not written.
+        # The allocator reuses freed memory: most likely, elements that the next call does not write are zeros.
         zeros = [torch.zeros_like(x) for x in plain.values()]
         del plain, zeros
         plain = subject.results(fresh(args))
@@ -70,7 +70,7 @@ def written(subject: Subject) -> str:
                     first = [int(i) for i in left.nonzero()[0]]
                     raise Fault(
                         f"{dtype}: {int(left.sum())} of {x.numel()} elements of {name} still hold what was in memory "
-                        f"before, or were made of it; the first is {first} of {list(x.shape)}"
+                        f"before, or were computed from it; the first is {first} of {list(x.shape)}"
                     )
     return subject.told(len(subject.variants), "samples")
 
@@ -84,12 +84,12 @@ def _doubled(args: Arguments) -> Arguments:
 
 @dataclass(frozen=True)
 class Target:
-    """What a result should be.
+    """The right results and the allowed errors.
 
     Attributes:
-        exact: results in float64.
-        allowed: by name, the error in eps.
-        than: where they are from, for messages.
+        exact: the results in float64, by name.
+        allowed: the allowed error in eps, by name.
+        than: names the source of `exact`, in messages.
     """
 
     exact: Mapping[str, Tensor]
@@ -98,12 +98,13 @@ class Target:
 
 
 def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: Mapping[str, Tensor]) -> Target:
-    """What results should be: at most twice as far from those in float64 as PyTorch's own arithmetic of the dtype is,
-    plus one rounding.
+    """Returns the right results in float64, and the allowed errors.
+
+    The allowed error is 2 × (error of the reference in the dtype + half an eps), and at least :func:`least_allowed`.
 
     Raises:
-        Skip: there is no reference, and the operator does not take float64.
-        Fault: a dtype is not the reference's.
+        Skip: there is no reference, and the operator refuses float64.
+        Fault: a result has another dtype than the reference's result.
     """
     wide = {name: g.double() for name, g in seeds.items()}
     wanted, theirs = subject.wanted(args), {}
@@ -126,7 +127,7 @@ def target(subject: Subject, args: Arguments, got: Mapping[str, Tensor], seeds: 
 
 
 def _compare(subject: Subject, dtype: str, args: Arguments, keep: str) -> float:
-    """Results whose names begin with ``keep``, beside those in float64: the largest error in eps."""
+    """Returns the largest error, in eps beside float64, of the results whose names begin with ``keep``."""
     seeds = subject.seeds(subject.differentiable(fresh(args)) if keep == "gradient" else {})
     found = subject.results(fresh(args), seeds=seeds) if seeds else subject.outputs(fresh(args))
     got = {name: x for name, x in found.items() if name.startswith(keep)}
@@ -135,7 +136,7 @@ def _compare(subject: Subject, dtype: str, args: Arguments, keep: str) -> float:
 
 
 def _reference_in_dtype(subject: Subject, args: Arguments, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What PyTorch's own arithmetic makes of it; nothing where PyTorch has none for the dtype."""
+    """Returns the reference's results in the arguments' dtypes, or nothing if PyTorch does not implement the dtype."""
     try:
         return subject.results(fresh(args), subject.reference, wanted=subject.wanted(args), seeds=seeds)
     except RuntimeError as error:
@@ -159,7 +160,7 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
         if name in subject.refused:
             raise Fault(
                 f"{name} is refused: {subject.refused[name]}",
-                "Add it to the kernel's dtypes, or leave it out of `dtypes`.",
+                "Add the dtype to the kernel's dtypes, or remove it from `dtypes`.",
             )
     errors: dict[str, float] = {}
     for dtype, args in variants:
@@ -168,33 +169,33 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
 
 
 @check(
-    "Look at the formula first; then compute in acc_t and round once, where the result is stored.",
+    "Look at the formula first. Then compute in acc_t, and round once when the result is stored.",
     lanes=KERNEL_LANES,
 )
 def values(subject: Subject) -> str:
-    """The outputs are as near to the reference in float64 as PyTorch's own arithmetic of the dtype, twice over."""
+    """The outputs have at most twice the error of the reference in the same dtype, measured against float64."""
     return _all_dtypes(subject, "output")
 
 
 @check(
-    "Look at the backward's algebra, and at what it saves: the forward's inputs, unchanged, or its output.",
+    "Look at the backward's algebra, and at the saved tensors: save the forward's unchanged inputs, or its output.",
     lanes=KERNEL_LANES,
     needs=("values",),
 )
 def gradients(subject: Subject) -> str:
-    """The gradients are as near to those of the reference in float64, likewise."""
+    """The gradients have at most twice the error of the reference's in the same dtype, measured against float64."""
     subject.need_gradients(subject.samples[0])
     return _all_dtypes(subject, "gradient")
 
 
 @check(
-    "Give NaN and infinities a thought where the kernel compares, clamps or divides: a comparison with NaN is false, inf - "
-    "inf and 0·inf are NaN.",
+    "Look at comparisons, clamps and divisions in the kernel: a comparison with NaN is false, and inf - inf and 0·inf "
+    "are NaN.",
     lanes=KERNEL_LANES,
     needs=("values",),
 )
 def special_values(subject: Subject) -> str:
-    """NaN, infinities, zeros, subnormal and huge numbers give NaN, infinities and finite numbers where the reference does."""
+    """NaN, infinite, zero, subnormal and huge inputs give NaN, inf and finite values where the reference does."""
     reference, tried = subject.reference, 0
     for dtype, args in subject.each:
         lead = lead_of(args)
@@ -229,12 +230,12 @@ def special_values(subject: Subject) -> str:
 
 
 def _kind(x: Tensor) -> Tensor:
-    """0 for finite numbers, 1 and 2 for the infinities, 3 for NaN."""
+    """Returns 0 for finite numbers, 1 for inf, 2 for -inf, and 3 for NaN."""
     return x.isposinf().int() + 2 * x.isneginf().int() + 3 * x.isnan().int()
 
 
 def _scalar_function(subject: Subject, args: Arguments) -> tuple[Any, list[Tensor]]:
-    """The operator as a function of the tensors to differentiate by, with the outputs that take gradients."""
+    """Returns the operator as a function of the tensors to differentiate by, and these tensors as leaves."""
     names = list(subject.need_gradients(args))
     wanted = subject.wanted(args)
 
@@ -257,41 +258,41 @@ def _gradcheck(subject: Subject, of: Any) -> str:
         try:
             with quiet():
                 of(function, leaves, fast_mode=elements > FEW, nondet_tol=0.0)
-        except RuntimeError as error:  # GradcheckError is one; so is what backward raises
+        except RuntimeError as error:  # GradcheckError and errors of a backward are RuntimeErrors
             if of is torch.autograd.gradgradcheck and refuses_gradient(error):
-                raise Skip(f"the gradient says that it has none: {first_words(error)}") from None
+                raise Skip(f"the operator has no second derivative: {first_words(error)}") from None
             raise Fault(" ".join(str(error).split())) from error
         counted += elements
     return f"{len(samples)} samples, {counted} elements"
 
 
 @check(
-    "Look at the backward's algebra: it is not the derivative of the forward. Where an input takes no gradient on purpose, "
-    "have those tensors of the sample require one that do.",
+    "Look at the backward's algebra: it is not the derivative of the forward. If an input has no gradient on purpose, "
+    "set requires_grad on the other tensors of the sample.",
     needs=("gradients",),
 )
 def gradcheck(subject: Subject) -> str:
-    """The gradients are what differences of the forward are, in float64; undefined ones are taken."""
+    """The gradients are the finite differences of the forward, in float64, also with undefined incoming gradients."""
     return _gradcheck(subject, torch.autograd.gradcheck)
 
 
 @check(
-    "Let the backward call operators, not kernels, and save inputs rather than what was computed on the way; an operator "
-    "without a Function of its own differentiates its reference.",
+    "Let the backward call operators, not kernels, and save inputs rather than what was computed from them. An "
+    "operator without a torch.autograd.Function differentiates its reference.",
     needs=("gradcheck",),
 )
 def gradgradcheck(subject: Subject) -> str:
-    """The gradients of the gradients are what differences of the gradients are, in float64."""
+    """The second derivatives are the finite differences of the gradients, in float64."""
     return _gradcheck(subject, torch.autograd.gradgradcheck)
 
 
 @check(
-    "Have the backward look at ctx.needs_input_grad, return None where it is False, and take None for the gradient of an "
-    "output that is not used.",
+    "Have the backward read ctx.needs_input_grad, return None where it is False, and accept None as the gradient of an "
+    "unused output.",
     needs=("gradients",),
 )
 def subsets(subject: Subject) -> str:
-    """Each subset of the inputs, and each output alone, gives the gradients that it should."""
+    """Gradients by each subset of the inputs, and of each output alone, equal the gradients of a full backward."""
     tried = 0
     for args in subject.samples:
         ready = subject.need_gradients(args)
@@ -305,7 +306,7 @@ def subsets(subject: Subject) -> str:
             except Exception as error:
                 raise Fault(f"with gradients wanted by {', '.join(names)} alone: {first_words(error)}") from error
             wanted = {n: x for n, x in every.items() if n.removeprefix("gradient of ") in names}
-            assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="with all wanted it is")
+            assert_close(f"gradients wanted by {', '.join(names)} alone", got, wanted, than="a full backward gives")
             tried += 1
         for name in ready:
             seeds = {n: torch.zeros_like(g) if n != name else g for n, g in subject.seeds(ready).items()}
@@ -314,8 +315,8 @@ def subsets(subject: Subject) -> str:
                 got = subject.results(fresh(args), seeds={name: seeds[name]})
             except Exception as error:
                 raise Fault(f"with {name} alone in use: {first_words(error)}") from error
-            for n, x in zeros.items():  # None stands for zeros
+            for n, x in zeros.items():  # a missing gradient stands for zeros
                 if n.startswith("gradient") and (n in got or bool(x.any())):
-                    assert_close(f"{name} alone in use", got, {n: x}, than="with zeros for the others it is")
+                    assert_close(f"{name} alone in use", got, {n: x}, than="zeros as the other gradients give")
             tried += 1
     return f"{tried} subsets"

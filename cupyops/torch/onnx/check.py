@@ -1,4 +1,4 @@
-"""Whether an ONNX file gives what the model gives: onnx's checker, and onnxruntime on a CPU beside PyTorch."""
+"""Checks an ONNX file: runs onnx.checker, and compares onnxruntime's results on a CPU with PyTorch's."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from cupyops.errors import ExportError
 
 __all__ = ["ExportReport", "run_and_compare", "traced_inputs"]
 
-# How far an output may be from PyTorch's, by the coarsest dtype in the model: a part of the output's largest element, and a
-# little where all are small. Integers and bools must be equal.
+# Allowed difference of an output from PyTorch's, by the lowest precision in the model: (relative to the largest element
+# of the output, absolute). The allowed difference is the sum of both. Integers and bools must be equal.
 _TOLERANCES = {
     torch.bfloat16: (5e-2, 1e-5),
     torch.float16: (1e-2, 1e-5),
@@ -26,12 +26,13 @@ _TOLERANCES = {
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What became of an export.
+    """The result of an export; ``str(report)`` is a sentence.
 
     Attributes:
         path: the file.
-        errors: of each output, the largest difference of an element between onnxruntime and PyTorch; empty if unchecked.
-        shapes: the inputs' shapes that were run, the example's first; empty if unchecked.
+        errors: the largest difference of an element between onnxruntime and PyTorch, by name of the output; empty if
+            the file was not checked.
+        shapes: the shapes of the inputs of each checked run, the example's first; empty if the file was not checked.
     """
 
     path: Path
@@ -47,10 +48,10 @@ class ExportReport:
 
 
 def run_and_compare(model: nn.Module, args: tuple[Any, ...], program: Any, file: Path, path: Path) -> ExportReport:
-    """Checks a file, under its temporary name, and reports of it under its own.
+    """Checks the file at the temporary path `file`; returns a report with the final path.
 
     Raises:
-        ExportError: the checker or onnxruntime refuses the file, or a result is not the model's.
+        ExportError: onnx.checker or onnxruntime refuses the file, or a result differs from the model's result.
     """
     import onnx
     import onnxruntime
@@ -63,7 +64,7 @@ def run_and_compare(model: nn.Module, args: tuple[Any, ...], program: Any, file:
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception of its own for each of its status codes
+    except Exception as error:  # onnxruntime raises a different exception type for each status code
         raise ExportError(
             f"export_onnx: onnxruntime refuses the file: {_first_line(error)}; check=False writes it all the same"
         ) from error
@@ -84,7 +85,7 @@ def _compared(
     try:
         with torch.no_grad():
             wanted = [y for y in pytree.tree_leaves(model(*inputs)) if isinstance(y, Tensor)]
-    except Exception as error:  # whatever a model may raise
+    except Exception as error:  # a model may raise any exception
         raise ExportError(f"export_onnx: the model itself fails {where}: {_first_line(error)}") from error
     names = [i.name for i in session.get_inputs()]
     outputs = [o.name for o in session.get_outputs()]
@@ -106,16 +107,16 @@ def _compared(
 
 
 def _difference(name: str, got: Tensor, wanted: Tensor, tolerance: tuple[float, float], where: str) -> float:
-    """The largest difference of an element.
+    """Returns the largest difference of an element.
 
     Raises:
-        ExportError: it is too large, or shape or dtype is another.
+        ExportError: the difference is larger than allowed, or shape or dtype differs.
     """
     wanted = wanted.detach().cpu()
     if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
         raise ExportError(
-            f"export_onnx: output {name!r} must be {wanted.dtype} of shape {tuple(wanted.shape)} {where}, got {got.dtype} "
-            f"of shape {tuple(got.shape)}"
+            f"export_onnx: output {name!r} must be {wanted.dtype} of shape {tuple(wanted.shape)} {where}, "
+            f"got {got.dtype} of shape {tuple(got.shape)}"
         )
     relative, absolute = tolerance if wanted.is_floating_point() else (0.0, 0.0)
     a, b = got.double(), wanted.double()
@@ -126,17 +127,17 @@ def _difference(name: str, got: Tensor, wanted: Tensor, tolerance: tuple[float, 
     allowed = relative * allowed + absolute
     if largest > allowed:
         raise ExportError(
-            f"export_onnx: output {name!r} differs from PyTorch's by {largest:.3g} {where}, where {allowed:.3g} is allowed; "
-            "check=False writes the file all the same"
+            f"export_onnx: output {name!r} differs from PyTorch's by {largest:.3g} {where}, "
+            f"where {allowed:.3g} is allowed; check=False writes the file all the same"
         )
     return largest
 
 
 def _other_sizes(args: tuple[Any, ...], program: Any) -> list[tuple[Any, ...]]:
-    """The example with other sizes of its free dimensions, made of the example's own slices; nothing if none is free."""
+    """Returns the example with other sizes of its free dimensions, as a list; an empty list if no dimension is free."""
     leaves, tree = pytree.tree_flatten(args)
     values = traced_inputs(program, len(leaves))
-    free = {}  # of each size's symbol, another value than the example's
+    free = {}  # for the symbol of each free size, a size that differs from the example's
     for x, value in zip(leaves, values, strict=True):
         for size, traced in zip(x.shape, value.shape, strict=True) if isinstance(x, Tensor) else ():
             if isinstance(traced, torch.SymInt) and traced.node.expr.is_Symbol:
@@ -153,14 +154,16 @@ def _other_sizes(args: tuple[Any, ...], program: Any) -> list[tuple[Any, ...]]:
 
 
 def traced_inputs(program: Any, count: int) -> list[Any]:
-    """What a traced program takes for the last `count` of its inputs, those that are no weights: tensors with symbols for free
-    sizes; else something of no interest."""
+    """Returns the traced values of the last `count` inputs of a program, which are the inputs that are no weights.
+
+    A tensor input has a fake tensor, whose free sizes are symbols. The values of other inputs are not used.
+    """
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     return [node.meta.get("val") for node in nodes[len(nodes) - count :]]
 
 
 def to_runtime(x: Tensor) -> Any:
-    """A tensor as onnxruntime takes it; NumPy has no bfloat16."""
+    """Converts a tensor to an onnxruntime value; bfloat16 is passed as uint16, because NumPy has no bfloat16."""
     import onnxruntime
 
     x = x.detach().cpu().contiguous()
@@ -171,7 +174,7 @@ def to_runtime(x: Tensor) -> Any:
 
 
 def from_runtime(value: Any) -> Tensor:
-    """What onnxruntime gives, as a tensor."""
+    """Converts an onnxruntime value to a tensor."""
     if value.data_type() == "tensor(bfloat16)":
         return torch.from_dlpack(value)
     return torch.from_numpy(value.numpy())

@@ -1,7 +1,8 @@
-"""A model as an ONNX file, with the operators that were made by :class:`cupyops.torch.Operator` in it.
+"""Exports a model that calls operators of :class:`cupyops.torch.Operator` to an ONNX file.
 
-``torch.onnx.export`` traces and translates the model; an operator's declared translation (``Operator(onnx=...)``) is what it
-is given for the operator. Nothing here imports onnx before it is called, and nothing needs a GPU or CuPy.
+``torch.export`` traces the model. ``torch.onnx.export`` translates the traced program, with the translation that each
+operator declares (``Operator(onnx=...)``). This module imports onnx only when it is called. An export needs neither a
+GPU nor CuPy.
 """
 
 import importlib
@@ -28,7 +29,7 @@ from .functions import Functions
 
 __all__ = ["OPSET", "ExportReport", "export_onnx", "require_onnx"]
 
-OPSET = 20  # the first with Gelu
+OPSET = 20  # the first opset with Gelu
 
 
 def export_onnx(
@@ -42,33 +43,33 @@ def export_onnx(
     custom_domain: bool = False,
     check: bool = True,
 ) -> ExportReport:
-    """Write a model as an ONNX file (opset 20) that any runtime can run.
+    """Writes a model as an ONNX file (opset 20) that any ONNX runtime can run.
 
     Args:
-        model: in evaluation mode, on any device.
-        args: its positional arguments, an example: a tuple, or one tensor.
-        path: where the file goes; a file that is there is replaced when the new one is whole and checked.
+        model: a module in evaluation mode, on any device.
+        args: an example of the positional arguments: a tuple, or one tensor.
+        path: path of the file. An existing file is replaced after the new file is complete and checked.
         input_names, output_names: names for the file's inputs and outputs, in order.
-        dynamic_shapes: the dimensions that stay free: for each argument, in order or by the name of the parameter, a
-            ``{dimension: "name"}``, or what ``torch.export.export`` takes. The example may have size 1 there.
-        custom_domain: keep each operator as a node of its own (``cupyops::gelu``; a stranger's in the stranger's namespace),
-            with its arguments as attributes and a function body of standard operators for runtimes that do not know it.
-            Without it, there are standard operators alone.
-        check: hold the file to ``onnx.checker``, run it in onnxruntime on a CPU, on the example and, where dimensions are
-            free, on other sizes, and compare the results with the model's.
+        dynamic_shapes: the free dimensions: for each argument, in order or by the name of the parameter, a
+            ``{dimension: "name"}``, or a value that ``torch.export.export`` accepts. The example may have size 1 there.
+        custom_domain: keep each operator as one node in the domain of its namespace (``cupyops::gelu``). Arguments
+            that are no tensors become the node's attributes. A function body of standard operators serves runtimes
+            that do not implement the node. If False, the file has only standard operators.
+        check: run ``onnx.checker``; run the file in onnxruntime on a CPU, on the example and, if dimensions are free,
+            on other sizes; compare the results with the model's results.
 
     Returns:
-        The largest difference of each output, if checked.
+        The report, with the largest difference of each output if the file was checked.
 
     Raises:
-        TypeError: model is no ``nn.Module``.
-        ValueError: the model is in training mode; `dynamic_shapes` names no parameter.
-        FileNotFoundError, IsADirectoryError: the folder of `path` does not exist, or `path` is one.
-        ExportError: an operator has no ONNX form, or onnxruntime does not run the file or gives other results. No file is
-            left, and none is changed.
-        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed; the message says what installs it.
+        TypeError: `model` is no ``nn.Module``.
+        ValueError: the model is in training mode, or `dynamic_shapes` does not fit the parameters of forward.
+        FileNotFoundError, IsADirectoryError: the folder of `path` does not exist, or `path` is a folder.
+        ExportError: an operator has no ONNX form, or onnxruntime does not run the file or gives other results. No file
+            is written.
+        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed; the message has the install command.
 
-    What ``torch.export`` refuses, it refuses here in its own words.
+    Errors of ``torch.export`` pass through unchanged.
     """
     require_onnx(check=check)
     path = Path(path)
@@ -88,21 +89,23 @@ def export_onnx(
     translated = _translate(model, program, specs, table, input_names, output_names)
     with _quiet():
         _put_in(translated.model, functions, custom_domain)
-    # Beside the target, since a rename within one file system is atomic; large weights are a second file.
+    # The temporary folder is beside the target, because a rename within one file system is atomic. Large weights are in
+    # a second file.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         file = Path(folder) / path.name
         translated.save(file)
         report = run_and_compare(model, args, program, file, path) if check else ExportReport(path)
-        for written in sorted(Path(folder).iterdir(), key=lambda f: f == file):  # the model after its weights
+        # The weights are moved first, because the model file refers to them.
+        for written in sorted(Path(folder).iterdir(), key=lambda f: f == file):
             os.replace(written, path.with_name(written.name))
     return report
 
 
 def require_onnx(*, check: bool = True) -> None:
-    """Refuses to begin what cannot be ended.
+    """Raises unless the packages that an export needs are installed.
 
     Args:
-        check: the file will be run, too.
+        check: whether to require onnxruntime, which checks the file.
 
     Raises:
         MissingDependencyError: a package is not installed, does not import, or is too old.
@@ -125,11 +128,15 @@ def _needs(problem: str) -> str:
     )
 
 
-# Dimensions that stay free
+# Free dimensions
 
 
 def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list[Mapping[int, Any]]:
-    """For each leaf of the arguments, its free dimensions."""
+    """Returns the free dimensions of each leaf of the arguments.
+
+    Raises:
+        ValueError: `dynamic_shapes` names an unknown parameter, or has no place for an argument.
+    """
     leaves, _ = pytree.tree_flatten_with_path(args)
     if isinstance(dynamic_shapes, Mapping):
         parameters = list(inspect.signature(model.forward).parameters)
@@ -156,21 +163,22 @@ def _specs(model: nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> list
 
 
 def _capture(model: nn.Module, args: tuple[Any, ...], specs: Sequence[Mapping[int, Any]]) -> Any:
-    """The model as ``torch.export`` traces it. It takes a size of 1 for a constant, so such a dimension is traced as 2."""
+    """Traces the model by ``torch.export``, which makes a size of 1 constant: free sizes of 1 are traced as 2."""
     leaves, tree = pytree.tree_flatten(args)
-    leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]  # one tensor in two places would be one input
+    # A tensor that is passed twice must be two inputs.
+    leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
     static = torch.export.Dim.STATIC
     for i, spec in enumerate(specs):
         for d, s in spec.items():
             if not isinstance(s, int) and s != static and leaves[i].shape[d] == 1:
                 leaves[i] = torch.cat([leaves[i], leaves[i]], d)
-    # A name alone says nothing about limits: those are found while the model is traced.
+    # A name gives no limits: with Dim.DYNAMIC, torch.export finds the limits.
     dynamic = [{d: torch.export.Dim.DYNAMIC if isinstance(s, str) else s for d, s in spec.items()} for spec in specs]
     shapes = pytree.tree_unflatten([spec or None for spec in dynamic], tree) if any(specs) else None
     kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
     if shapes is not None and inspect.Parameter.VAR_POSITIONAL in kinds[: len(args)]:
         rest = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-        shapes = (*shapes[:rest], shapes[rest:])  # what *args stands for is one argument to torch.export
+        shapes = (*shapes[:rest], shapes[rest:])  # torch.export takes *args as one argument
     with _quiet():
         return torch.export.export(model, pytree.tree_unflatten(leaves, tree), dynamic_shapes=shapes)
 
@@ -179,18 +187,18 @@ def _capture(model: nn.Module, args: tuple[Any, ...], specs: Sequence[Mapping[in
 
 
 def _operators(model: nn.Module, program: Any) -> list[Operator]:
-    """The operators that the program calls.
+    """Returns the operators that the program calls.
 
     Raises:
-        ExportError: one of them has no translation.
+        ExportError: an operator has no ONNX translation.
     """
     graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     found = [operator_of(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"]
     operators = {o.qualified_name: o for o in found if o is not None}
     if without := [name for name, o in operators.items() if o.onnx is None]:
         raise ExportError(
-            f"export_onnx: {type(model).__name__} calls {' and '.join(without)}, which has no ONNX form; declare one with "
-            "Operator(..., onnx=...)"
+            f"export_onnx: {type(model).__name__} calls {' and '.join(without)}, which has no ONNX form; "
+            "declare one with Operator(..., onnx=...)"
         )
     return list(operators.values())
 
@@ -203,12 +211,12 @@ def _translate(
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
 ) -> Any:
-    """The ``ONNXProgram``, in which the operators are nodes without a body yet.
+    """Returns the ``ONNXProgram``; each operator call in it is one node, without a function body.
 
     Raises:
-        ExportError: something in the program has no ONNX form, or a translation failed.
+        ExportError: a call in the program has no ONNX form, or a translation failed.
     """
-    # Of a program that is traced already, torch.onnx.export takes from `dynamic_shapes` the names, one for each size.
+    # For a traced program, torch.onnx.export reads only names from `dynamic_shapes`, and accepts one name per symbol.
     named: set[str] = set()
     shapes = []
     for spec, value in zip(specs, traced_inputs(program, len(specs)), strict=True):
@@ -246,11 +254,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
-    """Give the operators' nodes their bodies, or put the bodies in their places; and leave out what nothing needs, and what
-    is of this machine.
+    """Inlines the bodies of the operators' nodes, or with `custom_domain` adds the bodies to the model as functions.
 
-    Not by ``onnxscript.optimizer.optimize``, as ``torch.onnx.export`` does it: its rewriter takes every number within 1e-8
-    of 0 for 0, and adds none of them.
+    Removes unused nodes, functions and opsets, and the stack traces, which have paths of this machine.
+    ``onnxscript.optimizer.optimize`` is not used: its rewriter removes additions of constants below 1e-8.
     """
     from onnx_ir import passes, traversal
     from onnx_ir.passes import common
@@ -261,7 +268,7 @@ def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
     if not custom_domain:
         model.functions.update(functions.by_identifier())
     common.InlinePass()(model)
-    common.ShapeInferencePass()(model)  # the bodies' values have no types
+    common.ShapeInferencePass()(model)  # values of the inlined bodies have no types
     optimizer.fold_constants_ir(model)
     passes.Sequential(
         common.RemoveUnusedNodesPass(),
@@ -280,7 +287,7 @@ def _put_in(model: Any, functions: Functions, custom_domain: bool) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters warn of their own innards, and of packages that they look for and do not need."""
+    """Suppresses warnings of the exporters about their internals and about optional packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

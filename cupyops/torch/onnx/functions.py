@@ -1,9 +1,10 @@
-"""From an operator's translation to ONNX functions: one node in the operator's own domain for each of its calls, and a body
-of standard operators for each kind of call.
+"""Makes ONNX functions of the operators' translations.
 
-A body is the translation, traced once for a call's dtypes, ranks and arguments; calls with the same body share it, others
-are overloads of one function. The standard form of a model is this one with the bodies put in the nodes' places, so that
-the two cannot differ. Nothing here imports onnx before it is called.
+Each call of an operator becomes one node in the operator's domain. The node calls a function whose body is made of
+standard operators. The body is the operator's translation, traced for the dtypes, ranks and arguments of the call.
+Calls with equal bodies share a function; different bodies are overloads of one function. A model of standard operators
+alone is made from the same nodes by inlining, so both forms of a model agree. This module imports onnx only when it is
+called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +22,10 @@ _TYPES = ("float16", "bfloat16", "float", "double", "bool", "complex64", "comple
 
 
 class Functions:
-    """The functions that the nodes of one model call; they are found while it is translated.
+    """Collects the functions that the nodes of one model call, while the model is translated.
 
     Args:
-        opset: the version of ONNX's standard operators that the bodies are made of.
+        opset: the opset version of the standard operators in the bodies.
     """
 
     def __init__(self, opset: int) -> None:
@@ -32,11 +33,11 @@ class Functions:
         self._overloads: dict[tuple[str, str], dict[bytes, Any]] = {}
 
     def table(self, operators: Sequence[Operator]) -> dict[Any, Callable[..., Any]]:
-        """What ``torch.onnx.export`` takes as ``custom_translation_table``."""
+        """Returns the ``custom_translation_table`` for ``torch.onnx.export``."""
         return {operator.op: self._node_of(operator) for operator in operators}
 
     def by_identifier(self) -> dict[Any, Any]:
-        """The functions, as a model holds them."""
+        """Returns the functions by identifier, as in ``onnx_ir.Model.functions``."""
         return {f.identifier(): f for bodies in self._overloads.values() for f in bodies.values()}
 
     def _node_of(self, operator: Operator) -> Callable[..., Any]:
@@ -71,7 +72,7 @@ class Functions:
         return node
 
     def _shared(self, body: Any) -> Any:
-        """The function that has this body already, or this one, under the next free overload."""
+        """Returns the existing function with an equal body, or adds this one under the next free overload."""
         from onnx_ir import serde
 
         overloads = self._overloads.setdefault((body.domain, body.name), {})
@@ -83,10 +84,10 @@ class Functions:
 
 
 def _known(operator: Operator, name: str, value: Any) -> Any:
-    """An argument that is no tensor, with None for sizes that are only known when the model runs.
+    """Returns an argument that is no tensor; in a list, None replaces a size that is known only when the model runs.
 
     Raises:
-        ExportError: the argument itself is one of those.
+        ExportError: the argument itself is known only when the model runs.
     """
     import onnx_ir as ir
 
@@ -101,7 +102,7 @@ def _known(operator: Operator, name: str, value: Any) -> Any:
 
 
 def _attribute(argument: Any, value: Any) -> Any:
-    """An argument as a node's attribute: a float is rounded to float32 there, and an unknown size is -1."""
+    """Returns an argument as an attribute of a node, or None; floats are float32, and an unknown size is -1."""
     import onnx_ir as ir
 
     name = argument.name
@@ -123,10 +124,10 @@ def _attribute(argument: Any, value: Any) -> Any:
 def _body(
     operator: Operator, inputs: Mapping[str, Any], others: Mapping[str, Any], attributes: Mapping[str, Any], opset: int
 ) -> Any:
-    """The operator's translation, traced for one call.
+    """Traces the operator's translation for one call; returns the function.
 
     Raises:
-        ExportError: it fails, or gives another number of results than the operator has.
+        ExportError: the translation fails, or returns another number of results than the operator.
     """
     import onnx_ir as ir
     from onnxscript import build_function
@@ -142,16 +143,17 @@ def _body(
         assert operator.onnx is not None
         try:
             results = operator.onnx(op, *tensors, *others.values())
-        except Exception as error:  # whatever a translation may raise
+        except Exception as error:  # a translation may raise any exception
             raise ExportError(
                 f"export_onnx: the translation of {operator.qualified_name} fails: {type(error).__name__}: {error}"
             ) from error
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         if len(results) != count:
             raise ExportError(
-                f"export_onnx: the translation of {operator.qualified_name} must give {count} results, got {len(results)}"
+                f"export_onnx: the translation of {operator.qualified_name} must give {count} results, "
+                f"got {len(results)}"
             )
-        # A function's results have names of their own.
+        # Each result must be a value of its own: Identity copies returned inputs and repeated results.
         taken = [x for x in tensors if x is not None]
         for i, result in enumerate(results):
             results[i] = op.Identity(result) if any(result is x for x in taken) else result
@@ -170,14 +172,14 @@ def _body(
         x.name = key
     for i, x in enumerate(function.outputs):
         x.name = "result" if count == 1 else f"result_{i}"
-    # Calls of other shapes share the body: what it says of types and shapes is this call's.
+    # Calls with other shapes share the body, so the types and shapes of this call are removed.
     for x in (*function.inputs, *(y for node in function for y in node.outputs)):
         x.type = x.shape = None
     return function
 
 
 def _node_schema(domain: str, name: str, inputs: Sequence[str], outputs: int) -> Any:
-    """What a node may have: any tensors, each of which may be absent."""
+    """Returns the schema of a node: optional inputs and outputs of any tensor type."""
     from onnx.defs import OpSchema
 
     types = [f"tensor({t})" for t in _TYPES]
