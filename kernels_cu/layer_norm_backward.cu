@@ -55,7 +55,7 @@ extern "C" __global__ void layer_norm_backward_naive(
 // Two tables: a thread may still read one when another thread is one row, and so one barrier, ahead.
 typedef Exchange<TwoSums, 2> RowExchange;
 
-// The rows of a group.
+// Computes the gradients of the rows of a group.
 template <typename Vectors>
 __device__ __forceinline__ void backward_rows(
     const Operands& of, acc_t* partial, long long parts, long long blocks, RowExchange& exchange, Vectors vectors) {

@@ -63,7 +63,7 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
         warp_sum_of<3>(sum);
         warp.count = sum[2];
     }
-    // The mean of no elements is 0.
+    // A warp without elements has a mean of 0.
     const acc_t one_by_count = FULL ? acc_t(1) / acc_t(MOST) : warp.count > 0 ? acc_t(1) / warp.count : acc_t(0);
     const acc_t mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
     warp.mean = pivot + mean;
@@ -94,7 +94,7 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
     return warp;
 }
 
-// The moments of a row of n elements from those of its PARTS warps.
+// Combines the moments of the PARTS warps on a row of n elements.
 __device__ __forceinline__ Moments combine(const Moments* parts, acc_t n, acc_t one_by_n) {
     Moments row;
     row.count = n;
@@ -119,7 +119,7 @@ __device__ __forceinline__ Moments combine(const Moments* parts, acc_t n, acc_t 
     return row;
 }
 
-// The moments of two sets of elements together (Chan, Golub and LeVeque, 1979).
+// Returns the moments of the union of two sets of elements (Chan, Golub and LeVeque, 1979).
 __device__ __forceinline__ Moments join(const Moments& a, const Moments& b) {
     if (!(a.count > 0)) return b;
     const acc_t count = a.count + b.count, share = b.count / count, d = ((b.mean - a.mean) - a.rest) + b.rest;

@@ -5,7 +5,7 @@
 #include "vector.cuh"
 
 #ifndef VECTOR_WIDTH
-#ifdef LANES  // its former name, in texts that define it themselves
+#ifdef LANES  // the former name of VECTOR_WIDTH, in texts that define the macro themselves
 #define VECTOR_WIDTH LANES
 #else
 #define VECTOR_WIDTH 1

@@ -1,6 +1,6 @@
 // Conversions between the types of elements in memory and the types of the arithmetic.
 //
-// The prelude that is put before every text defines:
+// cupyops puts a prelude before every text. The prelude defines:
 //   scalar_t   the type of an element in memory    float, double, __half, __nv_bfloat16, char, short, int, long long ...
 //   acc_t      the type of the arithmetic          float, or double for double, or the integer itself
 #pragma once
