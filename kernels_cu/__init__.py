@@ -1,8 +1,8 @@
-"""CUDA C++ and its loader.
+"""Loads the CUDA C++ sources of the shipped operators.
 
-One ``.cu`` text per kernel family, and beside it the headers of that family alone. ``shared/`` has the headers that several
-texts include. ``hardware/`` has PTX and nothing else: a function for each instruction. ``former/`` has headers by the names that
-they had in the release before.
+Each kernel family has a ``.cu`` text, and the headers of that family alone lie beside the text. ``shared/`` has the
+headers that several texts include. ``hardware/`` has PTX and nothing else: a function for each instruction. ``former/``
+has headers under their names in the previous release.
 
 >>> "__global__" in source("gelu")
 True
@@ -20,7 +20,7 @@ _FOLDERS = (".", "shared", "hardware", "former")
 
 
 class Text(str):
-    """A ``.cu`` text that knows the file it came from, so that compiler messages can name it."""
+    """A CUDA source as a string, with its file's name for compiler messages."""
 
     __slots__ = ("filename",)
     filename: str
@@ -33,10 +33,10 @@ class Text(str):
 
 @cache
 def source(name: str) -> Text:
-    """The text of ``kernels_cu/<name>.cu``.
+    """Returns the text of ``kernels_cu/<name>.cu``.
 
     Raises:
-        ValueError: there is no such file; the message lists the names there are.
+        ValueError: no text has the name; the message lists the names of all texts.
     """
     if name not in names():
         raise ValueError(f"kernels_cu has no text named {name!r}; it has {', '.join(names())}")
@@ -45,19 +45,19 @@ def source(name: str) -> Text:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The stems of all ``.cu`` texts, sorted."""
+    """Returns the file names of all ``.cu`` texts without their suffix, sorted."""
     return tuple(sorted(f.name[:-3] for f in files(__name__).iterdir() if f.name.endswith(".cu")))
 
 
 @cache
 def headers() -> dict[str, Text]:
-    """All device headers by file name, to be spliced into a text where it says ``#include "<name>"``."""
+    """Returns all device headers by file name; a header replaces its ``#include "<name>"`` line in a text."""
     return {name: text for folder in _FOLDERS for name, text in _headers_in(folder).items()}
 
 
 @cache
 def former_headers() -> frozenset[str]:
-    """Names of headers that have another name now; their first line says which."""
+    """Returns the former names of renamed headers; the first line of a former header gives the new name."""
     return frozenset(_headers_in("former"))
 
 

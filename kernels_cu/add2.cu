@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2(
 }
 
 // out = a + alpha·value, or value + alpha·a with VALUE_FIRST. value is not rounded to scalar_t, since PyTorch does not round
-// a number of the host either.
+// a host number either.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
     const a_t* __restrict__ a,   // (n)
     scalar_t* __restrict__ out,  // (n)

@@ -28,7 +28,7 @@ __device__ __forceinline__ acc_t product(acc_t a, acc_t b) {
 // w = g·γ, rounded. Fused with the next operation w would have more digits, and would not cancel against mean(w).
 __device__ __forceinline__ acc_t weighted(acc_t g, acc_t weight) { return WEIGHTED ? product(g, weight) : g; }
 
-// A row's statistics and 1/N, and what one thread computes of the row.
+// A row's statistics and 1/N, and the arithmetic of a thread on its elements of the row.
 struct BackwardRow {
     acc_t mean, rstd, one_by_n;
 

@@ -16,11 +16,11 @@
 //
 // The parts, which docs/hopper.md explains:
 //
-//   tile        128 x 256 elements of z, which a block makes from slices of 64 columns of x and W
-//   producer    one thread asks for the slices by bulk copies (TMA), STAGES slices ahead
+//   tile        128 x 256 elements of z, which a block computes from slices of 64 columns of x and W
+//   producer    one thread issues the bulk copies (TMA) of the slices, STAGES slices ahead
 //   consumers   two groups of 128 threads; the registers of a group hold the sums of 64 x 256 elements
 //   cluster     two blocks with the same columns of z: each block fetches half of their rows of W for both blocks
-//   persistent  the grid has as many blocks as run at once, and each block makes tile after tile: the slices of the next tile
+//   persistent  the grid has as many blocks as run at once, and each block computes tile after tile: the slices of the next tile
 //               are in flight during the epilogue of this tile
 #include "gelu.cuh"
 #include "wgmma.cuh"
@@ -134,7 +134,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
                     multiply<scalar_t>(sums, of_x + 2 * i, of_weight + 2 * i, k > 0 || i > 0);
                 multiply_commit();
                 multiply_wait<1>();
-                // The tensor cores have read the slice before: its stage is free, in both blocks.
+                // The tensor cores have read the previous slice: the slice's stage is free, in both blocks.
                 if (k > 0 && thread < 2) arrive_in(thread, empty + (turn - 1) % STAGES);
             }
             const int row = (place.m * 2 + rank) * TILE_M + half * 64, first = place.n * TILE_N;

@@ -1,4 +1,4 @@
-// One unit of an LLTM cell at one step, and back.
+// One unit of an LLTM cell at one step, forward and backward.
 //
 //   i = σ(z_i)    o = σ(z_o)    g = elu(z_g)    c' = c + g·i    h' = tanh(c')·o
 //

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) lltm_cell(
                 const bool there = i * 32 + lane < count;
                 w[i][gate] = there ? convert<acc_t>(row[gate * S * K + start + i * 32 + lane]) : acc_t(0);
             }
-        __syncthreads();  // all warps have read the chunk before
+        __syncthreads();  // all warps have read the previous chunk
         for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK; n += WARPS * 32) {
             const int r = n / CHUNK, k = n % CHUNK;
             const bool there = first_row + r < B && k < count;

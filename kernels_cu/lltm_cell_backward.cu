@@ -143,7 +143,7 @@ __device__ __forceinline__ void back_to_weights(const CellBackward& back, long l
         acc_t v[TILE];
 #pragma unroll
         for (int r = 0; r < TILE; ++r) v[r] = k < K && first_row + r < back.B ? back.operand.at(first_row + r, k) : acc_t(0);
-        __syncthreads();  // all threads have read the tile before
+        __syncthreads();  // all threads have read the previous tile
         if (t < TILE * BACK_UNITS) {
             acc_t unit_dz[GATES], dc;
             back.at(first_row + t / BACK_UNITS, first_unit + t % BACK_UNITS, unit_dz, dc);

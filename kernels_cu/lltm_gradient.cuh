@@ -13,8 +13,8 @@ struct Gradient {
         return view[0] ? convert<acc_t>(first[b * view[1] + s * view[2]]) : acc_t(0);
     }
 
-    // Whether load<true>() may read the gradient: the gradient is absent, is one number a row, or has contiguous rows, each
-    // of which begins where an access of VECTOR_WIDTH elements may.
+    // Returns whether load<true>() may read the gradient: the gradient is absent, has one number for each row, or has
+    // contiguous rows that are aligned for accesses of VECTOR_WIDTH elements.
     __device__ __forceinline__ bool vectors() const {
         return !view[0] || view[2] == 0 || (view[2] == 1 && view[1] % VECTOR_WIDTH == 0 && aligned<VECTOR_WIDTH>(first));
     }

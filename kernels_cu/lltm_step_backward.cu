@@ -57,7 +57,7 @@ struct StepBackward {
     long long B, S, parts;
 };
 
-// Adds the dz of a thread's rows to `sums`. Aligned rows and others take separate loops, as in lltm_step.cu.
+// Adds the dz of a thread's rows to `sums`. Aligned and unaligned rows take separate loops, as in lltm_step.cu.
 template <bool VECTORS>
 __device__ __forceinline__ void step_back_rows(const StepBackward& step, acc_t (&sums)[GATES][VECTOR_WIDTH]) {
     const long long S = step.S;

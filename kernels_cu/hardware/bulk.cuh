@@ -1,5 +1,5 @@
-// Bulk copies from global to shared memory (sm_90 and later): one thread issues the copy of a whole stretch of memory, the
-// threads work on, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
+// Bulk copies from global to shared memory (sm_90 and later). One thread issues the copy of a range of memory. The
+// threads go on with other work, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
 #pragma once
 
 // An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends after `count` arrivals
@@ -73,7 +73,7 @@ template <typename T> __device__ __forceinline__ void send(const T& value, T* to
 
 #else
 
-// Declarations for earlier GPUs, for which no kernel that calls these functions is compiled.
+// Declarations for GPUs before sm_90. No kernel that calls these functions is compiled for these GPUs.
 __device__ void arrival_init(Arrivals*, unsigned);
 __device__ void arrive(Arrivals*);
 __device__ void arrive_expecting(Arrivals*, unsigned);

@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_matrices(unsigned at, unsigned a, unsigned
                  : "memory");
 }
 
-// The descriptor of rows of 64 elements in shared memory, as wgmma takes it: the address, 1024 bytes from 8 rows to the next 8,
-// and the swizzle of the 16-byte pieces of a row (piece p of row r lies at p ^ r % 8).
+// Returns the wgmma descriptor of rows of 64 elements in shared memory: the address, the stride of 1024 bytes between
+// groups of 8 rows, and the swizzle of the 16-byte pieces of a row (piece p of row r lies at p ^ r % 8).
 __device__ __forceinline__ unsigned long long rows_at(unsigned address) {
     return static_cast<unsigned long long>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }

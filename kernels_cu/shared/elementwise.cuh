@@ -1,10 +1,10 @@
-// map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at the speed of memory.
+// map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at memory bandwidth.
 //
-// A block of BLOCK_THREADS threads takes a tile of consecutive elements. In a whole tile whose pointers are all aligned, each
-// thread moves VECTORS groups of elements by accesses of up to 16 bytes, and issues all loads before the first use: so many
-// bytes in flight fill the memory system. The last tile and unaligned pointers take a separate loop, element by element, in
-// which neighbouring threads take neighbouring elements. Every loop calls the same f on the same values: alignment changes no
-// bit of the result.
+// A block of BLOCK_THREADS threads takes a tile of consecutive elements. In a whole tile whose pointers are all
+// aligned, each thread moves VECTORS groups of elements by accesses of up to 16 bytes, and issues all loads before the
+// first use: the bytes in flight saturate the memory bandwidth. The last tile and unaligned pointers take a separate
+// loop, element by element, in which neighbouring threads take neighbouring elements. Every loop calls the same f on
+// the same values: alignment changes no bit of the result.
 #pragma once
 
 #include "vector.cuh"

@@ -1,7 +1,7 @@
 // The place of a thread in a matrix that two-dimensional blocks cover. cupyops/tiling/tiles.py computes the grid.
 //
 // A block has 256 threads: ABREAST side by side, with one access of VECTOR_WIDTH columns each, and 256 / ABREAST = DOWN rows.
-// Blocks take turns down the rows, with a step of gridDim.y · DOWN. VECTOR_WIDTH divides the length of a row.
+// From DOWN rows a block goes on to the rows gridDim.y · DOWN further down. VECTOR_WIDTH divides the length of a row.
 #pragma once
 
 #include "scalar.cuh"

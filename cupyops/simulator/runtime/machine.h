@@ -182,7 +182,7 @@ constexpr uint64_t GLOBAL_ATOMIC = 1ull << 63, LAST_CLOCK = (1u << THREAD_AT) - 
 inline unsigned group_in(uint64_t stamp) { return unsigned(stamp >> GROUP_AT & (GROUPS - 1)); }
 
 // global.cpp
-void forget_global_memory();  // forgets all accesses between two launches: a launch is ordered behind the launch before
+void forget_global_memory();  // forgets all accesses: a launch is ordered behind the previous launch
 void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc);
 [[noreturn]] void raise_held();
 // Reports a held race. The runtime calls settle() first on every entry: the thread's last store is in memory by then.
