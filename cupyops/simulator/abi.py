@@ -42,7 +42,7 @@ class Module(ctypes.Structure):
 
 
 class Range(ctypes.Structure):
-    """The bytes of an array, with write permission: ``CupyopsRange``."""
+    """The byte range of an array, and whether a kernel may write it: ``CupyopsRange``."""
 
     _fields_ = (("begin", c_size_t), ("end", c_size_t), ("writable", c_int))
 

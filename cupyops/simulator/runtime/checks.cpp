@@ -321,7 +321,7 @@ unsigned cupyops_dynamic_bytes() { return machine.launch->dynamic_shared; }
 int cupyops_is_shared(const void* p) { return size_t(static_cast<const char*>(p) - machine.arena) < ARENA_BYTES; }
 unsigned cupyops_shared_address(const void* p) { return unsigned(static_cast<const char*>(p) - machine.arena); }
 
-// The functions that the compiler inserts calls of.
+// The compiler inserts calls of these functions.
 
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
