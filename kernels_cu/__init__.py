@@ -1,8 +1,8 @@
-"""Loads the CUDA C++ texts and headers of this package.
+"""Loads the CUDA C++ sources of the shipped operators.
 
-There is one ``.cu`` text per kernel family. The headers of a single family lie beside its text. ``shared/`` has the
-headers that several texts include. ``hardware/`` has only PTX: one function per instruction. ``former/`` has headers
-under the names of the previous release.
+Each kernel family has a ``.cu`` text, and the headers of that family alone lie beside the text. ``shared/`` has the
+headers that several texts include. ``hardware/`` has PTX and nothing else: a function for each instruction. ``former/``
+has headers under their names in the previous release.
 
 >>> "__global__" in source("gelu")
 True
@@ -20,7 +20,7 @@ _FOLDERS = (".", "shared", "hardware", "former")
 
 
 class Text(str):
-    """A ``.cu`` or ``.cuh`` text with the name of its file, which compiler messages show."""
+    """A CUDA source as a string, with its file's name for compiler messages."""
 
     __slots__ = ("filename",)
     filename: str
@@ -36,7 +36,7 @@ def source(name: str) -> Text:
     """Returns the text of ``kernels_cu/<name>.cu``.
 
     Raises:
-        ValueError: the file does not exist; the message lists the existing names.
+        ValueError: no text has the name; the message lists the names of all texts.
     """
     if name not in names():
         raise ValueError(f"kernels_cu has no text named {name!r}; it has {', '.join(names())}")
@@ -45,19 +45,19 @@ def source(name: str) -> Text:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Returns the names of all ``.cu`` texts without the suffix, sorted."""
+    """Returns the file names of all ``.cu`` texts without their suffix, sorted."""
     return tuple(sorted(f.name[:-3] for f in files(__name__).iterdir() if f.name.endswith(".cu")))
 
 
 @cache
 def headers() -> dict[str, Text]:
-    """Returns all headers by file name; the compiler replaces ``#include "<name>"`` in a text by the header."""
+    """Returns all device headers by file name; a header replaces its ``#include "<name>"`` line in a text."""
     return {name: text for folder in _FOLDERS for name, text in _headers_in(folder).items()}
 
 
 @cache
 def former_headers() -> frozenset[str]:
-    """Returns the names of headers that were renamed; the first line of each gives the new name."""
+    """Returns the former names of renamed headers; the first line of a former header gives the new name."""
     return frozenset(_headers_in("former"))
 
 

@@ -1,4 +1,4 @@
-// add2: out = a + alpha·b, with broadcasting and mixed dtypes, bit by bit what torch.add gives.
+// add2: out = a + alpha·b, with broadcasting and mixed dtypes. The result equals torch.add bit by bit.
 //
 //   out[i] = a[i] + alpha·b[i]
 //
@@ -31,7 +31,7 @@ template <typename Acc> __device__ __forceinline__ scalar_t scaled_sum(Acc a, Ac
     }
 }
 
-// An operand as the sum takes it: rounded to the result's dtype, then widened.
+// Converts an operand for the sum: rounds the operand to the result's dtype, then widens it to acc_t.
 template <typename T> __device__ __forceinline__ acc_t operand(T v) { return convert<acc_t>(convert<scalar_t>(v)); }
 __device__ __forceinline__ acc_t operand(scalar_t v) { return convert<acc_t>(v); }
 
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2(
 }
 
 // out = a + alpha·value, or value + alpha·a with VALUE_FIRST. value is not rounded to scalar_t, since PyTorch does not round
-// a number of the host either.
+// a host number either.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) add2_scalar(
     const a_t* __restrict__ a,   // (n)
     scalar_t* __restrict__ out,  // (n)

@@ -1,5 +1,5 @@
-// The sums of the columns of one or two matrices that are short and wide: adds up what the persistent blocks of
-// layer_norm_backward.cu have left.
+// Sums the columns of one or two short and wide matrices: the partial sums that the persistent blocks of
+// layer_norm_backward.cu have stored.
 //
 //   first[j] = Σ_p partial[0, p, j],   second[j] = Σ_p partial[1, p, j]
 //
@@ -45,7 +45,8 @@ extern "C" __global__ void __launch_bounds__(1024) column_sums(
     sums[0][threadIdx.y][threadIdx.x] = a;
     sums[1][threadIdx.y][threadIdx.x] = b;
     __syncthreads();
-    // The block's first warp adds up the sums of the first matrix, its second warp those of the second.
+    // The block's first warp adds up the sums of the first matrix; its second warp adds up the sums of the second
+    // matrix.
     scalar_t* out = threadIdx.y == 0 ? first : second;
     if (threadIdx.y > 1 || out == nullptr || column >= N) return;
     acc_t total = 0;

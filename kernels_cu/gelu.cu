@@ -17,7 +17,7 @@
 
 #ifdef NAIVE
 
-// In double, by functions of C++ that keep their relative accuracy in both tails.
+// The naive kernels compute in double, with C++ functions that keep their relative accuracy in both tails.
 __device__ __forceinline__ double cdf(double x) {
     if (TANH) return 1 / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
     return 0.5 * erfc(-x * 0.70710678118654752440);

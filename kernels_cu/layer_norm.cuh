@@ -1,5 +1,5 @@
-// What all texts of layer normalisation share: weight and bias that may be absent, and the check of several arrays' alignment
-// for accesses of VECTOR_WIDTH elements.
+// Shared by all texts of layer normalisation: weight and bias that may be absent, and the check of several arrays'
+// alignment for accesses of VECTOR_WIDTH elements.
 //
 // Macro      values   meaning                                                     set by
 // WEIGHTED   0, 1     0: neither weight nor bias is there; the same bits, less    LayerNormConfig.weighted (layer_norm_config.backward_rows)
@@ -12,7 +12,7 @@
 #define WEIGHTED 1
 #endif
 
-// VECTOR_WIDTH elements of weight or bias, or `absent` in place of each without the array.
+// Loads VECTOR_WIDTH elements of weight or bias. If the array is null, each element is `absent`.
 __device__ __forceinline__ Packed<weight_t> load_or(const weight_t* p, acc_t absent, int column, bool vectors) {
     return WEIGHTED && p ? load_packed(p + column, vectors) : Packed<weight_t>::of(absent);
 }

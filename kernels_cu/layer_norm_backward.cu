@@ -5,9 +5,10 @@
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
 //   grad_sum: scalar_t (M, N), another gradient of s, is added to dL/ds.
 //
-// No more blocks are launched than run at once. A group of threads takes every (parts·GROUPS)-th row, and adds up its columns of
-// dL/dγ and dL/dβ in registers over all of these rows (layer_norm_column_gradients.cuh). The next row is loaded while this row is summed.
-// Without dL/dx no sum over a row is needed: blocks / parts blocks share a row, with a slice each.
+// All blocks of the grid run at once. A group of threads takes every (parts·GROUPS)-th row, and adds up its columns of
+// dL/dγ and dL/dβ in registers over all of these rows (layer_norm_column_gradients.cuh). The next row is loaded while
+// this row is summed. Without dL/dx no sum over a row is needed: then `blocks / parts` blocks share a row, and each
+// block takes a slice of the row.
 //
 // Other strategies: layer_norm_backward_wide.cu (next rows prefetched into shared memory), layer_norm_backward_streaming.cu
 // (rows read twice), layer_norm_backward_apart.cu (no persistent blocks: few rows, or dL/dx alone).
@@ -55,7 +56,7 @@ extern "C" __global__ void layer_norm_backward_naive(
 // Two tables: a thread may still read one when another thread is one row, and so one barrier, ahead.
 typedef Exchange<TwoSums, 2> RowExchange;
 
-// The rows of a group.
+// Computes the gradients of the rows of a group.
 template <typename Vectors>
 __device__ __forceinline__ void backward_rows(
     const Operands& of, acc_t* partial, long long parts, long long blocks, RowExchange& exchange, Vectors vectors) {

@@ -1,4 +1,5 @@
-// What the backward texts of layer normalisation share: the operands, and what a thread does with its elements of a row.
+// Shared by the backward texts of layer normalisation: the operands, and a thread's arithmetic on its elements of a
+// row.
 //
 // Macro         values   meaning                                              set by
 // WANT_X        0, 1     dL/dx is computed                                    LayerNormConfig.want_x (backward_kernel)
@@ -27,7 +28,7 @@ __device__ __forceinline__ acc_t product(acc_t a, acc_t b) {
 // w = g·γ, rounded. Fused with the next operation w would have more digits, and would not cancel against mean(w).
 __device__ __forceinline__ acc_t weighted(acc_t g, acc_t weight) { return WEIGHTED ? product(g, weight) : g; }
 
-// A row's statistics and 1/N, and what one thread computes of the row.
+// A row's statistics and 1/N, and the arithmetic of a thread on its elements of the row.
 struct BackwardRow {
     acc_t mean, rstd, one_by_n;
 
@@ -53,8 +54,8 @@ struct BackwardRow {
         }
     }
 
-    // Stores dL/ds of VECTOR_WIDTH elements to `grad_x`. `sums` are those of w and of w·x̂ over the row; `more` are elements
-    // of grad_sum. Every fused operation is written out, so that all strategies give a row the same bits.
+    // Stores dL/ds of VECTOR_WIDTH elements to `grad_x`. `sums` holds the row's sums of w and of w·x̂; `more` holds
+    // elements of grad_sum. Every fused operation is written out, so that all strategies give a row the same bits.
     __device__ __forceinline__ void store(
         const Packed<y_t>& g, const Packed<scalar_t>& s, const Packed<weight_t>& weight, const acc_t (&sums)[2],
         const Packed<scalar_t>& more, scalar_t* grad_x, bool vectors) const {
@@ -85,7 +86,7 @@ struct Operands {
     __device__ __forceinline__ BackwardRow row(long long at_row, acc_t one_by_n) const {
         return {stats[at_row], stats[M + at_row], one_by_n};
     }
-    // VECTOR_WIDTH elements of grad_sum from the element `at` on.
+    // Loads VECTOR_WIDTH elements of grad_sum from the element `at` on.
     __device__ __forceinline__ Packed<scalar_t> load_more(long long at, bool vectors) const {
         if (GRAD_SUM) return load_packed(grad_sum + at, vectors);
         return {};
@@ -97,7 +98,7 @@ struct TwoSums {
     acc_t of[2];
 };
 
-// The sums over a row from those of its PARTS warps.
+// Adds up the sums of the PARTS warps on a row.
 __device__ __forceinline__ void sum_parts(const TwoSums* parts, acc_t (&sums)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

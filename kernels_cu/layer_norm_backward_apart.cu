@@ -4,11 +4,11 @@
 //   dL/ds = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dγ = Σ_rows g·x̂,    dL/dβ = Σ_rows g,    g = dL/dy,  w = g·γ
 //
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ, dL/dγ, dL/dβ: weight_t (N)      arithmetic in acc_t
-//   The naive kernel stands in layer_norm_backward.cu.
+//   The naive kernel is in layer_norm_backward.cu.
 //
-// The first `strips` clusters sum a strip of columns over all rows: dL/dγ and dL/dβ. Each group of the other blocks has one
-// row: dL/ds. Both need no more than the statistics of the forward, so one launch is enough, at the price of reading g and s
-// twice: for few rows the second time from L2. Without dL/dγ and dL/dβ there are no strips.
+// The first `strips` clusters sum a strip of columns over all rows: dL/dγ and dL/dβ. Each group of the other blocks has
+// one row: dL/ds. Both need only the statistics of the forward, so one launch computes both. The launch reads g and s
+// twice; with few rows, L2 serves the second read. Without dL/dγ and dL/dβ there are no strips.
 //
 // Macro    values               meaning                                  set by
 // WIDTH    a power of 2         threads side by side on a strip          columns.strip_width
@@ -124,7 +124,7 @@ __device__ __noinline__ void unaligned_apart(
     backward_apart(Operands{operands...}, {grad_weight, grad_bias}, strips, exchange, false);
 }
 
-// strips, blocks: clusters of blocks.
+// `strips` and `blocks` count clusters of blocks.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_apart(
     const y_t* __restrict__ grad_y,         // (M, N)
     const scalar_t* __restrict__ s,         // (M, N)

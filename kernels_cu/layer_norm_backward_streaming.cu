@@ -3,7 +3,7 @@
 //   dL/ds = rstd·(w - mean(w) - x̂·mean(w·x̂)),    g = dL/dy,  w = g·γ
 //
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic in acc_t
-//   The naive kernel stands in layer_norm_backward.cu.
+//   The naive kernel is in layer_norm_backward.cu.
 //
 // A block has a row and goes over the row slice by slice: once for the sums, once for dL/ds. The kernels of
 // layer_norm_backward.cu and layer_norm_backward_apart.cu compute dL/dγ and dL/dβ of such rows.

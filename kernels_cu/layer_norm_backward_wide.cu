@@ -4,7 +4,7 @@
 //   dL/ds = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dγ = Σ_rows g·x̂,    dL/dβ = Σ_rows g,    g = dL/dy,  w = g·γ
 //
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
-//   The naive kernel stands in layer_norm_backward.cu.
+//   The naive kernel is in layer_norm_backward.cu.
 //
 // The next row is summed while the warps exchange this row's sums. A row is read from its stage twice, since the registers hold
 // dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
@@ -30,7 +30,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     __shared__ AsyncExchange<TwoSums> exchange;
     typedef Stages<y_t, scalar_t> Inputs;
     const Operands of{grad_y, s, stats, weight, grad_sum, grad_x, M, N};
-    // Of elements of one size, rows aligned for accesses are aligned for bulk copies.
+    // If all elements have one size, rows that are aligned for vector accesses are aligned for bulk copies, too.
     const bool vectors = sizeof(y_t) == sizeof(scalar_t) ? of.aligned() : of.aligned() && Inputs::can_copy(N, grad_y, s);
     const Columns columns = columns_of_block(N);
     const long long first = group_of_grid();

@@ -1,6 +1,6 @@
-// dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu and layer_norm_backward_wide.cu: a thread keeps its
-// columns, and adds up in registers over all rows of its group. Each block leaves one row of sums in `partial`: acc_t (2,
-// parts, N); then column_sums.cu adds up the rows of `partial` in a fixed order. Nothing is atomic.
+// dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu and layer_norm_backward_wide.cu: a thread keeps
+// its columns, and adds up in registers over all rows of its group. Each block stores one row of sums in `partial`:
+// acc_t (2, parts, N); then column_sums.cu adds up the rows of `partial` in a fixed order. Nothing is atomic.
 #pragma once
 
 #include "layer_norm_backward.cuh"

@@ -56,7 +56,7 @@ extern "C" __global__ void layer_norm_forward_naive(
 #define AFFINE_HELD 0
 #endif
 
-// Weight and bias in registers, loaded here.
+// Weight and bias in registers; the constructor loads them.
 struct HeldAffine {
     Packed<weight_t> weight[VECTORS], bias[VECTORS];
     bool vectors;
@@ -76,13 +76,13 @@ struct HeldAffine {
 
 typedef Exchange<Moments, ROWS_EACH> RowExchange;  // a table for each row of a group
 
-// The rows of a group.
+// Normalises the ROWS_EACH rows of a group.
 template <typename Vectors>
 __device__ __forceinline__ void forward_rows(const Operands& of, RowExchange& exchange, Vectors vectors) {
     const Columns columns = columns_of_block(of.N);
     const acc_t one_by_n = columns.one_by_n();
     const long long first = group_of_grid() * ROWS_EACH;
-    // The last block has fewer rows, or none.
+    // The last groups of the grid may have fewer rows, or none.
     const int rows = of.M - first < ROWS_EACH ? static_cast<int>(of.M - first) : ROWS_EACH;
     exchange.init();
     cluster_arrive();

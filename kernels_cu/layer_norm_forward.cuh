@@ -1,5 +1,5 @@
-// What the forward texts of layer normalisation share: the operands, s = x + residual, weight and bias, and y from a row's
-// moments.
+// Shared by the forward texts of layer normalisation: the operands, s = x + residual, weight and bias, and y from a
+// row's moments.
 //
 // Macro      values   meaning                              set by
 // RESIDUAL   0, 1     s = x + residual; 0: s = x           LayerNormConfig.residual (forward_kernel)
@@ -12,7 +12,7 @@
 #define RESIDUAL 0
 #endif
 
-// s where there is a residual: rounded to scalar_t and stored, so that the bits are those of a separate addition.
+// Adds the residual to x. The sum s is rounded to scalar_t and stored, so s has the bits of a separate addition.
 template <typename X, typename Residual>
 __device__ __forceinline__ Packed<scalar_t> add_residual(
     const Packed<X>& x, const Packed<Residual>& residual, scalar_t* sum, bool vectors) {
@@ -39,7 +39,7 @@ struct Operands {
 
     __device__ __forceinline__ bool aligned() const { return all_aligned(x, residual, weight, bias, sum, y); }
 
-    // VECTOR_WIDTH elements of s from the element `at` on, stored to `sum` where there is a residual.
+    // Loads VECTOR_WIDTH elements of s from the element `at` on. With RESIDUAL, stores them to `sum`.
     __device__ __forceinline__ Packed<scalar_t> load(long long at, bool vectors) const {
 #if RESIDUAL
         return add_residual(load_packed(x + at, vectors), load_packed(residual + at, vectors), sum + at, vectors);
@@ -70,8 +70,8 @@ struct Affine {
     }
 };
 
-// x̂ = (s - mean)·rstd + shift of a row. s - mean comes first, since the subtraction is exact where digits cancel; `shift` is
-// what the rounded mean lacks, times -rstd.
+// x̂ = (s - mean)·rstd + shift of a row. s - mean comes first, since the subtraction is exact where digits cancel.
+// `shift` corrects for the rounding of the mean: -rstd times the exact mean minus the rounded mean.
 struct Normalizer {
     acc_t mean, rstd, shift;
 

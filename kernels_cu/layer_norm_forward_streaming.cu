@@ -3,7 +3,7 @@
 //   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
 //
 //   s: scalar_t (M, N)      arithmetic in acc_t      y: y_t (M, N)      γ, β: weight_t (N)      stats: acc_t (2, M)
-//   The naive kernel stands in layer_norm_forward.cu.
+//   The naive kernel is in layer_norm_forward.cu.
 //
 // A block has a row and goes over the row slice by slice: once for the moments, once for y.
 //
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_no
             if (columns.has(v)) {
                 const long long at = row * N + columns.of(v);
 #if RESIDUAL
-                held[0][v] = load_packed(sum + at, vectors);  // written by this thread
+                held[0][v] = load_packed(sum + at, vectors);  // this thread stored these elements in the first pass
 #else
                 held[0][v] = load_packed(x + at, vectors);
 #endif

@@ -4,7 +4,7 @@
 //   y = x̂·γ + β,   x̂ = (s - mean)·rstd,   rstd = 1/√(var + eps),   mean and var over the N elements of a row of s
 //
 //   s: scalar_t (M, N)      arithmetic in acc_t      y: y_t (M, N)      γ, β: weight_t (N)      stats: acc_t (2, M)
-//   The naive kernel stands in layer_norm_forward.cu.
+//   The naive kernel is in layer_norm_forward.cu.
 //
 // A block, or a cluster of blocks, takes every `groups`-th row. Bulk copies bring the next STAGES rows into shared memory while
 // the warps exchange a row's moments and while the row is written.

@@ -1,5 +1,5 @@
-// A linear layer without its large matrix products, which are a library's: the product with a matrix of few rows
-// (linear_narrow), and the gradient of the bias (linear_bias_gradient).
+// Parts of a linear layer: the product with a matrix of few rows (linear_narrow), and the gradient of the bias
+// (linear_bias_gradient). A library computes the large matrix products.
 //
 //   z = x·Wᵀ + b             z[m, n] = Σ_k x[m, k]·W[n, k] + b[n]             y = z, or y = gelu(z)
 //   dL/db = Σ_m dL/dy        the sums of the columns of dL/dy
@@ -95,10 +95,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
 #define GELU 0
 #endif
 
-// The product of a large matrix, `many`, and one of FEW rows, `few`, at the speed at which `many` is read. With FEW_IS_X `few`
-// is x and `many` is W; else `few` is W and `many` is x. SPLIT warps share ROWS_EACH rows of `many`: each warp takes a part of
-// every row, and all rows of `few`. The bits of a row of `few` do not depend on FEW. With GELU y is gelu of z after z is rounded
-// to scalar_t, which is the z that the gradient reads.
+// The product of a large matrix `many` and a matrix `few` of FEW rows; the reads of `many` bound the time. With
+// FEW_IS_X `few` is x and `many` is W; else `few` is W and `many` is x. SPLIT warps share ROWS_EACH rows of `many`:
+// each warp takes a part of every row, and all rows of `few`. The bits of a row of `few` do not depend on FEW. With
+// GELU z is rounded to scalar_t before gelu: the gradient reads the rounded z.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_narrow(
     const scalar_t* __restrict__ many,  // (R, K)
     const scalar_t* __restrict__ few,   // (FEW, K)
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_n
     for (int i = 0; i < ROWS_EACH; ++i)
 #pragma unroll
         for (int f = 0; f < FEW; ++f) sums[i][f] = 0;
-    // A row beyond the last is read as the last row, and is not written.
+    // A warp whose row lies beyond the last row reads the last row, and writes nothing.
     const scalar_t* row[ROWS_EACH];
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; ++i) row[i] = many + (first + i < R ? first + i : R - 1) * K;

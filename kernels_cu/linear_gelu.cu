@@ -50,7 +50,7 @@ extern "C" __global__ void linear_gelu_backward_naive(
 
 #else
 
-// The forward's block: ABREAST threads side by side, and as many rows as make 256 threads.
+// The forward's block: 256 threads, ABREAST of them side by side.
 #ifndef ABREAST
 #define ABREAST 32
 #endif
@@ -81,7 +81,7 @@ __device__ __forceinline__ void finish_rows(
             Packed<scalar_t> packed;
             packed.set(v);
             store_row<VECTORS>(z + at, packed);
-            // y is gelu of z after z is rounded to scalar_t, which is the z that the gradient reads.
+            // z is rounded to scalar_t before gelu: the gradient reads the rounded z.
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) v[k] = gelu(packed[k]);
             packed.set(v);
@@ -105,7 +105,7 @@ struct GradientAndInput {
     Packed<scalar_t> grad_y, z;
 };
 
-// The gradient of a strip of z, by whole accesses or element by element.
+// Computes the gradient of a strip of z, by vector accesses or element by element.
 template <bool VECTORS>
 __device__ __forceinline__ void add_gradient(
     const Strip& strip, const scalar_t* __restrict__ grad_y, const scalar_t* __restrict__ z, scalar_t* __restrict__ grad_z,
@@ -126,8 +126,8 @@ __device__ __forceinline__ void add_gradient(
         });
 }
 
-// The sums are of dL/dz before it is rounded. `sums` of one group is the gradient of the bias. Each of several groups writes a
-// row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
+// The sums add dL/dz before rounding. With one group, `sums` is the gradient of the bias. With several groups, each
+// group writes a row of acc_t to `sums`, and linear_bias_gradient adds up the rows.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) linear_gelu_backward(
     const scalar_t* __restrict__ grad_y,  // (M, N)
     const scalar_t* __restrict__ z,       // (M, N)

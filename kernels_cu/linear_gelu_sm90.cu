@@ -16,11 +16,11 @@
 //
 // The parts, which docs/hopper.md explains:
 //
-//   tile        128 x 256 elements of z, which a block makes from slices of 64 columns of x and W
-//   producer    one thread asks for the slices by bulk copies (TMA), STAGES slices ahead
+//   tile        128 x 256 elements of z, which a block computes from slices of 64 columns of x and W
+//   producer    one thread issues the bulk copies (TMA) of the slices, STAGES slices ahead
 //   consumers   two groups of 128 threads; the registers of a group hold the sums of 64 x 256 elements
 //   cluster     two blocks with the same columns of z: each block fetches half of their rows of W for both blocks
-//   persistent  the grid has as many blocks as run at once, and each block makes tile after tile: the slices of the next tile
+//   persistent  the grid has as many blocks as run at once, and each block computes tile after tile: the slices of the next tile
 //               are in flight during the epilogue of this tile
 #include "gelu.cuh"
 #include "wgmma.cuh"
@@ -45,17 +45,18 @@ extern "C" __global__ void linear_gelu_sm90_naive(
 
 #else
 
-// Slices of x and W that a block has room for.
+// The slices of x and W that fit a block's shared memory.
 #ifndef STAGES
 #define STAGES 4
 #endif
 
-// Pieces of z and of y, 64 x 64 elements each, that a group of threads has room for while they are stored.
+// The pieces of z and of y, 64 x 64 elements each, that a group of threads holds in shared memory while bulk copies
+// store them.
 #ifndef PIECES
 #define PIECES 1
 #endif
 
-// Pairs of tiles along M that are made one after the other, while the L2 cache holds their rows of W.
+// The pairs of tiles along M that are computed one after the other, while the L2 cache holds their rows of W.
 #ifndef PAIRS_M
 #define PAIRS_M 8
 #endif
@@ -97,7 +98,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
             arrival_init(empty + s, 4);  // two groups of each of two blocks
         }
     meet_cluster();
-    unsigned turn = 0;  // slices so far, which give the stage and the phase of its counters
+    unsigned turn = 0;  // the number of slices so far; it gives the stage, and the phase of the stage's mbarriers
     if (group == 0) {
         keep_registers<40>();
         if (thread == 0)
@@ -117,8 +118,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
         take_registers<232>();
         const int lane = thread % 32, warp = thread / 32, half = group - 1;
         const unsigned own_pieces = pieces + half * PIECES * 2 * PIECE_BYTES;
-        // Where this lane's row of a matrix of store_matrices lies in a piece. The 16 bytes of column 8·j lie at j ^ row % 8.
-        // The lanes from 16 on have the next 16 bytes.
+        // The offset of this lane's row in a piece, for store_matrices. The 16 bytes from column 8·j on lie at j ^ row
+        // % 8. Lanes from 16 on address the next 16 bytes.
         const unsigned row_at = (warp * 16 + lane % 16) * (PIECE * 2) + (lane / 16 ^ lane % 8) * 16;
         float sums[128];
         for (int pair = first_pair; pair < pairs; pair += step) {
@@ -129,11 +130,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
                 const unsigned long long of_x = rows_at(at + half * (X_BYTES / 2)), of_weight = rows_at(at + X_BYTES);
                 multiply_begin();
 #pragma unroll
-                for (int i = 0; i < TILE_K / 16; ++i)  // 32 bytes on, in units of 16
+                for (int i = 0; i < TILE_K / 16; ++i)  // a step is 32 bytes; descriptors count 16 bytes
                     multiply<scalar_t>(sums, of_x + 2 * i, of_weight + 2 * i, k > 0 || i > 0);
                 multiply_commit();
                 multiply_wait<1>();
-                // The slice before this one is free in both blocks.
+                // The tensor cores have read the previous slice: the slice's stage is free, in both blocks.
                 if (k > 0 && thread < 2) arrive_in(thread, empty + (turn - 1) % STAGES);
             }
             const int row = (place.m * 2 + rank) * TILE_M + half * 64, first = place.n * TILE_N;
@@ -146,10 +147,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
             multiply_wait<0>();
             if (thread < 2) arrive_in(thread, empty + (turn - 1) % STAGES);
             settle(sums);
-            // The epilogue: 64 columns at a time through shared memory.
+            // The epilogue moves 64 columns at a time through shared memory.
 #pragma unroll
             for (int c = 0; c < TILE_N / PIECE; ++c) {
-                unsigned zs[PIECE / 4], ys[PIECE / 4];  // two elements a word: for each 8 columns a word of each of two rows
+                unsigned zs[PIECE / 4], ys[PIECE / 4];  // two elements a word; 8 columns take a word of each of two rows
 #pragma unroll
                 for (int j = 0; j < PIECE / 8; ++j) {
                     const unsigned two = biases[c * (PIECE / 8) + j];
@@ -162,7 +163,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
                     ys[2 * j + 1] = Scalar<scalar_t>::narrow_two(gelu(z2), gelu(z3));
                 }
                 const unsigned z_piece = own_pieces + c % PIECES * 2 * PIECE_BYTES, y_piece = z_piece + PIECE_BYTES;
-                // The bulk copy of what this piece held before has read it.
+                // Waits until the bulk copies of the pieces' former contents have read them.
                 if (thread == 0) stores_have_read<PIECES - 1>();
                 meet(group, 128);
 #pragma unroll
@@ -182,7 +183,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLO
         }
         if (thread == 0) stores_are_done();
     }
-    // A block stays until the other block has sent its last arrival and slice.
+    // A block may not exit before the other block has sent its last arrival and slice.
     meet_cluster();
 }
 

@@ -1,4 +1,4 @@
-// One unit of an LLTM cell at one step, and back.
+// One unit of an LLTM cell at one step, forward and backward.
 //
 //   i = σ(z_i)    o = σ(z_o)    g = elu(z_g)    c' = c + g·i    h' = tanh(c')·o
 //
@@ -22,7 +22,8 @@ __device__ __forceinline__ double one_by(double d) { return 1.0 / d; }
 // than moving the rows.
 constexpr bool COARSE = Scalar<scalar_t>::is_16_bit_float;
 constexpr float LOG2_E = 1.442695041f;
-// Arguments closer to 0 use a series, since the difference of powers cancels there. Beyond, the error is below 2^-18 of a result.
+// Arguments closer to 0 use a series, since the difference of powers cancels there. Elsewhere the relative error is
+// below 2^-18.
 constexpr float NEAR = 0.0625f;
 
 __device__ __forceinline__ acc_t sigmoid(acc_t z) {
@@ -58,7 +59,7 @@ struct Unit {
     __device__ __forceinline__ acc_t cell(acc_t old_cell) const { return fma(g, i, old_cell); }
     __device__ __forceinline__ acc_t hidden(acc_t new_cell) const { return tangent(new_cell) * o; }
 
-    // grad_z = dL/dz, of grad_h = dL/dh' and grad_cell = dL/dc', which becomes dL/dc.
+    // Computes grad_z = dL/dz from grad_h = dL/dh' and grad_cell = dL/dc'. Replaces grad_cell by dL/dc.
     __device__ __forceinline__ void back(acc_t new_cell, acc_t grad_h, acc_t& grad_cell, acc_t (&grad_z)[GATES]) const {
         const acc_t t = tangent(new_cell);
         grad_cell = fma(grad_h * o, acc_t(1) - t * t, grad_cell);

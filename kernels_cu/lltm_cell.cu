@@ -1,12 +1,12 @@
-// One step of an LLTM cell in one kernel, its product included: small cells.
+// One step of an LLTM cell in one kernel, with its matrix product, for small cells.
 //
 //   z = [h, x]·Wᵀ + b    i = σ(z_i)    o = σ(z_o)    g = elu(z_g)    c' = c + g·i    h' = tanh(c')·o
 //
 //   B rows, F features, S units, K = S + F    all arrays: scalar_t (float16, bfloat16, float32, float64)    arithmetic: acc_t
 //   x: (B, F)    h, c, h', c': (B, S)    z: (B, 3S), in the order i, o, g    W: (3S, K), the columns of h first    b: (3S)
 //
-// z is kept for the gradient, which makes the gates and their derivatives of z again, in registers. h' and c' are made of z as
-// stored, so that the gradient sees the same gates.
+// The kernel stores z for the gradient. The gradient recomputes the gates and their derivatives from z, in registers.
+// h' and c' are computed from the rounded z that is stored, so forward and gradient use the same gates.
 //
 // Macro   values   meaning                                           set by
 // NAIVE   1        compiles the naive kernel, and not the fast one   tests
@@ -49,9 +49,9 @@ extern "C" __global__ void lltm_cell_naive(
 #include "warp_sums.cuh"
 
 constexpr int CHUNK = 128;  // features of [h, x] that lie in shared memory at once
-constexpr int WARPS = 4;    // of a block, each of which makes one unit
+constexpr int WARPS = 4;    // warps of a block; a warp computes one unit
 
-// One warp makes the gates of one unit for all rows of the tile: its lanes take turns at the features.
+// A warp computes the gates of one unit for all rows of a tile. Each lane takes every 32nd feature.
 extern "C" __global__ void __launch_bounds__(WARPS * 32) lltm_cell(
     const scalar_t* __restrict__ x,         // (B, F)
     const scalar_t* __restrict__ weights,   // (3, S, K)
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) lltm_cell(
                 const bool there = i * 32 + lane < count;
                 w[i][gate] = there ? convert<acc_t>(row[gate * S * K + start + i * 32 + lane]) : acc_t(0);
             }
-        __syncthreads();  // the last chunk has been used
+        __syncthreads();  // all warps have read the previous chunk
         for (int n = static_cast<int>(threadIdx.x); n < TILE * CHUNK; n += WARPS * 32) {
             const int r = n / CHUNK, k = n % CHUNK;
             const bool there = first_row + r < B && k < count;

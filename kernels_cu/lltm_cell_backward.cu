@@ -1,4 +1,4 @@
-// The gradient of one step of an LLTM cell in one kernel, the products with dz included: small cells.
+// The gradient of one step of an LLTM cell in one kernel, with the matrix products with dz, for small cells.
 // dv stands for dL/dv.
 //
 //   dC = dc' + dh'·o·(1 - tanh²(c'))
@@ -19,7 +19,7 @@
 
 #include "lltm_naive.cuh"
 
-// One thread for all; the results begin as zeros.
+// One thread computes everything. The caller fills the results with zeros.
 extern "C" __global__ void lltm_cell_backward_naive(
     const scalar_t* grad_h,      // (B, S)
     const scalar_t* grad_cell,   // (B, S)
@@ -59,9 +59,9 @@ extern "C" __global__ void lltm_cell_backward_naive(
 #include "lltm_gradient.cuh"
 #include "lltm_operand.cuh"
 
-constexpr int BACK_ROWS = 4;   // of d[h, x], by 32 columns, in a block
-constexpr int BACK_UNITS = 4;  // of dW, by 256 columns, in a block
-constexpr int BACK_WARPS = 8;  // of a block, each with its share of the sum over the gates
+constexpr int BACK_ROWS = 4;   // rows of d[h, x] of a block, which computes 32 columns of them
+constexpr int BACK_UNITS = 4;  // units of dW of a block, which computes 256 columns of them
+constexpr int BACK_WARPS = 8;  // warps of a block; a warp adds up a share of the units
 
 struct CellBackward {
     Gradient h, cell;
@@ -70,7 +70,7 @@ struct CellBackward {
     scalar_t *grad_x, *grad_weights, *grad_bias, *grad_old_h, *grad_old_cell;
     long long B, F, S, K;
 
-    // dz and dc of any row and unit, zeros beyond the last.
+    // Computes dz and dc of row b and unit s; both are 0 beyond the last row or unit.
     __device__ __forceinline__ void at(long long b, long long s, acc_t (&dz)[GATES], acc_t& dc) const {
         dz[0] = dz[1] = dz[2] = dc = 0;
         if (b >= B || s >= S) return;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void back_to_inputs(const CellBackward& back, long lo
 #pragma unroll
     for (int r = 0; r < BACK_ROWS; ++r) sums[r] = 0;
     for (long long start = 0; start < S; start += BACK_WARPS * 32) {
-        // Each thread a unit.
+        // Each thread computes dz of one unit.
         const long long s = start + threadIdx.x;
 #pragma unroll
         for (int r = 0; r < BACK_ROWS; ++r) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void back_to_weights(const CellBackward& back, long l
         acc_t v[TILE];
 #pragma unroll
         for (int r = 0; r < TILE; ++r) v[r] = k < K && first_row + r < back.B ? back.operand.at(first_row + r, k) : acc_t(0);
-        __syncthreads();  // the last tile has been used
+        __syncthreads();  // all threads have read the previous tile
         if (t < TILE * BACK_UNITS) {
             acc_t unit_dz[GATES], dc;
             back.at(first_row + t / BACK_UNITS, first_unit + t % BACK_UNITS, unit_dz, dc);
@@ -171,8 +171,8 @@ __device__ __forceinline__ void back_to_weights(const CellBackward& back, long l
         back.grad_bias[t % GATES * S + first_unit + t / GATES] = convert<scalar_t>(bias_sum);
 }
 
-// The first `input_blocks` blocks make the gradients of the inputs, the others those of the weights. Each block makes the dz
-// that it needs anew, so that no block waits for another.
+// The first `input_blocks` blocks compute the gradients of the inputs. The other blocks compute the gradients of the
+// weights. Each block recomputes the dz that it needs, so no block waits for another block.
 extern "C" __global__ void __launch_bounds__(BACK_WARPS * 32, 1) lltm_cell_backward(
     const scalar_t* grad_h,                   // a view, see the strides
     const scalar_t* grad_cell,                // a view

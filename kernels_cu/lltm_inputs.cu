@@ -1,4 +1,4 @@
-// The operand of an LLTM's weight products: h and x side by side; and back, the gradient of one step's operand taken apart.
+// Concatenates h and x to the operand of an LLTM's weight products, and splits the gradient of one step's operand.
 //
 //   inputs[t, b] = [h_{t-1}[b], x_t[b]]        [dL/dh[b], dL/dx[b]] = dL/dinputs[b]
 //

@@ -1,5 +1,5 @@
-// One unit of an LLTM cell, by the formulas of lltm.cuh as they are written there: for the naive kernels, which share no
-// code with the fast ones.
+// One unit of an LLTM cell, written exactly as the formulas of lltm.cuh. The naive kernels use it, and share no
+// arithmetic with the fast kernels.
 #pragma once
 
 #include "scalar.cuh"
@@ -14,7 +14,7 @@ struct NaiveUnit {
         slope = z_g > 0 ? acc_t(1) : exp(z_g);
     }
 
-    // dz = (dL/dz_i, dL/dz_o, dL/dz_g) and dc = dL/dc, of c', dh = dL/dh' and dc = dL/dc'.
+    // Computes dz = (dL/dz_i, dL/dz_o, dL/dz_g) from c', dh = dL/dh' and dc = dL/dc'. Replaces dc by dL/dc.
     __device__ void back(acc_t new_c, acc_t dh, acc_t& dc, acc_t (&dz)[3]) const {
         const acc_t t = tanh(new_c);
         dc = dc + dh * o * (1 - t * t);

@@ -1,5 +1,5 @@
-// The operand [h, x] of a small cell's products, (B, S + F): a kernel reads an element from h or from x, so that no kernel
-// before it puts h and x side by side.
+// The operand [h, x] of a small cell's products, (B, S + F). A kernel reads each element from h or from x, so no other
+// kernel has to concatenate h and x first.
 #pragma once
 
 #include "scalar.cuh"

@@ -1,13 +1,13 @@
-// Where the elements of a sequence's step lie, for a row and a unit of an LLTM.
+// The offset of an element in the arrays of one time step, by row and unit of an LLTM.
 //
-// A step has fewer than 2^31 elements, which cupyops/ops/lltm/sequence.py sees to: places within a step are int. The begin of a
-// step is the same for all threads, and is long long.
+// cupyops/ops/lltm/sequence.py limits a step to fewer than 2^31 elements, so an offset within a step is an int. The
+// offset of the step itself is the same for all threads, and is a long long.
 #pragma once
 
 #include "lltm.cuh"
 
-// In h, c and their gradients: (B, S).
+// The offset in h, c and their gradients: (B, S).
 __device__ __forceinline__ int place_of(int row, int unit) { return row * STATE + unit; }
 
-// In z and dz: (B, 3, S), of the first gate.
+// The offset of the first gate in z and dz: (B, 3, S).
 __device__ __forceinline__ int z_place_of(int row, int unit) { return row * GATES * STATE + unit; }

@@ -1,11 +1,11 @@
-// All steps of an LLTM over a sequence in one launch, with the weights in registers. z_t comes as x_t·W_xᵀ + b.
+// All steps of an LLTM over a sequence in one launch, with the weights in registers. On input z_t is x_t·W_xᵀ + b.
 //
 //   z_t += h_{t-1}·W_hᵀ    c_t = c_{t-1} + elu(z_g)·σ(z_i)    h_t = tanh(c_t)·σ(z_o)
 //
 //   T steps, B rows, S units    all arrays: scalar_t (float16, bfloat16, float32)    arithmetic, and c from step to step: acc_t
 //   z: (T, B, 3S), in the order i, o, g    h, c: (T, B, S)    the last h and c: (2, B, S)    W_h: the first S columns of (3S, K)
 //
-// lltm_sequence.cuh says how rows and units are dealt out.
+// lltm_sequence.cuh describes which block has which rows and units.
 //
 // Macro           values          meaning                                           set by
 // STATE           S, up to 1024   units of a row                                    sequence_config (cupyops/ops/lltm/config.py)
@@ -23,7 +23,7 @@
 
 #include "lltm_naive.cuh"
 
-// One thread a row. c keeps what is not rounded from step to step.
+// Each thread computes a row. c holds the cell states in acc_t from step to step.
 extern "C" __global__ void lltm_sequence_naive(
     const scalar_t* weights,  // (3, S, K)
     const scalar_t* first_h,  // (B, S)
@@ -103,7 +103,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 const int place = place_of(row + g * ROWS, mine.unit), z_place = z_place_of(row + g * ROWS, mine.unit);
                 const bool there = mine.there && row + g * ROWS < rows;
                 const acc_t given[GATES] = {z[g][0], z[g][1], z[g][2]};
-                if (there && t + 1 < T)  // in flight while this step is made
+                if (there && t + 1 < T)  // in flight during this step's product
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate) z[g][gate] = convert<acc_t>(gates_next[z_place + gate * STATE]);
                 acc_t sums[ROWS * GATES];

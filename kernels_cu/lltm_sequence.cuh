@@ -1,9 +1,9 @@
-// What both directions of lltm_sequence.cu share: the weights that a thread keeps in registers for all steps, and the row that
-// the blocks of a team make together.
+// Shared by lltm_sequence.cu and lltm_sequence_backward.cu: the weights that a thread keeps in registers for all steps,
+// and the exchange of a row's units among the blocks of a team.
 //
 // A team has TILE = ROWS·GROUPS rows. A block has UNITS units of each row. PARTS neighbouring lanes share a unit: lane p has
 // the weights for the elements 4·(i·PARTS + p) + 0..3 of a row, i = 0, 1 .. . sum_over_lanes() adds up the lanes' sums of ROWS
-// rows; each lane ends up with one of these rows, and makes the unit of that row.
+// rows; each lane receives the sum of one of these rows, and computes the unit of that row.
 //
 // STATE, UNITS and PARTS alone decide which thread has which elements, and the order of every sum: a row's bits do not depend
 // on how many rows there are.
@@ -14,9 +14,9 @@
 #include "warp_sums.cuh"
 
 constexpr int TILE = ROWS * GROUPS;
-constexpr int STEPS = (BLOCKS * UNITS + 4 * PARTS - 1) / (4 * PARTS);  // of a thread through a row, 4 elements each
-constexpr int WIDTH = STEPS * 4 * PARTS;                               // of a row in shared memory; 0 beyond STATE
-constexpr int BUFFERS = TEAM > 1 ? 1 : 2;                              // of a tile in shared memory
+constexpr int STEPS = (BLOCKS * UNITS + 4 * PARTS - 1) / (4 * PARTS);  // accesses of 4 elements of a thread to a row
+constexpr int WIDTH = STEPS * 4 * PARTS;                               // elements of a row in shared memory; 0 from STATE on
+constexpr int BUFFERS = TEAM > 1 ? 1 : 2;                              // copies of a tile in shared memory
 
 struct alignas(16) Four {
     acc_t of[4];
@@ -31,7 +31,7 @@ extern __shared__ __align__(16) unsigned char row_memory[];
 // The rows that all units of the next step need, in shared memory: BANDS vectors of WIDTH numbers a row.
 template <int BANDS> struct Exchange {
     acc_t* memory;
-    Arrivals* arrivals;  // of each buffer
+    Arrivals* arrivals;  // an mbarrier for each buffer
     unsigned turn;       // all-gathers so far
 
     __device__ __forceinline__ Exchange(Arrivals* arrivals)
@@ -44,23 +44,25 @@ template <int BANDS> struct Exchange {
 #endif
     }
 
-    // The numbers of this turn.
+    // Returns row r of the current turn's buffer.
     __device__ __forceinline__ acc_t* row(int r, int band) const {
         return memory + ((turn % BUFFERS * TILE + r) * BANDS + band) * WIDTH;
     }
 
-    // A unit of this block. all_gather() gives it to the others.
+    // Stores a unit of this block in shared memory; all_gather() then sends the unit to the other blocks of the
+    // cluster.
     __device__ __forceinline__ void publish(int r, int band, int unit, acc_t value) const { row(r, band)[unit] = value; }
 
-    // Begins a new tile: zeros everywhere.
+    // Begins a new tile: fills the buffers with zeros.
     __device__ __forceinline__ void clear() const {
         sync_cluster();
         for (int n = static_cast<int>(threadIdx.x); n < BUFFERS * TILE * BANDS * WIDTH; n += BLOCK_THREADS) memory[n] = 0;
         sync_cluster();
     }
 
-    // Collects the units of the team's other blocks. Before, each thread has published its own: by publish(), or, where
-    // TEAM > 1, in global memory, where `rows` is the tile's first row, of `count` to the last, and `n` the barrier's number.
+    // Collects the units of the team's other blocks. Each thread must have published its own units: by publish(), or
+    // with TEAM > 1 by stores to global memory. There `rows` is the tile's first row, `count` the number of rows from
+    // the tile's first row to the matrix's last row, and `n` the number of the team's barrier.
     __device__ __forceinline__ void all_gather(const scalar_t* rows, long long count, int* counter, long long n) {
 #if CLUSTER > 1
         constexpr int PIECES = TILE * BANDS * UNITS / 2;
@@ -91,7 +93,7 @@ template <int BANDS> struct Exchange {
     }
 };
 
-// The unit of a thread, its part of that unit, and the row of a group that its lane ends up with.
+// A thread's unit, its part of the unit's sum, and the row of a group whose sum its lane receives.
 struct Share {
     int part, own, unit, row;  // `own` is the unit's number in the block
     bool there, writes;

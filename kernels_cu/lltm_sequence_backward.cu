@@ -10,8 +10,8 @@
 //   z, dz: (T, B, 3S), in the order i, o, g    h, c: (T, B, S)    the last h and c: (2, B, S)
 //   W_h: the first S columns of (3S, K)
 //
-// The gradients of x and W are products over all steps at once, made afterwards. lltm_sequence.cuh says how rows and units are
-// dealt out. One part of db is the sum over the steps, and over the rows that the same lanes make.
+// The gradients of x and W are products over all steps at once, computed afterwards. lltm_sequence.cuh describes which
+// block has which rows and units. One part of db is the sum over the steps, and over the rows of the same lanes.
 //
 // Macro           values          meaning                                           set by
 // STATE           S, up to 1024   units of a row                                    sequence_config (cupyops/ops/lltm/config.py)
@@ -29,7 +29,8 @@
 
 #include "lltm_naive.cuh"
 
-// One thread a row. dc keeps what is not rounded from step to step, `bias_sums` a part of db by row: zeros before.
+// Each thread computes a row. dc holds dL/dc in acc_t from step to step. `bias_sums` holds a part of db for each row;
+// the caller fills it with zeros.
 extern "C" __global__ void lltm_sequence_backward_naive(
     const scalar_t* grad_h,      // (T, B, S) or null
     const scalar_t* grad_last,   // (2, B, S) or null
@@ -126,7 +127,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) lltm_
                 if (there && grad_gates)
                     for (int gate = 0; gate < GATES; ++gate)
                         dz[gate] += convert<acc_t>((grad_gates + step * GATES)[z_place + gate * STATE]);
-                if (there && t > 0) {  // in flight while this step is made
+                if (there && t > 0) {  // in flight during this step's product
                     if (grad_h) more[g] = convert<acc_t>((grad_h + before)[place]);
                     cell[g] = convert<acc_t>((cells + before)[place]);
 #pragma unroll

@@ -52,7 +52,7 @@ struct Step {
     long long B, S;
 };
 
-// Aligned rows and others take separate loops: one loop would issue the instructions of both for each access.
+// Aligned and unaligned rows take separate loops: one loop would issue the instructions of both kinds for each access.
 template <bool VECTORS> __device__ __forceinline__ void step_rows(const Step& step) {
     const long long S = step.S;
     const Place place;

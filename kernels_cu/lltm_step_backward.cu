@@ -57,7 +57,7 @@ struct StepBackward {
     long long B, S, parts;
 };
 
-// Adds the dz of a thread's rows to `sums`. Aligned rows and others take separate loops, as in lltm_step.cu.
+// Adds the dz of a thread's rows to `sums`. Aligned and unaligned rows take separate loops, as in lltm_step.cu.
 template <bool VECTORS>
 __device__ __forceinline__ void step_back_rows(const StepBackward& step, acc_t (&sums)[GATES][VECTOR_WIDTH]) {
     const long long S = step.S;
@@ -100,8 +100,9 @@ __device__ __forceinline__ void step_back_rows(const StepBackward& step, acc_t (
     }
 }
 
-// Persistent blocks: each goes through the rows of its part, keeps their sums in registers, and writes them once: to
-// `partial`, which lltm_sums adds up, or to `grad_bias` where there is one part.
+// The blocks are persistent: each block goes through the rows of its part, keeps the sums of dz in registers, and
+// writes the sums once. With several parts, blocks write to `partial`, and lltm_sums adds up the parts. With one part,
+// blocks write to `grad_bias`.
 extern "C" __global__ void __launch_bounds__(256, 2) lltm_step_backward(
     const scalar_t* grad_h,                   // a view, see the strides
     const scalar_t* grad_cell,                // a view

@@ -1,9 +1,9 @@
-// The gradient of an LLTM's bias, of what was left of it by part or by row: the sums of a matrix's columns.
+// The gradient of an LLTM's bias from partial sums, or from the rows of dz: the sums of a matrix's columns.
 //
 //   sums[j] = Σ_p partial[p, j], in an order that depends on `parts` alone
 //
 //   partial: part_t (parts, N)    sums: scalar_t (N)    arithmetic: acc_t
-//   scalar_t: float16, bfloat16, float32, float64    part_t: acc_t, of parts; or scalar_t, of rows dz
+//   scalar_t: float16, bfloat16, float32, float64    part_t: acc_t for partial sums, scalar_t for rows of dz
 //
 // Macro   values   meaning                                           set by
 // NAIVE   1        compiles the naive kernel, and not the fast one   tests
@@ -24,7 +24,7 @@ extern "C" __global__ void lltm_sums_naive(
 
 #else
 
-// A block has 32 columns. Its 32 warps take turns at the rows, then the first warp adds up their sums.
+// A block has 32 columns. Each of its 32 warps adds up every 32nd row; then the first warp adds up the warps' sums.
 extern "C" __global__ void __launch_bounds__(1024) lltm_sums(
     const part_t* __restrict__ partial,  // (parts, N)
     scalar_t* __restrict__ sums,         // (N)

@@ -1,12 +1,13 @@
-// All steps of an LLTM over a sequence in one launch, as lltm_sequence.cu, on tensor cores: more units than a block or a cluster
-// has registers for. z_t comes as x_t·W_xᵀ + b.
+// All steps of an LLTM over a sequence in one launch, like lltm_sequence.cu, on tensor cores: for weights that do not
+// fit the registers of a block or a cluster. On input z_t is x_t·W_xᵀ + b.
 //
 //   z_t += h_{t-1}·W_hᵀ    c_t = c_{t-1} + elu(z_g)·σ(z_i)    h_t = tanh(c_t)·σ(z_o)
 //
 //   T steps, B rows, S units    all arrays: scalar_t (float16, bfloat16)    arithmetic, and c from step to step: acc_t (float32)
 //   z: (T, B, 3S), in the order i, o, g    h, c: (T, B, S)    the last h and c: (2, B, S)    W_h: the first S columns of (3S, K)
 //
-// A block multiplies h_{t-1} by the 48 rows of W_h that are the gates of its 16 units. lltm_tensor_cores.cuh says how.
+// A block multiplies h_{t-1} by the 48 rows of W_h that are the gates of its 16 units, as lltm_tensor_cores.cuh
+// describes.
 //
 // Macro           values          meaning                                           set by
 // STATE           S, up to 1024   units of a row, a multiple of 32                  sequence_config (cupyops/ops/lltm/config.py)
@@ -21,7 +22,7 @@
 
 #include "lltm_naive.cuh"
 
-// One thread a row. c keeps what is not rounded from step to step.
+// Each thread computes a row. c holds the cell states in acc_t from step to step.
 extern "C" __global__ void lltm_tensor_cores_naive(
     const scalar_t* weights,  // (3, S, K)
     const scalar_t* first_h,  // (B, S)
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores
 #pragma unroll
                 for (int gate = 0; gate < GATES; ++gate) rounded[gate] = convert<scalar_t>(sums[gate] + z[g][gate]);
                 if (!own.there(g)) return;
-                if (t + 1 < T)  // in flight while the blocks wait for one another
+                if (t + 1 < T)  // in flight during the team's barrier
 #pragma unroll
                     for (int gate = 0; gate < GATES; ++gate)
                         z[g][gate] = convert<acc_t>(gates_next[own.z_place(g) + gate * STATE]);
@@ -111,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores
             });
             if (t + 1 < T) team_barrier(counters + tile, t + 1);
         }
-        __syncthreads();  // the last sums have been read
+        __syncthreads();  // all threads have read the last step's sums
     }
 }
 

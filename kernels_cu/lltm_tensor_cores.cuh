@@ -1,9 +1,10 @@
-// What both directions of lltm_tensor_cores.cu share: the product of a step, along rows that all blocks of a team have published
-// in global memory.
+// Shared by lltm_tensor_cores.cu and lltm_tensor_cores_backward.cu: the product of a step, of rows that the blocks of a
+// team have published in global memory.
 //
-// A team has STATE / 16 blocks, of 16 units each, and ROWS·GROUPS rows. The warps of a block take turns at slices of 32 elements
-// of a row. A warp's lanes keep the weights of the warp's slices in registers for all steps, in the layout of tensor cores. The
-// warps leave their sums in shared memory. Each thread then adds up the warps' sums of one unit of one row of every group.
+// A team has STATE / 16 blocks, of 16 units each, and ROWS·GROUPS rows. The warps of a block take turns at slices of 32
+// elements of a row. A warp's lanes keep the weights of the warp's slices in registers for all steps, in the layout of
+// tensor cores. The warps store their sums in shared memory. Each thread then adds up the warps' sums of one unit, for
+// one row of every group.
 //
 // STATE alone decides the order of every sum: a row's bits do not depend on how many rows there are.
 #pragma once
@@ -12,22 +13,22 @@
 #include "tensor_cores.cuh"
 #include "team.cuh"
 
-constexpr int UNITS = 16;  // of a block
+constexpr int UNITS = 16;  // units of a block
 constexpr int WARPS = BLOCK_THREADS / 32;
 constexpr int SLICE = 32;        // elements of a row that a warp multiplies at once
 constexpr int PRODUCT_ROWS = 8;  // rows of one product of tensor cores
 constexpr int PRODUCTS = ROWS * GROUPS / PRODUCT_ROWS;
-constexpr int LINE = UNITS + 4;             // of sums: 4 more, so that lanes write and read without bank conflicts
-constexpr int TABLES = GROUPS > 1 ? 2 : 1;  // of sums, which groups take turns at
+constexpr int LINE = UNITS + 4;             // stride of a row of sums: the 4 extra words avoid bank conflicts
+constexpr int TABLES = GROUPS > 1 ? 2 : 1;  // tables of sums in shared memory, which alternate by group
 static_assert(ROWS == 16 && BLOCK_THREADS == ROWS * UNITS, "a thread has a unit of a row");
 static_assert(STATE % SLICE == 0 && TEAM * UNITS == STATE, "every block has 16 units");
 
 extern __shared__ __align__(16) unsigned char sum_memory[];
 
-// rows · weightsᵀ: of rows of LENGTH elements and BANDS · 16 rows of weights.
+// The product rows · weightsᵀ, for rows of LENGTH elements and BANDS · 16 rows of weights.
 template <int BANDS, int LENGTH> struct TeamProduct {
-    static constexpr int SLICES = (LENGTH / SLICE + WARPS - 1) / WARPS;  // of a warp
-    static constexpr bool EVEN = LENGTH / SLICE % WARPS == 0;            // all warps have as many
+    static constexpr int SLICES = (LENGTH / SLICE + WARPS - 1) / WARPS;  // slices of a warp
+    static constexpr bool EVEN = LENGTH / SLICE % WARPS == 0;            // all warps have SLICES slices
     static constexpr int MOST_AHEAD = BANDS > 1 && GROUPS < 4 ? 4 : 2;   // products whose rows are prefetched
     static constexpr int AHEAD = PRODUCTS < MOST_AHEAD ? PRODUCTS : MOST_AHEAD;
     typedef float Sums[BANDS][PRODUCT_ROWS][LINE];
@@ -35,7 +36,7 @@ template <int BANDS, int LENGTH> struct TeamProduct {
     Eight upper[BANDS][SLICES], lower[BANDS][SLICES];
     int line, part, warp;
 
-    // weight(band, unit, k): the weight of element k of a row for one of the block's units.
+    // `weight(band, unit, k)` returns the weight of element k of a row for a unit of the block.
     template <typename Weight> __device__ __forceinline__ TeamProduct(Weight weight) {
         const int thread = static_cast<int>(threadIdx.x);
         warp = thread / 32;
@@ -60,7 +61,8 @@ template <int BANDS, int LENGTH> struct TeamProduct {
     // The first of the lane's eight elements of the warp's i-th slice.
     __device__ __forceinline__ int element(int i) const { return (i * WARPS + warp) * SLICE + part * 8; }
 
-    // Loads the lane's elements of its row of a product, or zeros where there is no such row.
+    // Loads the lane's elements of its row of a product. Without `there`, the row does not exist, and the elements are
+    // 0.
     __device__ __forceinline__ void fetch(Eight (&held)[SLICES], const scalar_t* row, bool there, bool vectors) const {
 #pragma unroll
         for (int i = 0; i < SLICES; ++i)
@@ -83,8 +85,8 @@ template <int BANDS, int LENGTH> struct TeamProduct {
         }
     }
 
-    // Calls take(group, sums) for each group of the `count` rows, with the sums of this thread's row and unit by band. `vectors`
-    // says that every row begins where an access of 16 bytes may.
+    // Calls take(group, sums) for each group of the `count` rows, with the sums of this thread's row and unit by band.
+    // If `vectors` is true, every row begins at a multiple of 16 bytes.
     template <typename Take>
     __device__ __forceinline__ void for_each_group(const scalar_t* rows, long long count, bool vectors, Take take) const {
         Sums(*const tables)[2][WARPS] = reinterpret_cast<Sums(*)[2][WARPS]>(sum_memory);
@@ -130,7 +132,7 @@ template <int BANDS, int LENGTH> struct TeamProduct {
 
 // The elements of a thread: one unit, of one row of each group.
 struct Own {
-    int unit, row, rows;  // of all units; in the first group; in all
+    int unit, row, rows;  // the unit among all units; the row in the first group; the number of all rows
 
     __device__ __forceinline__ Own(long long first_row, long long B) {
         unit = rank_in_team() * UNITS + static_cast<int>(threadIdx.x) % UNITS;

@@ -1,4 +1,4 @@
-// The gradient of all steps of an LLTM over a sequence in one launch, as lltm_sequence_backward.cu, on tensor cores.
+// The gradient of all steps of an LLTM over a sequence in one launch, like lltm_sequence_backward.cu, on tensor cores.
 // dv stands for dL/dv.
 //
 //   dh_t += dz_{t+1}·W_h    dC = dc_t + dh_t·o·(1 - tanh²(c_t))    dc_{t-1} += dC
@@ -11,8 +11,8 @@
 //   z, dz: (T, B, 3S), in the order i, o, g    h, c: (T, B, S)    the last h and c: (2, B, S)
 //   W_h: the first S columns of (3S, K)
 //
-// A block multiplies dz_{t+1} by the 16 columns of W_h that are its units. lltm_tensor_cores.cuh says how. One part of db is the
-// sum over the steps, and over the groups of a tile.
+// A block multiplies dz_{t+1} by the 16 columns of W_h that are its units, as lltm_tensor_cores.cuh describes. One part
+// of db is the sum over the steps, and over the groups of a tile.
 //
 // Macro           values          meaning                                           set by
 // STATE           S, up to 1024   units of a row, a multiple of 32                  sequence_config (cupyops/ops/lltm/config.py)
@@ -27,7 +27,8 @@
 
 #include "lltm_naive.cuh"
 
-// One thread a row. dc keeps what is not rounded from step to step, `bias_sums` a part of db by row: zeros before.
+// Each thread computes a row. dc holds dL/dc in acc_t from step to step. `bias_sums` holds a part of db for each row;
+// the caller fills it with zeros.
 extern "C" __global__ void lltm_tensor_cores_backward_naive(
     const scalar_t* grad_h,      // (T, B, S) or null
     const scalar_t* grad_last,   // (2, B, S) or null
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores
                 if (grad_gates)
                     for (int gate = 0; gate < GATES; ++gate)
                         dz[gate] += convert<acc_t>((grad_gates + step * GATES)[own.z_place(g) + gate * STATE]);
-                if (t > 0) prefetch(g, t - 1);  // in flight while the blocks wait for one another
+                if (t > 0) prefetch(g, t - 1);  // in flight during the team's barrier
 #pragma unroll
                 for (int gate = 0; gate < GATES; ++gate) {
                     bias_sum[gate] += dz[gate];

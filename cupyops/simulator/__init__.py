@@ -1,7 +1,8 @@
-"""Kernels on a CPU: the very texts, compiled by the machine's C++ compiler, the threads of a block as fibres.
+"""Runs kernels on a CPU: the machine's C++ compiler compiles the same ``.cu`` text, and each CUDA thread is a fibre.
 
-It is slow and exact, and meant for tests and debugging: with ``sanitize=True`` every access is looked at. What it does
-not cover does not compile, and the message names it. ``docs/simulator.md`` is the page on it.
+The simulator is slow and exact. It serves tests and debugging: with ``sanitize=True`` it checks every memory access.
+A text that uses an unsupported CUDA feature does not compile, and the message names the feature. ``docs/simulator.md``
+documents the simulator.
 """
 
 import os
@@ -28,8 +29,8 @@ class _Mode:
     blocks: slice | None = None
 
 
-# How many blocks or clusters run "at once", for kernels whose blocks stay until all is done: few, so that each has several
-# rows to do.
+# The number of resident clusters, for kernels with persistent blocks. The number is small: each block then processes
+# several rows even of a small test.
 RESIDENT_BLOCKS = 4
 
 _word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
@@ -37,8 +38,10 @@ _setting = Setting(_Mode(_word not in ("", "0"), _word == "sanitize", True))
 
 
 def enabled() -> bool:
-    """Whether CPU tensors and NumPy arrays run kernels: ``CUPYOPS_SIMULATE=1`` in the environment, or
-    :func:`simulate`."""
+    """Returns whether calls on CPU tensors and NumPy arrays run kernels in the simulator.
+
+    The environment variable ``CUPYOPS_SIMULATE=1`` or :func:`simulate` turns the simulator on.
+    """
     return _setting.now.on
 
 
@@ -46,24 +49,25 @@ def enabled() -> bool:
 def simulate(
     on: bool = True, *, sanitize: bool = False, optimize: bool = True, blocks: slice | None = None
 ) -> Iterator[None]:
-    """A block of code in which CPU tensors and NumPy arrays run the kernels themselves, on the CPU.
+    """Simulates kernels on CPU tensors and NumPy arrays inside a ``with`` block.
 
-    It holds for all threads of the process, since gradients are computed in threads of PyTorch's own. Of blocks that run at
-    once, the newest says what holds.
+    The setting applies to all threads of the process, since PyTorch computes gradients in threads of its own. If
+    several ``with`` blocks are open at once, the setting of the newest block applies.
 
     Args:
-        on: False turns it off for the block.
-        sanitize: look at every access: bounds to the element, races in shared and in global memory, uninitialised reads in
-            shared memory, signed overflow and bad shifts, barriers that some threads do not reach.
-        optimize: False compiles for a debugger.
-        blocks: which blocks of a grid run, ``slice(0, 1)`` for the first alone; by default all. What the others would
-            have written is left as it was.
+        on: False turns the simulator off inside the block.
+        sanitize: check every memory access. The checks find accesses out of an array's bounds, races in shared and in
+            global memory, uninitialised reads of shared memory, signed overflow, bad shifts, and barriers that some
+            threads do not reach.
+        optimize: False compiles without optimization, for a debugger.
+        blocks: the range of a grid's blocks that run; ``slice(0, 1)`` runs the first block alone. By default all blocks
+            run. Blocks outside the range write nothing.
 
     Raises:
         ValueError: ``blocks`` is a slice with a step.
-        MissingDependencyError: there is no C++ compiler; the message names three ways to get one.
-        LaunchError: from a launch: the kernel did what it must not, and the message names kernel, line, block, thread.
-        CompileError: from a launch: the text does not compile for the host.
+        MissingDependencyError: no C++ compiler is installed; the message names three ways to get one.
+        LaunchError: raised by a launch; a check failed, and the message names the kernel, line, block and thread.
+        CompileError: raised by a launch; the text does not compile for the host.
 
     >>> import numpy
     >>> from cupyops import gelu
@@ -76,17 +80,17 @@ def simulate(
     if on:
         from . import host
 
-        host.compiler()  # says what is missing here, not at some launch
+        host.compiler()  # raises for a missing compiler now, before the first launch
     with _setting.during(_Mode(on, sanitize, optimize, blocks)):
         yield
 
 
 class Simulator(Host):
-    """Runs kernels on arrays in host memory, as :class:`cupyops.arrays.Host` says.
+    """Runs kernels on arrays in host memory; implements :class:`cupyops.arrays.Host`.
 
     Attributes:
-        capability: the compute capability whose kernels it runs; 9.0 has clusters of blocks and bulk copies.
-        multiprocessors: few, so that a grid that fills the device is small.
+        capability: the simulated compute capability, as major * 10 + minor; 90 has clusters and bulk copies.
+        multiprocessors: the simulated number of multiprocessors, small to keep grids that fill the device small.
     """
 
     capability = 90
@@ -124,7 +128,7 @@ class Simulator(Host):
 
 
 def _numpy_library(kind: type) -> ArrayLibrary | None:
-    """What knows arrays of this type while kernels are simulated, if they are NumPy's."""
+    """Returns the library for a NumPy array type while the simulator is on, else None."""
     if not enabled() or not any(base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__):
         return None
     from .numpy_arrays import NumpyLibrary

@@ -1,4 +1,4 @@
-"""The structures of ``runtime/abi.h``, as :mod:`ctypes` has them."""
+"""The structures of ``runtime/abi.h`` as :mod:`ctypes` classes; the fields match the C declarations one by one."""
 
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
@@ -10,20 +10,20 @@ _THREE = c_uint * 3
 
 
 class Kind:
-    """What kind of fault it is: ``CupyopsFaultKind``."""
+    """The kinds of faults: the enumerators of ``CupyopsFaultKind``."""
 
     GLOBAL_BOUNDS, SHARED_BOUNDS, CONST_WRITE, SHARED_RACE, GLOBAL_RACE, UNINITIALISED, NOT_SHOWN = range(1, 8)
     UNDEFINED, BARRIER, WARP, ASSERT, SIGNAL, REMOTE_ENDED, LIMIT = range(8, 15)
 
 
 class Shared(ctypes.Structure):
-    """``CupyopsShared``"""
+    """A variable in shared memory: ``CupyopsShared``."""
 
     _fields_ = (("name", c_char_p), ("begin", c_uint), ("bytes", c_uint), ("element_bytes", c_uint))
 
 
 class Module(ctypes.Structure):
-    """``CupyopsModule``"""
+    """A compiled kernel: ``CupyopsModule``."""
 
     _fields_ = (
         ("entry", c_void_p),
@@ -42,13 +42,13 @@ class Module(ctypes.Structure):
 
 
 class Range(ctypes.Structure):
-    """``CupyopsRange``"""
+    """The byte range of an array, and whether a kernel may write it: ``CupyopsRange``."""
 
     _fields_ = (("begin", c_size_t), ("end", c_size_t), ("writable", c_int))
 
 
 class Launch(ctypes.Structure):
-    """``CupyopsLaunch``"""
+    """The arguments and the geometry of a launch: ``CupyopsLaunch``."""
 
     _fields_ = (
         ("module", POINTER(Module)),
@@ -66,7 +66,7 @@ class Launch(ctypes.Structure):
 
 
 class Fault(ctypes.Structure):
-    """``CupyopsFault``"""
+    """The record of a fault: ``CupyopsFault``."""
 
     _fields_ = (
         ("kind", c_int),

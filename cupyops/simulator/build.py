@@ -1,4 +1,4 @@
-"""From a final text to a library that is loaded into this process, through a cache keyed on content."""
+"""Compiles a translated text into a shared library, through a cache keyed by content."""
 
 import ctypes
 import hashlib
@@ -28,15 +28,15 @@ _FORMAT = 3  # raise it when the meaning of an entry changes
 _LEADING = re.compile(r"(?://[^\n]*\n)*((?:#include <cuda_\w+\.h>\n)*)")
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
 
-# As on a GPU: plain char is signed, integers wrap, a product and a sum are rounded once each (a text that wants a fused
-# multiply-add says fma). Frames are kept, since a report follows them to the author's line.
+# As in CUDA, plain char is signed. Multiplication and addition round separately; only a call of fma fuses them. Frame
+# pointers are kept: an error report walks the frames to find the source line.
 _COMMON = (
     *("-std=c++17", "-gdwarf-4", "-fPIC", "-fsigned-char", "-ffp-contract=off", "-fno-strict-aliasing", "-w"),
-    # No symbol of one kernel may stand for another's: a template's variables have the same name in both.
+    # Symbols are hidden: two kernels may instantiate the same template, and the loader must not merge their variables.
     *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     *("-fno-math-errno", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-threadsafe-statics"),
 )
-# What ends a launch on a GPU, or would end this process.
+# Checks that are always on: these errors end a launch on a GPU, or would end this process.
 _ALWAYS = "-fsanitize=alignment,integer-divide-by-zero"
 _CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-divide-by-zero"
 
@@ -44,19 +44,20 @@ _CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-di
 def build(
     text: str, needs_cuda: bool, *, checked: bool, watched: bool, optimize: bool, sources: dict[str, str]
 ) -> Path:
-    """The library of a translated text, from the cache or compiled now.
+    """Returns the path of the library of a translated text; compiles the text if the cache has no entry.
 
     Args:
-        text: from :func:`cupyops.simulator.translate.translate`.
-        needs_cuda: it includes CUDA's headers.
-        checked: every access goes by the runtime.
-        watched: volatile accesses do, since a thread may wait by them.
-        optimize: else as a debugger likes it.
-        sources: the author's texts by file name, to be kept beside the library for a debugger.
+        text: the result of :func:`cupyops.simulator.translate.translate`.
+        needs_cuda: whether the text includes CUDA headers.
+        checked: whether the compiler inserts a runtime call before every memory access.
+        watched: whether the text has volatile accesses. The compiler then inserts the runtime calls without ``checked``,
+            too: a thread may poll volatile memory, and the runtime must let other threads run.
+        optimize: whether to optimize; False compiles for a debugger.
+        sources: the kernel's sources by file name, written beside the library for a debugger.
 
     Raises:
-        CompileError: with the compiler's messages as its text.
-        MissingDependencyError: there is no compiler, or no CUDA headers.
+        CompileError: the compiler refuses the text; the message is the compiler's output.
+        MissingDependencyError: the machine has no C++ compiler or no CUDA headers.
     """
     tool = host.compiler()
     flags = [*_COMMON, *_mode_flags(tool, checked, watched, optimize)]
@@ -85,7 +86,7 @@ def build(
         except CompileError:
             if first is _AS_TEXT:
                 raise
-            compile_with(_AS_TEXT)  # what is wrong with the text is said as ever; else the headers were refused
+            compile_with(_AS_TEXT)  # raises for an error in the text; succeeds if the precompiled headers were at fault
             _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
         run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
         (folder / "kernel.o").unlink()
@@ -112,8 +113,11 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
 
 
 def tells_volatile_apart(tool: Compiler) -> bool:
-    """Whether checked accesses to volatile memory are known as such. Else who waits by them would race with who sets the flag, so
-    that races in global memory cannot be looked for."""
+    """Returns whether the compiler marks checked accesses as volatile.
+
+    Without the mark, a thread that polls a volatile flag would be reported as a race with the thread that sets the
+    flag. The race check of global memory is then off.
+    """
     return tool.family == "clang" or tool.major >= 12
 
 
@@ -121,9 +125,9 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     """Runs the compiler in a folder.
 
     Raises:
-        CompileError: with what it said.
+        CompileError: the compiler fails; the message is its output.
     """
-    # The clang of ziglang asks for checks of its own where nobody asks for any; refused before others, they all go.
+    # The clang of ziglang turns on UBSan checks unless the command has a -fsanitize option; this option turns them off.
     quiet = tool.family == "clang" and not any(a.startswith("-fsanitize=") for a in arguments)
     base = ["-fno-sanitize=undefined"] if quiet else []
     environment = {**os.environ, "LC_ALL": "C", "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
@@ -133,22 +137,25 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
         raise CompileError(done.stderr or done.stdout)
 
 
-# Headers take half of a compilation, so they are precompiled for the flags of a kind of launch, once there is a second.
+# Headers take half of a compilation's time. The second compilation with the same headers and flags precompiles them.
 
 _AS_TEXT = ("-include", "device.h")
-# By cache and key, what this process gives the compiler; None where it has met these headers once.
+# The compiler arguments for the leading headers, by cache folder and key; None after the first compilation.
 _headers: dict[tuple[Path, str], Sequence[str] | None] = {}
 
 
 def _leading_headers(text: str) -> list[str]:
-    """CUDA's headers that a text begins with, by name, in their order."""
+    """Returns the names of the CUDA headers that a text begins with, in order."""
     found = _LEADING.match(text)
     return re.findall(r"<(.+?)>", found[1]) if found else []
 
 
 def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[str]:
-    """Arguments that have a text begin with these headers: precompiled, unless they are new to this process and the cache, or
-    cannot be."""
+    """Returns the compiler arguments that include the leading headers of a text.
+
+    A precompiled header from the cache is used at once. Without one, the second compilation with these headers and
+    flags precompiles them. If precompilation fails, the compiler reads the headers as text.
+    """
     text = "".join(f"#include <{name}>\n" for name in names)
     gcc = tool.family == "gcc"
     product = "headers.h.gch" if gcc else "headers.pch"
@@ -162,14 +169,14 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
 
     def make(folder: Path, final: Path) -> None:
         run(tool, [*flags, "-x", "c++-header", str(source), "-o", product], folder)
-        _write(folder / "headers.h", text)  # g++ is given this name, and takes what lies beside it
+        _write(folder / "headers.h", text)  # g++ gets this name, and uses the headers.h.gch beside it
 
     try:
-        # clang looks for the header where it was, so it lies where it stays.
+        # clang requires the header at its path of precompilation, so the header has a cache entry of its own.
         source = _cached(_hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text))
         path = _cached(key, product, make)
         found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
-    except (CompileError, OSError):  # a full disk, too
+    except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
     _headers[place] = found
     return found
@@ -179,7 +186,8 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-# The cache: one folder an entry, moved into place whole, and made once by all threads and processes that miss it.
+# The cache has one folder for each entry. A new entry is built in a temporary folder and renamed into place. A lock
+# makes one thread of one process build an entry; the others wait for the entry.
 
 
 def _hash(content: object) -> str:
@@ -212,7 +220,7 @@ def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]
         try:
             temporary.rename(final)
         except OSError:
-            if not _whole(final, product):  # another process may have been first, where nothing can be locked
+            if not _whole(final, product):  # without file locks, another process may have renamed its folder first
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -238,19 +246,19 @@ def _root() -> Path:
 
 @cache
 def _own_folder(process: int) -> Path:
-    """A folder for this process alone, where the cache cannot be written; one that it forks off needs another."""
+    """Creates a folder for this process, used if the cache folder is not writable; a forked child gets its own."""
     return own_folder("cupyops-simulator-")
 
 
 @cache
 def _own_sources() -> str:
-    """A hash of the headers and the runtime."""
+    """Returns a hash of the simulator's headers and runtime sources."""
     files = sorted(p for folder in ("cuda", "runtime") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp"))
     return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
 
 
 def _shims() -> Path:
-    """A folder with the one header of CUDA's tools that has no file ending, which a wheel would not hold."""
+    """Returns a folder with the header ``nv/target``, which the wheel cannot hold: the file name has no suffix."""
 
     def make(folder: Path, final: Path) -> None:
         (folder / "nv").mkdir()
@@ -259,7 +267,7 @@ def _shims() -> Path:
     return _cached("headers-1", "nv/target", make).parent.parent
 
 
-# The runtime, which all kernels share
+# The runtime library, which all kernels share.
 
 
 @cache
@@ -275,14 +283,14 @@ def _runtime_of(tool: Compiler, root: Path) -> Path:
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = list(pool.map(one, sources))
-        # A kernel asks for it by this name, and it is loaded then, wherever it lies.
+        # A kernel's library names the runtime by this soname; the loader finds the loaded runtime by it in any folder.
         run(tool, ["-shared", f"-Wl,-soname,cupyops-{key}.so", *objects, "-o", "runtime.so", "-lpthread"], folder)
 
     return _cached(key, "runtime.so", make)
 
 
 def runtime_path() -> Path:
-    """The runtime's library, compiled on first use."""
+    """Returns the path of the runtime's library; the first call compiles the library."""
     return _runtime_of(host.compiler(), _root())
 
 
@@ -290,16 +298,17 @@ _loaded: dict[str, Any] = {}
 
 
 def _load_runtime(path: Path) -> Any:
-    # Kernels are given the one that was loaded first under its name, also those of another cache folder.
+    # The loader resolves a kernel's runtime by soname to the first loaded library, whatever its cache folder; so the
+    # process must use the first library, too.
     name = path.parent.name
     return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
 
 
 def runtime() -> Any:
-    """The runtime, loaded into this process.
+    """Loads the runtime into this process and returns it.
 
     Raises:
-        MissingDependencyError: there is no compiler, or it cannot compile the runtime.
+        MissingDependencyError: the machine has no C++ compiler, or the compiler cannot compile the runtime.
     """
     try:
         return _load_runtime(runtime_path())
@@ -310,5 +319,5 @@ def runtime() -> Any:
 
 
 def needs_cuda(text: str) -> bool:
-    """Whether a text includes one of CUDA's headers."""
+    """Returns whether a text includes a CUDA header."""
     return _SYSTEM_HEADER.search(text) is not None

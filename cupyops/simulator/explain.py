@@ -1,4 +1,4 @@
-"""Why a text does not compile for the host: the compiler's words with the author's lines, and whether NVRTC takes it."""
+"""Explains a failed host compilation: the compiler's errors, the source lines, and whether NVRTC accepts the text."""
 
 import re
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ _MESSAGE = re.compile(
 
 
 def explain(what: str, log: str, text: str, options: Sequence[str]) -> str:
-    """The message of a CompileError.
+    """Returns the message of a CompileError.
 
     Args:
-        what: kernel and dtypes.
-        log: what the host compiler said.
-        text: the final text.
-        options: the kernel's, for NVRTC.
+        what: the kernel's name and dtypes.
+        log: the host compiler's output.
+        text: the final text, as NVRTC compiles it.
+        options: the kernel's compile options for NVRTC.
     """
     files = lines_by_file(text)
     parts = [f"{what} does not compile for the simulator, by {host.compiler().version}:"]
@@ -43,22 +43,22 @@ def explain(what: str, log: str, text: str, options: Sequence[str]) -> str:
 
 
 def _plain(words: str) -> str:
-    """The compiler's words, with the name of what the simulator lacks in front where that is the trouble."""
+    """Returns the compiler's message; a note follows if the message names something that the simulator lacks."""
     missing = re.search(r"[‘'](\w+)[’'] was not declared|use of undeclared identifier '(\w+)'", words)
     if missing:
         return f"{words} (the text declares no `{missing[1] or missing[2]}`, and neither does the simulator)"
     if re.search(r"cooperative_groups|mma\.h|cuda/", words) and "file" in words:
-        return f"{words} (the simulator covers no such header)"
+        return f"{words} (the simulator does not support this header)"
     return words
 
 
 def _nvrtc_says(what: str, text: str, options: Sequence[str]) -> str:
     if not toolchain.has_nvrtc():
-        return "Whether NVRTC accepts the text cannot be told: it is not installed here."
+        return "NVRTC was not tried on the text: it is not installed here."
     try:
         compile_text(text, what, "sm_90a", (*OPTIONS, *options))
     except CompileError as error:
         return f"NVRTC rejects the text, too. {error}"
-    except Exception as error:  # the headers that belong to it may be missing
-        return f"Whether NVRTC accepts the text cannot be told: {error}"
+    except Exception as error:  # for example, the CUDA headers of this NVRTC may be missing
+        return f"NVRTC could not be tried on the text: {error}"
     return "NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover."

@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine, and CUDA's headers for it. Everything is found on first use, nothing on import."""
+"""Finds the C++ compiler of this machine and the CUDA headers on first use; the import searches nothing."""
 
 import os
 import re
@@ -19,8 +19,8 @@ __all__ = ["Compiler", "compiler", "cuda_include", "missing"]
 
 THREE_WAYS = (
     "Get one in one of three ways: install g++ by the system's package manager (apt install g++, dnf install gcc-c++), "
-    f"or clang++ the same way (apt install clang), or {pip_install('simulator', 'ziglang')}, which brings the clang that is "
-    "inside that package"
+    f"or clang++ the same way (apt install clang), or {pip_install('simulator', 'ziglang')}, a package that contains "
+    "clang"
 )
 
 
@@ -29,9 +29,9 @@ class Compiler:
     """A C++ compiler.
 
     Attributes:
-        command: what runs it.
+        command: the command line's first words, which start the compiler.
         family: ``"gcc"`` or ``"clang"``.
-        version: what it says of itself, in one line.
+        version: the first line that ``--version`` prints.
     """
 
     command: tuple[str, ...]
@@ -40,13 +40,16 @@ class Compiler:
 
     @property
     def major(self) -> int:
-        """The first number of its version."""
+        """The major version number, or 0 if the version line has no number."""
         found = re.search(r"(?:version |\) )(\d+)\.", self.version) or re.search(r"(\d+)\.\d+", self.version)
         return int(found[1]) if found else 0
 
 
 def candidates() -> list[tuple[str, ...]]:
-    """What may be a compiler, best first: ``CUPYOPS_CXX``, g++, clang++, the clang of ziglang."""
+    """Returns the compiler commands to try, in order: g++, clang++, c++ and the clang of the ziglang package.
+
+    If ``CUPYOPS_CXX`` is set, its command is the only one.
+    """
     if chosen := os.environ.get("CUPYOPS_CXX"):
         return [tuple(shlex.split(chosen))]
     found: list[tuple[str, ...]] = [(path,) for name in ("g++", "clang++", "c++") if (path := shutil.which(name))]
@@ -62,10 +65,11 @@ def _has_ziglang() -> bool:
 
 
 def compiler() -> Compiler:
-    """The first compiler that runs.
+    """Returns the first compiler that runs.
 
     Raises:
-        MissingDependencyError: there is none; the message names the three ways to get one.
+        MissingDependencyError: no compiler runs, or the system is not Linux; the message names three ways to get a
+            compiler.
     """
     if sys.platform != "linux":
         raise MissingDependencyError(
@@ -94,7 +98,7 @@ def _ask(command: tuple[str, ...]) -> Compiler | None:
 
 
 def missing() -> str:
-    """Why nothing can be simulated here, or nothing."""
+    """Returns why the simulator cannot run on this machine, or an empty string if it can."""
     try:
         compiler()
     except MissingDependencyError as error:
@@ -104,10 +108,10 @@ def missing() -> str:
 
 @cache
 def cuda_include() -> Path:
-    """The folder with CUDA's cuda_fp16.h, of any version.
+    """Returns a folder that holds cuda_fp16.h, of any CUDA version.
 
     Raises:
-        MissingDependencyError: none is found.
+        MissingDependencyError: no CUDA headers are installed.
     """
     folders = toolchain.header_candidates()
     if not folders:

@@ -1,7 +1,6 @@
-"""From an address in a compiled kernel to the line of the author's text: the line table that the compiler wrote.
+"""Reads the DWARF line table of a compiled kernel: the source line of each address.
 
-Only what g++ and clang write for ``-gdwarf-4`` in a 64-bit little-endian ELF file is read here, so that no tool of the
-machine is needed.
+The reader needs no external tool. It covers 64-bit little-endian ELF files that g++ or clang write with ``-gdwarf-4``.
 """
 
 import struct
@@ -13,7 +12,7 @@ __all__ = ["LineTable", "line_table"]
 
 
 class LineTable:
-    """Addresses, sorted, and the (file, line) that begins at each; None where nothing is known."""
+    """A sorted list of addresses, and the (file, line) that begins at each; None for an address without a line."""
 
     def __init__(self, rows: list[tuple[int, tuple[str, int] | None]]) -> None:
         rows.sort(key=lambda row: (row[0], row[1] is not None))
@@ -21,14 +20,14 @@ class LineTable:
         self.places = [place for _, place in rows]
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """File and line of the instruction at an address."""
+        """Returns the file and line of the instruction at an address, or None."""
         position = bisect_right(self.addresses, address) - 1
         return self.places[position] if position >= 0 else None
 
 
 @cache
 def line_table(library: Path) -> LineTable:
-    """The table of a library; empty where it has none that can be read."""
+    """Returns the line table of a library; the table is empty if the library has no readable line table."""
     rows: list[tuple[int, tuple[str, int] | None]] = []
     try:
         program = _section(library.read_bytes(), b".debug_line")
@@ -79,13 +78,13 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
-    """The rows of one compilation, by running its program (DWARF 4, section 6.2)."""
+    """Returns the rows of one compilation unit by running its line number program (DWARF 4, section 6.2)."""
     version, header_length = struct.unpack_from("<HI", data, 0)
     if version not in (2, 3, 4):
         return []
     at = 6
     minimum = data[at]
-    at += 1 + (version >= 4)  # operations of an instruction, which matters to other processors
+    at += 1 + (version >= 4)  # skips maximum_operations_per_instruction, which only VLIW processors use
     _, line_base, line_range, opcode_base = struct.unpack_from("<BbBB", data, at)
     lengths = (0, *data[at + 4 : at + 3 + opcode_base])
     at += 3 + opcode_base
@@ -112,10 +111,10 @@ def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
             address += step // line_range * minimum
             line += line_base + step % line_range
             rows.append((address, (files[file], line)))
-        elif opcode == 0:  # an extended one
+        elif opcode == 0:  # an extended opcode
             length, at = _leb(data, at)
             extended = data[at]
-            if extended == 1:  # the end of a sequence
+            if extended == 1:  # DW_LNE_end_sequence
                 rows.append((address, None))
                 address, file, line = 0, 1, 1
             elif extended == 2:

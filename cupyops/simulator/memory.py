@@ -1,8 +1,8 @@
-"""The arrays of a launch, as the simulator gives them to a kernel.
+"""The arrays of a launch, as the simulator passes them to a kernel.
 
-With checks, a kernel works on copies that lie far apart, so that an index just outside one array never falls into
-another; what it wrote is copied back. Arrays that overlap stay together, since a kernel may mean that; very large ones
-stay where they are.
+With checks on, the kernel works on copies of its arrays. Gaps of 64 KiB separate the copies: an index just outside one
+array never falls into another array. After the launch, written copies are copied back. Overlapping arrays share one
+copy, since a kernel may rely on the overlap. Arrays above 256 MiB are not copied.
 """
 
 import ctypes
@@ -18,19 +18,19 @@ from .abi import Range
 __all__ = ["Memory", "Place"]
 
 _GAP = 65536  # bytes between arrays
-_LARGE = 2**28  # bytes beyond which an array stays where it is: copying it would take longer than the launch
+_LARGE = 2**28  # bytes above which an array is not copied: the copy would take longer than the launch
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one array lies for the kernel.
+    """The memory of one array during a launch.
 
     Attributes:
-        name: the parameter.
-        info: the array.
-        pointer: address of its first element.
-        begin, end: of the bytes that belong to it.
-        writable: its parameter is not const.
+        name: the parameter's name.
+        info: the array's shape, strides and dtype.
+        pointer: the address of the array's first element.
+        begin, end: the first address of the array's bytes, and the address behind its last byte.
+        writable: whether the parameter is not const.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Place:
 
 
 def extent(info: Info) -> tuple[int, int]:
-    """First byte and the byte behind the last of an array, as addresses."""
+    """Returns the address of an array's first byte and the address behind its last byte."""
     itemsize = DTYPES[info.dtype].itemsize
     if info.size == 0:
         return info.pointer, info.pointer
@@ -54,13 +54,13 @@ class Memory:
     """The arrays of one launch.
 
     Args:
-        signature: of the kernel.
-        infos: by parameter.
-        guarded: copies with gaps, else the arrays themselves.
+        signature: the kernel's signature.
+        infos: the arrays by parameter name.
+        guarded: True passes copies with gaps in between; False passes the arrays themselves.
     """
 
     def __init__(self, signature: Signature, infos: Mapping[str, Info], guarded: bool) -> None:
-        self._copies: list[tuple[int, int, int, bool]] = []  # from, to, bytes, written
+        self._copies: list[tuple[int, int, int, bool]] = []  # original address, copy address, bytes, written
         moves = dict.fromkeys(infos, 0)
         extents = {name: extent(info) for name, info in infos.items()}
         written = {p.name for p in signature.parameters if p.pointer and not p.const}
@@ -75,7 +75,7 @@ class Memory:
         self.pointers = {place.name: place.pointer for place in self.places}
 
     def _guard(self, extents: Mapping[str, tuple[int, int]], written: set[str]) -> dict[str, int]:
-        """Makes the copies; by how much each array is moved."""
+        """Copies the arrays; returns the offset in bytes from each array to its copy."""
         spans: list[tuple[int, int, list[str]]] = []
         for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
             if spans and begin < spans[-1][1]:
@@ -89,7 +89,7 @@ class Memory:
         at = ctypes.addressof(self._memory) + _GAP
         moves = dict.fromkeys(extents, 0)
         for begin, end, names in spans:
-            at += (begin - at) % 256  # an array that is not aligned must stay so, since kernels choose by it
+            at += (begin - at) % 256  # keeps the alignment of the array, since kernels choose code by alignment
             ctypes.memmove(at, begin, end - begin)
             self._copies.append((begin, at, end - begin, not written.isdisjoint(names)))
             moves.update(dict.fromkeys(names, at - begin))
@@ -97,18 +97,24 @@ class Memory:
         return moves
 
     def ranges(self) -> ctypes.Array[Range]:
-        """For the runtime; what may be written first, which counts where arrays overlap."""
+        """Returns the arrays' byte ranges for the runtime.
+
+        Writable ranges come first: the runtime takes the first match where arrays overlap.
+        """
         ordered = sorted(self.places, key=lambda p: not p.writable)
         return (Range * max(len(ordered), 1))(*(Range(p.begin, p.end, p.writable) for p in ordered))
 
     def finish(self) -> None:
-        """Copies back what was written."""
+        """Copies the written copies back to their arrays."""
         for original, copy, count, written in self._copies:
             if written:
                 ctypes.memmove(original, copy, count)
 
     def name(self, address: int) -> str:
-        """``element 1024 of `y` (float32[1024] on cpu)`` of an address in an array or near one, else nothing."""
+        """Returns the element at an address, like ``element 1024 of `y` (float32[1024] on cpu)``.
+
+        Returns an empty string if the address is neither in an array nor in a gap beside one.
+        """
         near = [p for p in self.places if p.begin - _GAP <= address < p.end + _GAP]
         if not near:
             return ""

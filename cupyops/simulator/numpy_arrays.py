@@ -1,4 +1,4 @@
-"""NumPy's arrays, which kernels run on while they are simulated."""
+"""NumPy arrays as kernel arguments in the simulator."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ Array = Any
 
 
 class NumpyLibrary:
-    """NumPy's arrays, as :class:`cupyops.arrays.ArrayLibrary` wants them."""
+    """Implements :class:`cupyops.arrays.ArrayLibrary` for NumPy arrays."""
 
     name = "numpy"
 
@@ -56,14 +56,14 @@ class NumpyLibrary:
         return (self._wide(a) @ self._wide(b)).astype(a.dtype)
 
     def _wide(self, x: Array) -> Array:
-        """In the type that arithmetic is done in: NumPy rounds every sum of halves."""
+        """Converts a 16-bit array to float32: NumPy would round every partial sum to 16 bits."""
         return x.astype("float32") if x.itemsize == 2 else x
 
     def is_host_scalar(self, x: Array) -> bool:
-        return False  # as CuPy, whose arrays these stand for
+        return False  # like CuPy: the simulator replaces CuPy arrays with NumPy arrays
 
     def host_number(self, x: Array, dtype: str) -> Array:
-        raise NotImplementedError("NumPy's arrays are not numbers beside others")
+        raise NotImplementedError("a NumPy array is never a host scalar beside device arrays")
 
     def is_fake(self, x: Array) -> bool:
         return False

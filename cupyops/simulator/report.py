@@ -1,4 +1,4 @@
-"""From what the runtime wrote down of a fault to the sentence that a user reads."""
+"""Writes the error message of a fault from the runtime's fault record."""
 
 import ctypes
 import os
@@ -25,12 +25,12 @@ class _Library(ctypes.Structure):
 
 
 class Locator:
-    """Lines of the author's texts by address.
+    """Finds the source line of a code address.
 
     Args:
-        library: the kernel's file.
-        symbol: the address of anything in it, as loaded.
-        files: the author's, by the names that ``#line`` gives them.
+        library: the compiled kernel's file.
+        symbol: the address of any symbol of the loaded library.
+        files: the names of the ``.cu`` and ``.cuh`` sources, as ``#line`` directives give them.
     """
 
     def __init__(self, library: Path, symbol: int, files: Collection[str]) -> None:
@@ -41,7 +41,7 @@ class Locator:
         self._base = found.base
 
     def place(self, address: int) -> str:
-        """``gelu.cu:12`` of a return address, or nothing where that is not in the author's texts."""
+        """Returns the source line of a return address, like ``gelu.cu:12``, or an empty string outside the sources."""
         found = self._table.at(address - 1 - self._base) if address > self._base else None
         if found is None:
             return ""
@@ -49,7 +49,7 @@ class Locator:
         return f"{name}:{found[1]}" if name else ""
 
     def way(self, addresses: Sequence[int]) -> list[str]:
-        """The places of a chain of calls, innermost first, without what is not the author's."""
+        """Returns the source lines of a call stack, innermost first; frames outside the sources are left out."""
         places = [place for address in addresses if (place := self.place(address))]
         return [p for i, p in enumerate(places) if i == 0 or p != places[i - 1]]
 
@@ -59,15 +59,15 @@ def _triple(numbers: Sequence[int]) -> str:
 
 
 def describe(what: str, fault: Fault, module: Module, memory: Memory, locator: Locator, launch: str) -> str:
-    """The message: kernel, what is wrong, line, block, thread.
+    """Returns the error message of a fault: kernel, fault, source line, block and thread.
 
     Args:
-        what: kernel and dtypes.
-        fault: from the runtime.
-        module: the kernel's.
+        what: the kernel's name and dtypes.
+        fault: the runtime's fault record.
+        module: the compiled kernel's module.
         memory: the arrays of the launch.
-        locator: for addresses.
-        launch: grid and block, in words.
+        locator: finds the source line of an address.
+        launch: the grid and block sizes, as text.
     """
     way = locator.way(fault.frames[: fault.frame_count])
     if fault.file:
@@ -114,10 +114,10 @@ def _sentence(fault: Fault, text: str, module: Module, memory: Memory, locator: 
         )
     if kind == Kind.GLOBAL_RACE:
         other = "wrote" if fault.other_write else "read"
-        # Atomic operations and loads with a hint are functions of CUDA's; what called them is the author's.
+        # Atomic operations and loads with a cache hint are CUDA functions; the source line is in their caller.
         place = locator.place(fault.other_pc) or locator.place(fault.other_caller)
         block = "" if list(fault.other_block) == list(fault.block) else f" of block {_triple(fault.other_block)}"
-        same = " (both write the same value, which holds only as long as they do)" if fault.same_value else ""
+        same = " (both write the same value now)" if fault.same_value else ""
         return (
             f"a race in global memory: {verb} {memory.name(fault.address)}, which thread {_triple(fault.other_thread)}{block} "
             f"{other}{f' at {place}' if place else ''} with nothing that orders the two{same}"

@@ -1,4 +1,4 @@
-"""A launch on the CPU: the same checks and the same geometry, and then threads as fibres."""
+"""Launches a kernel on the CPU, with the argument checks and the launch geometry of a GPU."""
 
 import ctypes
 import re
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Simulated", "prepare", "twins"]
 
-# The runtime runs one launch at a time. A fork waits for its end: in the child the machine's threads would be half way,
-# and the signal handlers those of a thread that is not there.
+# The runtime runs one launch at a time. A fork waits until the launch ends: during a launch the child would inherit a
+# half-finished launch, and signal handlers that belong to a thread missing in the child.
 _RUNNING = held_across_fork(threading.RLock())
-_PATIENCE = 5.0  # seconds between two words on a long launch
+_PATIENCE = 5.0  # seconds between two progress messages of a long launch
 
 
 class Simulated:
-    """A kernel compiled for the host for one choice of types.
+    """A kernel compiled for the host, for one choice of dtypes.
 
     Attributes:
-        what: kernel and dtypes, for messages.
-        grid: sizes to blocks.
+        what: the kernel's name and dtypes, for messages.
+        checked: whether the kernel is compiled with memory checks.
+        path: the compiled library.
+        grid: a function from the call's sizes to the grid.
     """
 
     def __init__(
@@ -86,12 +88,18 @@ class Simulated:
     def run(
         self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
     ) -> None:
-        """Runs all blocks, or those of a slice, in the order x, y, z.
+        """Runs the blocks of a grid one after the other; x varies fastest, then y, then z.
+
+        Args:
+            values: by parameter, the scalar arguments and tensor maps.
+            infos: by parameter, the arrays.
+            grid: the number of blocks in x, y and z.
+            blocks: the range of block numbers that run; by default all.
 
         Raises:
-            LaunchError: the geometry is none that a GPU takes, or the kernel did what it must not; the message names
-                kernel, line, block and thread.
-            KeyboardInterrupt: Ctrl-C.
+            LaunchError: a GPU would refuse the geometry, or a check of the kernel failed; the message of a failed check
+                names the kernel, line, block and thread.
+            KeyboardInterrupt: the user pressed Ctrl-C.
         """
         kernel = self._kernel
         self._check_geometry(grid)
@@ -137,7 +145,7 @@ class Simulated:
             memory.finish()
 
     def _check_geometry(self, grid: Grid) -> None:
-        """What a driver would refuse."""
+        """Raises LaunchError for a geometry that the CUDA driver would refuse."""
         kernel, module = self._kernel, self._module.contents
         block = kernel.geometry.threads
         count = block[0] * block[1] * block[2]
@@ -147,7 +155,7 @@ class Simulated:
         if module.max_threads and count > module.max_threads:
             problem = f"its __launch_bounds__ allow {module.max_threads} threads a block"
         elif not 1 <= blocks <= 16:
-            problem = f"its cluster of {blocks} blocks is more than a GPU has (8, and 16 where that is asked for)"
+            problem = f"its cluster of {blocks} blocks is more than a GPU has (8, or 16 with non-portable sizes)"
         elif any(g % c for g, c in zip(grid, cluster, strict=True)):
             problem = f"its grid must be whole clusters of {tuple(cluster)} blocks"
         elif kernel.hardware.shared > 227 * 1024:
@@ -156,11 +164,11 @@ class Simulated:
             raise LaunchError(f"{self.what} with grid {tuple(grid)}, block {block} was refused: {problem}")
 
 
-_MORE = ". `cupyops.simulate(sanitize=True)` looks at every access and says more."
+_MORE = ". `cupyops.simulate(sanitize=True)` checks every access and reports more."
 
 
 class _Progress:
-    """Speaks up when a launch takes long."""
+    """Prints the progress of a long launch to stderr."""
 
     def __init__(self, what: str, blocks: int) -> None:
         self._what, self._blocks = what, blocks
@@ -179,7 +187,7 @@ class _Progress:
                     file=sys.stderr,
                     flush=True,
                 )
-        except BaseException as error:  # nothing can be raised through the runtime
+        except BaseException as error:  # an exception cannot cross the C++ runtime; `run` raises it afterwards
             self.error = error
             return 1
         return 0
@@ -188,7 +196,7 @@ class _Progress:
 def prepare(
     kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
 ) -> Simulated:
-    """The kernel for a choice of types, compiled on first use and kept with it."""
+    """Returns the compiled kernel for a choice of dtypes; the first call compiles, and the kernel object caches."""
     kept = kernel.__dict__.setdefault("_simulated", {})
     key = (checked, optimize, *types.values())
     found: Simulated | None = kept.get(key)
@@ -205,7 +213,7 @@ def prepare(
 
 @cache
 def twins() -> dict[str, str]:
-    """C++ in place of the PTX of ``kernels_cu/hardware``: headers by the name that they stand in for."""
+    """Returns the C++ replacements of the PTX headers in ``kernels_cu/hardware``, by header name."""
     return {path.name: path.read_text(encoding="utf-8") for path in (build.HERE / "hardware").glob("*.cuh")}
 
 

@@ -1,8 +1,8 @@
-"""From the final text, as NVRTC sees it, to C++ that a host compiler takes.
+"""Translates the final CUDA text, as NVRTC compiles it, to C++ for the host compiler.
 
-Almost all of that is done by headers. What the preprocessor cannot do is done here: a declaration of shared memory
-becomes a reference to memory that the runtime gives each block, and the kernel gets an entry that takes its arguments
-as the driver does. Lines keep their numbers.
+Headers define most CUDA names. This module does two rewrites that headers cannot do. A declaration of shared memory
+becomes a reference to memory that the runtime allocates for each block. The kernel gets an entry function that takes
+the driver's array of argument pointers. Line numbers do not change.
 """
 
 import re
@@ -20,15 +20,16 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def translate(text: str, kernel: str, what: str) -> str:
-    """The C++ of a final text.
+    """Returns the C++ of a final text.
 
     Args:
-        text: from :func:`cupyops.compile.source.assemble`.
-        kernel: the function's name.
-        what: kernel and dtypes, for messages.
+        text: the result of :func:`cupyops.compile.source.assemble`.
+        kernel: the name of the kernel function.
+        what: the kernel's name and dtypes, for messages.
 
     Raises:
-        CompileError: a declaration of shared memory of a form that is not covered; the message names the line.
+        CompileError: the simulator does not support the form of a shared memory declaration; the message names the
+            line.
     """
     text = _constants(text)
     bare = code_only(text)
@@ -40,10 +41,10 @@ def translate(text: str, kernel: str, what: str) -> str:
 
 
 def _constants(text: str) -> str:
-    """The prelude's macros as constants, unless a directive of the text asks for them.
+    """Turns the prelude's macros into constants, except the macros that a preprocessor directive of the text uses.
 
-    NVRTC reads a template's body only where it is used; a host compiler reads them all, and would find a macro's number
-    where the body has a name of its own.
+    A template of a shared header may declare a local name that is also a macro of the prelude. NVRTC does not parse the
+    body of an unused template; a host compiler does, and would read the macro's number in place of the name.
     """
     start = text.find("#line")
     prelude, rest = text[:start], text[start:]
@@ -57,9 +58,9 @@ def _constants(text: str) -> str:
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
-    """Start and end (behind the semicolon) of each declaration with ``__shared__``."""
+    """Yields the start and the end of each ``__shared__`` declaration; the end lies behind the semicolon."""
     for match in _SHARED.finditer(bare):
-        # A colon ends a label or `public:`; two are part of a name.
+        # A single colon ends a label or `public:`; a double colon is part of a name.
         start = match.start()
         while start > 0 and bare[start - 1] not in ";{}" and not _is_label(bare, start - 1):
             start -= 1
@@ -76,7 +77,7 @@ def _is_label(bare: str, at: int) -> bool:
 
 
 def _declare(text: str, bare: str, number: int, where: str) -> str:
-    """References in place of one declaration of shared memory."""
+    """Returns the reference declarations that replace one declaration of shared memory."""
     code = " ".join(re.sub(r"\b(?:__shared__|static|extern)\b", " ", bare.rstrip(";")).split())
     lines = "\n" * text.count("\n")
     if re.search(r"\bextern\b", bare):
@@ -96,7 +97,7 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
     specifier = head.rstrip("*& ")
     names = [piece[slice(*_name_at(piece))] for piece in pieces]  # type: ignore[misc]
     if "{" in specifier:
-        # A type defined on the spot: it can be defined once, so its variables are one piece of memory.
+        # The declaration defines its type. A type is defined once, so one holder has all variables of the declaration.
         return _reference(f"{number}", code, names) + lines
     declarators = [code[len(specifier) : len(pieces[0])], *pieces[1:]]
     return (
@@ -119,7 +120,7 @@ def _reference(number: str, declaration: str, names: list[str]) -> str:
 
 
 def _split(code: str) -> list[str]:
-    """The declarators: what stands between commas that are in no bracket."""
+    """Splits a declaration into declarators, at the commas outside brackets."""
     pieces, depth, start = [], 0, 0
     square = 0
     for i, c in enumerate(code):
@@ -132,7 +133,7 @@ def _split(code: str) -> list[str]:
 
 
 def _name_at(piece: str) -> tuple[int, int] | None:
-    """Where the declared name stands: before the first bracket of its sizes, or last."""
+    """Returns start and end of the declared name, which stands before the first ``[`` or last; None without a name."""
     depth = 0
     end = len(piece)
     for i, c in enumerate(piece):
@@ -147,7 +148,7 @@ def _name_at(piece: str) -> tuple[int, int] | None:
 
 
 def _place(text: str, position: int) -> str:
-    """``gelu.cu:12`` of a position in the final text."""
+    """Returns the source line of a position in the final text, like ``gelu.cu:12``."""
     before = list(_LINE.finditer(text, 0, position))
     if not before:
         return f"line {text.count(chr(10), 0, position) + 1}"
@@ -156,13 +157,13 @@ def _place(text: str, position: int) -> str:
 
 
 def _entry(bare: str, kernel: str) -> str:
-    """What the runtime calls, and what it is told of the kernel."""
+    """Returns the C++ of the entry function and of the module description, which the runtime reads."""
     head = next(
         bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
         for m in re.finditer(rf"\b{kernel}\s*\(", bare)
         if "__global__" in bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
     )
-    # What is left holds the attributes, or macros of the text that stand for them.
+    # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
     attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\btemplate\s*<[^<>]*>", " ", " ".join(head.split()))
     return f"""
 #include "attributes.h"

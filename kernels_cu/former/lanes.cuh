@@ -1,5 +1,5 @@
 // lanes.cuh is vector.cuh now, Lanes<T, N> is Vector<T, N>, and its elements are .element[k]; the next release drops these names.
-// A text that says Lanes and `.lane[k]` keeps working until then.
+// A text with Lanes<T, N> and `.lane[k]` compiles until the next release.
 #pragma once
 
 #include "vector.cuh"

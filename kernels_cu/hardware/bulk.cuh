@@ -1,9 +1,10 @@
-// Bulk copies from global to shared memory (sm_90 and later): one thread issues the copy of a whole stretch of memory, the
-// threads work on, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
+// Bulk copies from global to shared memory (sm_90 and later). One thread issues the copy of a range of memory. The
+// threads go on with other work, and a barrier in shared memory (an mbarrier) counts the bytes that have arrived.
 #pragma once
 
-// An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends when `count` arrivals (arrival_init)
-// and all bytes that arrive_expecting announced have come. arrival_wait returns when the phase that it names has ended.
+// An mbarrier, which counts arrivals and bytes in phases 0, 1, 0, 1 and on. A phase ends after `count` arrivals
+// (arrival_init) and all bytes that arrive_expecting announced. arrival_wait(a, phase) returns when the phase has
+// ended.
 struct Arrivals {
     unsigned long long word;
 };
@@ -57,9 +58,9 @@ __device__ __forceinline__ unsigned shared_address_in(int block, const void* p) 
     return there;
 }
 
-// Writes the value to the same place in the shared memory of another block of the cluster, whose barrier counts the bytes. An
-// arrival there instead would need a release at cluster scope, which first waits for all that this thread has written to
-// global memory: that took a microsecond a row.
+// Writes the value to the same place in the shared memory of another block of the cluster; the other block's mbarrier
+// counts the bytes. A plain store with an arrival would need a release at cluster scope. The release waits for all
+// earlier writes of this thread to global memory, which took a microsecond a row.
 template <typename T> __device__ __forceinline__ void send(const T& value, T* to, int block, Arrivals* a) {
     const unsigned there = shared_address_in(block, to), arrivals = shared_address_in(block, a);
     const unsigned* words = reinterpret_cast<const unsigned*>(&value);
@@ -72,7 +73,7 @@ template <typename T> __device__ __forceinline__ void send(const T& value, T* to
 
 #else
 
-// Declarations for earlier GPUs, for which no kernel that calls these functions is compiled.
+// Declarations for GPUs before sm_90. No kernel that calls these functions is compiled for these GPUs.
 __device__ void arrival_init(Arrivals*, unsigned);
 __device__ void arrive(Arrivals*);
 __device__ void arrive_expecting(Arrivals*, unsigned);

@@ -1,9 +1,9 @@
-// Counters in global memory at which blocks all over the GPU wait for one another:
+// Counters in global memory, as barriers between blocks anywhere on the GPU:
 // an addition with release semantics, and loads with acquire semantics.
 #pragma once
 
-// Adds 1 to the counter. A thread that finds the addition by wait_at may read what the block of this thread has written before a
-// barrier of the block.
+// Adds 1 to the counter. A thread that reads the sum in wait_at may then read all writes of this thread's block before
+// the block's last barrier.
 __device__ __forceinline__ void count_at(int* counter) {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
 }

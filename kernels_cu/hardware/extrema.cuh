@@ -1,5 +1,5 @@
-// larger(a, b) and smaller(a, b), of which a NaN wins, as in PyTorch's maximum and minimum:
-// one instruction for float on sm_80 and later.
+// larger(a, b) and smaller(a, b) return NaN if an argument is NaN, like PyTorch's maximum and minimum.
+// For float on sm_80 and later each function is one instruction.
 #pragma once
 
 template <typename T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }

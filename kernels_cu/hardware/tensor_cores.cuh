@@ -12,8 +12,8 @@ struct alignas(16) Eight {
     unsigned word[4];
 };
 
-// c += A·B. `upper` and `lower` are of the rows g and g + 8 of A, `column` of the column g of B. The four sums of a lane are those of
-// the rows g, g, g + 8, g + 8 and the columns 2·q, 2·q + 1, 2·q, 2·q + 1.
+// c += A·B. `upper` holds elements of row g of A, `lower` of row g + 8 of A, and `column` of column g of B. The four
+// sums of a lane lie in the rows g, g, g + 8, g + 8 and the columns 2·q, 2·q + 1, 2·q, 2·q + 1.
 #define CUPYOPS_MULTIPLY_ADD(TYPE, A, B, I) \
     asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE \
         ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \

@@ -6,12 +6,13 @@
 #include "scalar.cuh"
 
 // A tensor map (CUtensorMap), which describes a matrix to TMA: address, shape, dtype, the box that a copy moves, and the
-// swizzle. The driver writes it, and only the driver knows what the words mean.
+// swizzle. The driver writes the map; the format of its words is not documented.
 struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
 
-// The number of registers of a thread. A group of 128 threads gives up registers, and another group takes them over.
+// Sets the number of registers of a thread. A group of 128 threads releases registers, and another group allocates
+// them.
 template <int COUNT> __device__ __forceinline__ void keep_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -29,8 +30,9 @@ __device__ __forceinline__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Arrives at the barrier of a block of the cluster. The arrival is relaxed: a release would first wait for all that this thread
-// has written to global memory, and the arrival publishes no write, only that the tensor cores have read a stage.
+// Arrives at the barrier of a block of the cluster. The arrival is relaxed: a release would first wait for all that
+// this thread has written to global memory. No write has to be released: the arrival reports that the tensor cores have
+// read a stage.
 __device__ __forceinline__ void arrive_in(int block, Arrivals* a) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(shared_address_in(block, a)) : "memory");
 }
@@ -44,7 +46,7 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap* map, int 
         : "memory");
 }
 
-// The same to one address in both blocks of a cluster. The barrier of each block counts the bytes.
+// Copies a box like load_box, to one address in both blocks of a cluster. The barrier of each block counts the bytes.
 __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* map, int column, int row, Arrivals* a) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -53,8 +55,9 @@ __device__ __forceinline__ void load_box_for_both(unsigned to, const TensorMap* 
         : "memory");
 }
 
-// Copies a box from shared to global memory. Elements outside the matrix are not written. stores_commit closes a group of such
-// copies. stores_have_read waits until all but PENDING groups have read shared memory, stores_are_done until all have been written.
+// Copies a box from shared to global memory. Elements outside the matrix are not written. stores_commit closes a group
+// of copies. stores_have_read waits until at most PENDING groups still read shared memory. stores_are_done waits until
+// all groups have written global memory.
 __device__ __forceinline__ void store_box(const TensorMap* map, int column, int row, unsigned from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
                  "r"(row), "r"(from)
@@ -76,21 +79,21 @@ __device__ __forceinline__ void store_matrices(unsigned at, unsigned a, unsigned
                  : "memory");
 }
 
-// The descriptor of rows of 64 elements in shared memory, as wgmma takes it: the address, 1024 bytes from 8 rows to the next 8,
-// and the swizzle of the 16-byte pieces of a row (piece p of row r lies at p ^ r % 8).
+// Returns the wgmma descriptor of rows of 64 elements in shared memory: the address, the stride of 1024 bytes between
+// groups of 8 rows, and the swizzle of the 16-byte pieces of a row (piece p of row r lies at p ^ r % 8).
 __device__ __forceinline__ unsigned long long rows_at(unsigned address) {
     return static_cast<unsigned long long>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
 // Products run asynchronously. The products issued between multiply_begin and multiply_commit are a group. multiply_wait waits
-// until all but PENDING groups are done: then their sums may be read, and their operands overwritten.
+// until at most PENDING groups are in flight. The sums of finished groups may be read, and their operands overwritten.
 __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void multiply_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Eight of the 128 registers that hold a thread's share of 64 x 256 sums.
+// Lists eight of the 128 registers that hold a thread's share of 64 x 256 sums.
 #define SUMS_8(i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)

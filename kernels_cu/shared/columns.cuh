@@ -3,7 +3,7 @@
 // A block has a strip of STRIP = WIDTH·VECTOR_WIDTH columns: WIDTH threads side by side, VECTOR_WIDTH columns each, HEIGHT
 // rows at once. The CLUSTER blocks of a cluster share the rows of a strip, and `groups` clusters share them where one cluster
 // per strip does not fill the GPU. Blocks of a cluster send their sums to each other (sm_90 and later), so one group needs no
-// second kernel. Each of several groups leaves a row of sums.
+// second kernel. With several groups, each group stores a row of sums.
 //
 // M, N and the launch's numbers alone decide which thread owns which row, and the order of every sum.
 //
@@ -33,7 +33,7 @@
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1
 #endif
-#define STRIP_CLUSTER IN_CLUSTERS  // the name in the release before
+#define STRIP_CLUSTER IN_CLUSTERS  // the former name
 
 constexpr int STRIP = WIDTH * VECTOR_WIDTH;                      // columns of a block
 constexpr int HEIGHT = BLOCK_THREADS / WIDTH;                    // rows of a block at once
@@ -53,7 +53,7 @@ struct Strip {
         step = groups * CLUSTER * HEIGHT;
     }
 
-    //   fetch(at)                   loads what `use` needs of VECTOR_WIDTH elements that begin at `at`
+    //   fetch(at)                   loads the operands of `use` for VECTOR_WIDTH elements that begin at `at`
     //   use(at, fetched, sums)      adds to sums[0..VECTOR_WIDTH), and may store other results
     //
     // ROWS_EACH fetches of a thread are in flight before the first is used.
@@ -61,7 +61,8 @@ struct Strip {
     __device__ __forceinline__ void add_rows(long long M, long long N, acc_t (&sums)[VECTOR_WIDTH], Fetch fetch, Use use) const {
         if (column >= N) return;
         long long row = first_row;
-        // Counted, so that the compiler unrolls the loop and fetches rows before the rows of the last turn are used.
+        // The loop has a count, so that the compiler unrolls it, and fetches the rows of a turn before it uses the rows
+        // of the turn before.
         const int turns = static_cast<int>(row < M ? ((M - row - 1) / step + 1) / ROWS_EACH : 0);
         for (int turn = 0; turn < turns; ++turn, row += ROWS_EACH * step) {
             decltype(fetch(0ll)) held[ROWS_EACH];
@@ -74,7 +75,7 @@ struct Strip {
     }
 };
 
-// Adds up the rows of a warp for COUNT sums of each column, and stores them to `lines`: a warp's first threads have them.
+// Adds up the rows of a warp for COUNT sums of each column. The warp's first WIDTH lanes store the sums to `lines`.
 template <int COUNT>
 __device__ __forceinline__ void sum_rows_of_warp(acc_t (&sums)[COUNT][VECTOR_WIDTH], acc_t (&lines)[COUNT][LINES][STRIP]) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -95,7 +96,7 @@ struct ColumnPair {
     acc_t first, second;
 };
 
-// out[group, j] = Σ of what `add(strip, sums)` adds for the column j over the group's rows.
+// out[group, j] = the sum for column j over the group's rows. `add(strip, sums)` adds a thread's rows to `sums`.
 template <typename Out, typename Add>
 __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* out, Add add) {
     constexpr int PAIRS = (STRIP + 1) / 2, SHARE = (PAIRS + CLUSTER - 1) / CLUSTER;  // pairs of columns: of a strip, of a block
@@ -133,7 +134,8 @@ __device__ __forceinline__ void sum_columns(long long N, long long groups, Out* 
 #endif
     }
 #if CLUSTER > 1
-    // A block may not exit while others send to it: every block waits for all that it is sent.
+    // A block may not exit while other blocks send to its shared memory, so every block waits until all sums have
+    // arrived.
     arrival_wait(&arrivals, 0);
 #else
     __syncthreads();

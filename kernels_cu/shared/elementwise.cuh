@@ -1,10 +1,10 @@
-// map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at the speed of memory.
+// map(n, f, out, in...): out[i] = f(in[i]...) for i in [0, n), at memory bandwidth.
 //
-// A block of BLOCK_THREADS threads takes a tile of consecutive elements. In a whole tile whose pointers are all aligned, each
-// thread moves VECTORS groups of elements by accesses of up to 16 bytes, and issues all loads before the first use: so many
-// bytes in flight fill the memory system. The last tile and unaligned pointers take a separate loop, element by element, in
-// which neighbouring threads take neighbouring elements. Every loop calls the same f on the same values: alignment changes no
-// bit of the result.
+// A block of BLOCK_THREADS threads takes a tile of consecutive elements. In a whole tile whose pointers are all
+// aligned, each thread moves VECTORS groups of elements by accesses of up to 16 bytes, and issues all loads before the
+// first use: the bytes in flight saturate the memory bandwidth. The last tile and unaligned pointers take a separate
+// loop, element by element, in which neighbouring threads take neighbouring elements. Every loop calls the same f on
+// the same values: alignment changes no bit of the result.
 #pragma once
 
 #include "vector.cuh"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void map(long long n, F f, Out* __restrict__ out, con
     constexpr int EACH = VECTORS * ACCESS;                  // elements a thread
     const long long start = static_cast<long long>(blockIdx.x) * (BLOCK_THREADS * EACH);
     const bool whole = start + BLOCK_THREADS * EACH <= n;
-    // One branch on all conditions, which the compiler is told to expect, puts the aligned loop first. A small launch then ends
-    // before the rest of the code is fetched; fetching that code took 3 % of a launch of a million elements.
+    // One branch on all conditions, marked as likely, puts the aligned loop first in the code. A small launch then ends
+    // without fetching the rest of the code, which took 3 % of a launch of a million elements.
     const bool fast = whole & ((misaligned<ACCESS>(out) | ... | misaligned<ACCESS>(in)) == 0);
     if (__builtin_expect(fast, 1)) {
         map_tile<ACCESS, VECTORS>(f, out + start, Share<In, ACCESS, VECTORS>::load(in + start)...);

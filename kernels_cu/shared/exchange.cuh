@@ -1,5 +1,5 @@
-// How the warps on a row share what each of them knows of the row (a sum, moments): a warp publishes its own, waits, and
-// collects everybody's. The texts use one interface for warps of a block and warps of a cluster's blocks:
+// All-gather among the warps on a row: each warp publishes its value for the row (a sum, moments), waits, and collects
+// the values of all warps. The interface is the same for warps of one block and for warps of a cluster's blocks:
 //
 //   init()                 all threads, before a barrier of all the row's blocks (cluster_arrive, cluster_wait)
 //   publish(known, turn)   all threads of a warp, each with the warp's value
@@ -11,8 +11,8 @@
 #include "bulk.cuh"
 #include "rows.cuh"
 
-// Among the warps of a block: tables in shared memory, and one barrier of the block. A warp that is one barrier ahead writes
-// to the next of TABLES tables, while others still read this one.
+// All-gather among the warps of a block, by tables in shared memory and one barrier of the block. A warp that is one
+// barrier ahead writes to the next of TABLES tables, while other warps still read the current table.
 template <typename Known, int TABLES> struct BlockExchange {
     Known table[TABLES][GROUPS][PARTS];
 
@@ -33,9 +33,9 @@ template <typename Known, int TABLES> struct BlockExchange {
     }
 };
 
-// Among the warps of a block or of a cluster's blocks, by a counter that warps arrive at (sm_90 and later): a warp may publish
-// the next row's value before it waits for this row's, and so hides the latency of the exchange. A warp then publishes up to
-// two rows ahead of the slowest warp, so four tables take turns.
+// All-gather among the warps of a block or of a cluster's blocks, by mbarriers (sm_90 and later). A warp may publish
+// the next row's value before it waits for this row's values, which hides the latency of the exchange. A warp then
+// publishes up to two rows ahead of the slowest warp, so four tables take turns.
 template <typename Known> struct AsyncExchange {
     alignas(16) Known table[4][PARTS];
     Arrivals arrivals[4];
@@ -69,7 +69,7 @@ template <typename Known> struct AsyncExchange {
     }
 };
 
-// For kernels that wait as soon as they have published.
+// Publishes, waits and collects at once.
 #if CLUSTER > 1
 template <typename Known, int TABLES> using Exchange = AsyncExchange<Known>;
 #else

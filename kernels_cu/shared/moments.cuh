@@ -22,12 +22,13 @@ struct Moments {
 //
 //   mean = p + Σd/n    squares = Σd² - (Σd)²/n
 //
-// The difference cancels the more digits the further p is from the mean: three bits where p is three deviations off. Beyond
-// that, for one row of some hundreds, the warp takes a second pass. The remaining accuracy is ample for a result of 11 bits,
-// and too little for a wider result. The deviations of constant rows are exactly 0.
+// Cancellation in the difference grows with the distance of p from the mean: it costs three bits at three standard
+// deviations. At a larger distance, in one row of some hundreds, the warp takes a second pass. The remaining accuracy
+// is ample for a result with 11 bits of precision, and too low for a wider result. The deviations of constant rows are
+// exactly 0.
 //
-// Wider elements take two passes. The rounded mean is off by some roundings; the sum of the deviations from the rounded mean
-// gives the correction `rest`. So rows whose mean is far from 0 keep their accuracy.
+// Wider elements take two passes. The rounded mean has rounding errors; the sum of the deviations from the rounded mean
+// gives the correction `rest`. With the correction, rows whose mean is far from 0 keep their accuracy.
 template <typename Result, typename T>
 __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], bool any, const Columns& columns) {
     constexpr bool ONCE = sizeof(T) == 2 && sizeof(Result) == 2;
@@ -42,7 +43,7 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
         pivot = __shfl_sync(0xffffffffu, pivot, 0, LANES_OF_ROW);
     }
     int mine = 0;
-    acc_t sum[3] = {0, 0, 0};  // of the elements or deviations, of their squares, and the number of elements
+    acc_t sum[3] = {0, 0, 0};  // sum of elements or deviations, sum of squares, number of elements
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (any && columns.has(v)) {
@@ -63,7 +64,7 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
         warp_sum_of<3>(sum);
         warp.count = sum[2];
     }
-    // The mean of no elements is 0.
+    // A warp without elements has a mean of 0.
     const acc_t one_by_count = FULL ? acc_t(1) / acc_t(MOST) : warp.count > 0 ? acc_t(1) / warp.count : acc_t(0);
     const acc_t mean = divide(sum[0], warp.count * SCALE, one_by_count * (acc_t(1) / SCALE));
     warp.mean = pivot + mean;
@@ -87,14 +88,14 @@ __device__ __forceinline__ Moments moments_of(const Packed<T> (&held)[VECTORS], 
                 sum[0] = fma(d, d, sum[0]);
             }
     warp_sum_of<2>(sum);
-    if (!again) return warp;  // another row of the warp asked for the pass: a row's bits do not depend on its neighbours
+    if (!again) return warp;  // another row of the warp needed the pass; a row's bits do not depend on other rows
     warp.rest = sum[1] * one_by_count;
     const acc_t spare = sum[1] * warp.rest;
     warp.squares = spare < sum[0] ? sum[0] - spare : sum[0];
     return warp;
 }
 
-// The moments of a row of n elements from those of its PARTS warps.
+// Combines the moments of the PARTS warps on a row of n elements.
 __device__ __forceinline__ Moments combine(const Moments* parts, acc_t n, acc_t one_by_n) {
     Moments row;
     row.count = n;
@@ -119,7 +120,7 @@ __device__ __forceinline__ Moments combine(const Moments* parts, acc_t n, acc_t 
     return row;
 }
 
-// The moments of two sets of elements together (Chan, Golub and LeVeque, 1979).
+// Returns the moments of the union of two sets of elements (Chan, Golub and LeVeque, 1979).
 __device__ __forceinline__ Moments join(const Moments& a, const Moments& b) {
     if (!(a.count > 0)) return b;
     const acc_t count = a.count + b.count, share = b.count / count, d = ((b.mean - a.mean) - a.rest) + b.rest;

@@ -5,7 +5,7 @@
 #include "vector.cuh"
 
 #ifndef VECTOR_WIDTH
-#ifdef LANES  // its former name, in texts that define it themselves
+#ifdef LANES  // the former name of VECTOR_WIDTH, in texts that define the macro themselves
 #define VECTOR_WIDTH LANES
 #else
 #define VECTOR_WIDTH 1
@@ -49,7 +49,8 @@ template <typename T> struct Packed {
     }
 };
 
-// Loads by accesses of up to 16 bytes where `aligned` says that the address is a multiple of the access; else element by element.
+// Loads a vector. With `aligned` the address is a multiple of the access size, and accesses of up to 16 bytes load the
+// vector. Without `aligned` each element has a load.
 template <typename T> __device__ __forceinline__ Packed<T> load_packed(const T* p, bool aligned) {
     typedef Packed<T> P;
     P packed;

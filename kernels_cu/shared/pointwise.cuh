@@ -1,5 +1,5 @@
 // each(n, f, out, in...): map of elementwise.cuh for several outputs. Calls f(in[i]..., results) for i in [0, n), and stores
-// the results to out[0][i], out[1][i], and so on, at the speed of memory. An output that is null is not stored.
+// the results to out[0][i], out[1][i], and so on, at memory bandwidth. An output that is null is not stored.
 #pragma once
 
 #ifndef INFINITY  // NVRTC has no <math.h>

@@ -1,6 +1,6 @@
-// Passes over rows, for kernels that reduce over a row and then compute the row's elements: the kernels that row programs
-// become (cupyops.row_reduce) are written with them. A group of ROW_THREADS threads holds a row in registers. Rows too long for
-// the registers are loaded again in every pass. A group takes several rows, one after the other.
+// Passes over rows, for kernels that reduce over a row and then compute the row's elements. cupyops.row_reduce
+// generates kernels that use them. A group of ROW_THREADS threads holds a row in registers. Rows too long for the
+// registers are loaded again in every pass. A group takes several rows, one after the other.
 //
 // Macro    values   meaning                                            set by
 // STREAM   0, 1     1: a row does not fit the registers of a group     the row program's config
@@ -55,7 +55,8 @@ __device__ __forceinline__ acc_t exponential(acc_t x) {
     else return exp(x);
 }
 
-// An index as an int, which columns are counted in. An index outside an int's range stays outside the columns' range.
+// Converts an index to int, the type of column numbers. An index outside the range of int stays outside the range of
+// columns.
 __device__ __forceinline__ int whole_number(long long i) {
     return static_cast<int>(i < -2147483647ll ? -2147483647ll : i > 2147483647ll ? 2147483647ll : i);
 }
@@ -90,11 +91,11 @@ struct Group {
     __device__ __forceinline__ acc_t min(acc_t v) { return combine(v, acc_t(INFINITY), smaller<acc_t>); }
 };
 
-// Whether this thread stores the results of its group's row.
+// Returns whether this thread stores the results of its group's row.
 __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREADS == 0; }
 
-// Sums of each column over the rows that a group takes. Each group of the grid leaves one row of `partial`, (parts, N). The
-// sums grow in registers, or with STREAM in `partial`, which then must be zeros at the start.
+// Sums of each column over the rows that a group takes. Each group of the grid stores one row of `partial`, (parts, N).
+// The sums accumulate in registers, or with STREAM in `partial`, which then must be zero before the launch.
 struct ColumnSums {
     acc_t held[VECTORS][VECTOR_WIDTH];
     acc_t* part;

@@ -1,8 +1,8 @@
 // Rows held in registers: a group of threads owns a row, loads the row once, reduces over the row, and writes it back.
 //
-// A group is ROW_THREADS threads of a block, in each block of a cluster. A block holds a slice of the row. A thread makes
-// VECTORS accesses of VECTOR_WIDTH elements to the slice, interleaved with those of its group. VECTOR_WIDTH divides the length
-// of a row, so an access lies wholly within the row or wholly beyond its end.
+// A group is ROW_THREADS threads of a block, in each block of a cluster. A block holds a slice of the row. A thread
+// makes VECTORS accesses of VECTOR_WIDTH elements to the slice; the accesses of the group's threads interleave.
+// VECTOR_WIDTH divides the length of a row, so an access lies wholly within the row or wholly beyond its end.
 //
 // The macros alone decide which thread owns which element, and the order of every sum. The bits of a row depend neither on the
 // other rows nor on the row's address.
@@ -66,7 +66,7 @@ __device__ __forceinline__ long long group_of_grid() {
     return blockIdx.x / CLUSTER * static_cast<long long>(GROUPS) + group_of_block();
 }
 
-// Where a thread's v-th access begins in a slice.
+// Returns the offset of a thread's v-th access in a slice.
 __device__ __forceinline__ int place_of(int v) {
     constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
     const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
@@ -86,7 +86,8 @@ struct Columns {
 
 __device__ __forceinline__ Columns columns_of_block(long long n) { return {block_of_cluster() * SLICE, static_cast<int>(n)}; }
 
-// Sums v[0] to v[COUNT - 1], each over those threads of the group that are in one warp. All of them get the same bits.
+// Sums each of v[0] to v[COUNT - 1] over the threads of the group within a warp. All of these threads get the same
+// bits.
 template <int COUNT, int ALL> __device__ __forceinline__ void warp_sum_of(acc_t (&v)[ALL]) {
 #pragma unroll
     for (int step = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; step > 0; step /= 2)
@@ -96,13 +97,14 @@ template <int COUNT, int ALL> __device__ __forceinline__ void warp_sum_of(acc_t 
 
 template <int COUNT> __device__ __forceinline__ void warp_sum(acc_t (&v)[COUNT]) { warp_sum_of<COUNT>(v); }
 
-// Each warp on a row has a part of what is known of the row. Every warp reads all parts for itself, in the same order, and so
-// gets the same bits: READERS threads read EACH_READS parts each, and sum over the READERS.
+// Each warp on a row has a partial result of the row: a part. Every warp reads and combines all parts in the same
+// order, so all warps get the same bits. In a warp, READERS threads read EACH_READS parts each, and sum over the
+// READERS.
 constexpr int PARTS = CLUSTER * ROW_WARPS;  // warps on one row
 constexpr int READERS = PARTS > 16 ? 32 : PARTS > 8 ? 16 : PARTS > 4 ? 8 : PARTS > 2 ? 4 : PARTS;
 constexpr int EACH_READS = (PARTS + READERS - 1) / READERS;
 
-// The i-th part that this thread reads; beyond PARTS there is none.
+// Returns the index of the i-th part that this thread reads. An index from PARTS on names no part.
 __device__ __forceinline__ int part_read(int i) { return static_cast<int>(threadIdx.x) % READERS + i * READERS; }
 
 __device__ __forceinline__ acc_t readers_sum(acc_t v) {

@@ -1,6 +1,6 @@
 // Conversions between the types of elements in memory and the types of the arithmetic.
 //
-// The prelude that is put before every text defines:
+// cupyops puts a prelude before every text. The prelude defines:
 //   scalar_t   the type of an element in memory    float, double, __half, __nv_bfloat16, char, short, int, long long ...
 //   acc_t      the type of the arithmetic          float, or double for double, or the integer itself
 #pragma once
@@ -17,7 +17,7 @@ template <> struct Scalar<__half> {
     static constexpr bool is_integer = false;
     static constexpr bool is_16_bit_float = true;
     static __device__ __forceinline__ float widen(__half v) { return __half2float(v); }
-    // Of two in one word, the lower (0) or the upper (1).
+    // Widens one of the two elements in a word: the lower (0) or the upper (1).
     static __device__ __forceinline__ float widen(unsigned word, int which) {
         return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> (which * 16))));
     }
@@ -26,7 +26,7 @@ template <> struct Scalar<__half> {
         const unsigned upper = __half_as_ushort(__high2half(two));
         return __half_as_ushort(__low2half(two)) | upper << 16;
     }
-    // A double is rounded to float first and then to half: PyTorch does the same, and results are equal bit by bit.
+    // A double is rounded to float first and then to half, as in PyTorch, so the results are equal bit by bit.
     template <typename From> static __device__ __forceinline__ __half narrow(From v) {
         return __float2half_rn(static_cast<float>(v));
     }
@@ -38,7 +38,8 @@ template <> struct Scalar<__nv_bfloat16> {
     static constexpr bool is_integer = false;
     static constexpr bool is_16_bit_float = true;
     static __device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
-    // Of two in one word, the lower (0) or the upper (1): the upper half of a float is a bfloat16.
+    // Widens one of the two elements in a word: the lower (0) or the upper (1). The upper half of a float is a
+    // bfloat16.
     static __device__ __forceinline__ float widen(unsigned word, int which) {
         return __uint_as_float(which ? word & 0xffff0000u : word << 16);
     }

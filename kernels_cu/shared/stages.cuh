@@ -17,11 +17,11 @@ extern __shared__ __align__(128) unsigned char stage_memory[];
 
 template <typename... In> struct Stages {
     static constexpr int ELEMENT_BYTES = (0 + ... + static_cast<int>(sizeof(In)));
-    static constexpr int BYTES = SLICE * ELEMENT_BYTES;  // of a stage
+    static constexpr int BYTES = SLICE * ELEMENT_BYTES;  // bytes of a stage
     static constexpr int PIECE = 32 * VECTOR_WIDTH;      // elements of an access of a warp
-    Arrivals* arrivals;                                  // of this warp, one a stage
+    Arrivals* arrivals;                                  // the mbarriers of this warp, one for each stage
     Columns columns;
-    int elements;  // of this warp in a row
+    int elements;  // elements of a row that this warp requests
 
     __device__ __forceinline__ Stages(Arrivals (&all)[ROW_WARPS][STAGES], const Columns& columns)
         : arrivals(all[threadIdx.x / 32]), columns(columns), elements(0) {
@@ -29,7 +29,7 @@ template <typename... In> struct Stages {
         for (int v = 0; v < VECTORS; ++v) elements += elements_of(v);
     }
 
-    // The first element of this warp's v-th access in a slice, and the access's elements that lie within the row.
+    // The first element of this warp's v-th access in a slice, and the number of the access's elements within the row.
     __device__ __forceinline__ int place(int v) const {
         return (v * ROW_THREADS + static_cast<int>(threadIdx.x) / 32 * 32) * VECTOR_WIDTH;
     }
@@ -39,9 +39,9 @@ template <typename... In> struct Stages {
         return FULL ? PIECE : left < 0 ? 0 : left < PIECE ? left : PIECE;
     }
 
-    // Whether the pieces of all rows begin and end at multiples of 16 bytes, which bulk copies need: rows of N elements, the
-    // first rows at these addresses. Alignment to VECTOR_WIDTH elements is not enough: of several types, the narrower one has
-    // narrower accesses.
+    // Returns whether bulk copies can load all rows: arrays of rows of N elements that begin at these addresses. Every
+    // piece of a row must begin and end at a multiple of 16 bytes. Alignment to VECTOR_WIDTH elements is not enough:
+    // with arrays of several types, an access to the narrower type has fewer bytes.
     static __device__ __forceinline__ bool can_copy(long long N, const In*... rows) {
         return (... && ((reinterpret_cast<unsigned long long>(rows) | N * sizeof(In)) % 16 == 0));
     }
@@ -52,8 +52,8 @@ template <typename... In> struct Stages {
             for (int i = 0; i < STAGES; ++i) arrival_init(arrivals + i, 1);
     }
 
-    // Begins to copy a warp's part of the row of a turn, given the addresses of the row's slices, multiples of 16. All threads of
-    // the warp call it, after open(), or after they have taken the row that was in this stage before.
+    // Begins to copy a warp's part of the row of a turn. The addresses of the row's slices are multiples of 16. All
+    // threads of the warp call request(), after open(), or after they have taken the row that was in this stage before.
     __device__ __forceinline__ void request(unsigned turn, const In*... slices) {
         const int v = static_cast<int>(threadIdx.x) % 32;
         const unsigned stage = turn % STAGES;
@@ -70,7 +70,8 @@ template <typename... In> struct Stages {
 
     __device__ __forceinline__ void wait(unsigned turn) const { arrival_wait(arrivals + turn % STAGES, turn / STAGES % 2); }
 
-    // A thread's v-th access to one of the arrays; OFFSET is the size of an element of all arrays before it.
+    // Returns a thread's v-th access to one of the arrays. OFFSET is the sum of the element sizes of the arrays before
+    // it.
     template <typename T, int OFFSET> __device__ __forceinline__ Packed<T> take(unsigned turn, int v) const {
         const unsigned char* slices = stage_memory + turn % STAGES * BYTES;
         return load_packed(reinterpret_cast<const T*>(slices + OFFSET * SLICE) + place_of(v), true);

@@ -1,5 +1,6 @@
-// Operands of different layouts, broadcast to one shape: the addresses of the operands of an element of the result
-// (places_of), and loads as wide as a layout allows (load_vector). Python chooses sizes, dividers and strides (broadcasting.py).
+// Operands of different layouts, broadcast to one shape: the operands' offsets for an element of the result
+// (places_of), and vector loads if the layout allows them (load_vector). cupyops/tiling/broadcasting.py computes sizes,
+// dividers and strides.
 #pragma once
 
 #include "lanes.cuh"
@@ -21,7 +22,7 @@ template <int N, typename T> __device__ __forceinline__ Vector<T, N> load_vector
     return vector;
 }
 
-// load_vector by its former name.
+// The former name of load_vector.
 template <int N, typename T> __device__ __forceinline__ Lanes<T, N> load_lanes(const T* p, long long stride) {
     const Vector<T, N> vector = load_vector<N>(p, stride);
     return *reinterpret_cast<const Lanes<T, N>*>(&vector);
@@ -34,15 +35,16 @@ template <typename Yes, typename No> struct Select<false, Yes, No> {
     typedef No type;
 };
 
-// i / size for i < 2^31. A division takes tens of instructions. A division by a number that is known before the launch is a
-// multiplication and a shift (Granlund and Montgomery, 1994); divider = multiplier + 2^32·shift, which Python computes.
+// Returns i / size for i < 2^31, by a multiplication and a shift (Granlund and Montgomery, 1994): a division takes tens
+// of instructions. Python computes divider = multiplier + 2^32·shift from the size before the launch.
 __device__ __forceinline__ unsigned divide(unsigned i, long long divider) {
     return (__umulhi(i, static_cast<unsigned>(divider)) + i) >> static_cast<unsigned>(divider >> 32);
 }
 
-// at[o]: the offset in operand o of the first element of a group; a group is PER_GROUP consecutive elements of the result.
+// Sets at[o] to the offset of a group's first element in operand o. A group is PER_GROUP consecutive elements of the
+// result.
 //
-//   size, divider    of the result, innermost dimension first, which counts groups
+//   size, divider    of the result's dimensions, innermost first; the innermost size counts groups
 //   strides          in elements; 0 where an operand is broadcast
 //   LARGE            counts and strides take 64 bits; else 32, since a 64-bit product takes several instructions
 template <int PER_GROUP, bool LARGE, int DIMS, int OPERANDS>

@@ -1,10 +1,10 @@
-// Teams of blocks that go through the steps of a sequence together: each block makes its share of a row, and needs the whole
-// row before the next step. The partner of cupyops/tiling/teams.py.
+// Teams of blocks that go through the steps of a sequence together: each block computes its share of a row, and needs
+// the whole row before the next step. cupyops/tiling/teams.py chooses the teams.
 //
 //   CLUSTER = 1, TEAM = 1   a team is one block
 //   CLUSTER > 1             a team is a cluster (sm_90 and later): blocks write into one another's shared memory
 //   TEAM > 1                a team is TEAM blocks anywhere on the GPU, which must all run at once: each block writes its share to
-//                           global memory, waits for the others at a counter, and reads the shares of all
+//                           global memory, waits for the other blocks at a counter, and reads the shares of all blocks
 //
 // A text takes its tiles by   for (tile = blockIdx.x / BLOCKS; tile < tiles; tile += teams)
 #pragma once
@@ -18,13 +18,13 @@
 #define TEAM 1
 #endif
 
-constexpr int BLOCKS = CLUSTER * TEAM;  // of a team
+constexpr int BLOCKS = CLUSTER * TEAM;  // blocks of a team
 
 __device__ __forceinline__ int rank_in_team() { return static_cast<int>(blockIdx.x % BLOCKS); }
 
-// The n-th barrier, n = 1, 2 .., of a team of blocks anywhere on the GPU, at a counter that began at 0. Afterwards every
-// thread may read what any thread of the team has written before, from L2: L1 may hold what was there earlier. Each thread
-// waits at the counter itself, which takes less time than a barrier of the block behind one thread that waits.
+// The n-th barrier, n = 1, 2 .., of a team of blocks anywhere on the GPU, at a counter that began at 0. After the
+// barrier every thread may read all writes of the team before the barrier, from L2: L1 may hold older values. Every
+// thread waits at the counter itself: this is faster than one waiting thread and a barrier of the block.
 __device__ __forceinline__ void team_barrier(int* counter, long long n) {
     __syncthreads();
     if (threadIdx.x == 0) count_at(counter);

@@ -1,7 +1,7 @@
-// Where a thread works in a matrix that two-dimensional blocks cover: the partner of cupyops/tiling/tiles.py.
+// The place of a thread in a matrix that two-dimensional blocks cover. cupyops/tiling/tiles.py computes the grid.
 //
 // A block has 256 threads: ABREAST side by side, with one access of VECTOR_WIDTH columns each, and 256 / ABREAST = DOWN rows.
-// Blocks take turns down the rows, with a step of gridDim.y · DOWN. VECTOR_WIDTH divides the length of a row.
+// From DOWN rows a block goes on to the rows gridDim.y · DOWN further down. VECTOR_WIDTH divides the length of a row.
 #pragma once
 
 #include "scalar.cuh"
@@ -13,7 +13,7 @@
 
 constexpr long long DOWN = 256 / ABREAST;
 
-// The first element of a thread.
+// The row and the column of a thread's first element.
 struct Place {
     long long row, column;
 

@@ -6,7 +6,7 @@ template <typename T, int N> struct alignas(N * sizeof(T)) Vector {
     T element[N];
 };
 
-// Bytes by which p lies behind the last such address.
+// Returns the distance in bytes from the last aligned address to p.
 template <int N, typename T> __device__ __forceinline__ unsigned long long misaligned(const T* p) {
     return reinterpret_cast<unsigned long long>(p) % (N * sizeof(T));
 }

@@ -1,5 +1,5 @@
-// Sums of several rows over neighbouring lanes of a warp: all rows together take fewer exchanges than a sum of each row by
-// itself.
+// Sums of several rows over neighbouring lanes of a warp: one reduction of all rows takes fewer shuffles than a
+// reduction of each row.
 #pragma once
 
 // Sums COUNT rows of EACH numbers over ACROSS neighbouring lanes (powers of 2, COUNT ≤ ACROSS). Before, each lane has its own

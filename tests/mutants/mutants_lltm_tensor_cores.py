@@ -19,7 +19,7 @@ LLTM_TENSOR_CORES: dict[str, tuple[str, list[Fault]]] = {
             (
                 "no barrier behind the last sums",
                 FORWARD,
-                "        __syncthreads();  // the last sums have been read\n",
+                "        __syncthreads();  // all threads have read the last step's sums\n",
                 "",
             ),
             ("the upper rows' weights for the lower", SHARED, "band, line + 8, element", "band, line, element"),

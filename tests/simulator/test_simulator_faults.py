@@ -171,7 +171,7 @@ def test_a_wait_for_what_nobody_does_any_more(wait: str) -> None:
     """Also where others wait for the thread at a barrier, and in a grid of several blocks."""
     for more in ("", "\n__syncthreads();"):
         message = fault(kernel(f"x += 0;\nif (threadIdx.x == 5) {wait}{more}"))
-        told = "waits for ever: all threads that are left only look at memory that none of them changes any more"
+        told = "waits for ever: the remaining threads only read memory that none of them changes"
         assert f"k: {told} {place(11, 5)}" == message
 
 
@@ -374,7 +374,7 @@ def test_without_checks_a_wild_pointer_ends_the_launch_and_not_the_process() -> 
     with pytest.raises(LaunchError) as caught:
         run(kernel("*reinterpret_cast<float*>(0x1234560) = x[0];"), sanitize=False)
     assert f"k: touches address 0x1234560, which holds no memory {place(10, 0)}" in str(caught.value)
-    assert "simulate(sanitize=True)` looks at every access" in str(caught.value)
+    assert "simulate(sanitize=True)` checks every access" in str(caught.value)
 
 
 def test_a_recursion_without_end() -> None:

@@ -191,7 +191,7 @@ def test_an_access_over_the_end_of_a_page_of_the_checks(page: int) -> None:
 
 
 def test_two_writes_of_the_same_value_are_told_as_such() -> None:
-    same, other = "if (x[i] >= 0)\ny[7] = {};", "(both write the same value, which holds only as long as they do)"
+    same, other = "if (x[i] >= 0)\ny[7] = {};", "(both write the same value now)"
     for rows, wide in ((1, 1), (2, 64)):
         message = race(kernel(same.format("1").replace("x[i] >= 0", f"t % {wide} == 0")), rows)
         assert f"k.cu:11 with nothing that orders the two {other} at k.cu:11, by" in message

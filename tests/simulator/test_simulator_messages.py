@@ -45,7 +45,7 @@ def compile_error(text: str, name: str = "twice") -> str:
 
 
 def nvrtc_says(words: str) -> str:
-    return words if cupyops.compile.toolchain.has_nvrtc() else "Whether NVRTC accepts the text cannot be told"
+    return words if cupyops.compile.toolchain.has_nvrtc() else "NVRTC was not tried on the text"
 
 
 def test_a_text_that_does_not_compile_shows_its_line() -> None:

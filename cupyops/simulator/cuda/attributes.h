@@ -1,5 +1,6 @@
-// The attributes of a kernel as numbers: what stands before its name is written again behind the text, where these macros
-// make calls of it. Macros of the text that stand for attributes are then read as the text left them.
+// Reads the attributes of a kernel as numbers. The translation repeats the kernel's attributes behind the text, and
+// these macros turn each attribute into a member call. The repetition comes last: a macro of the text that expands to
+// an attribute then has its final value.
 #pragma once
 struct CupyopsAttributes {
     unsigned x = 1, y = 1, z = 1, threads = 0;

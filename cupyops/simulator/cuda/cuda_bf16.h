@@ -1,4 +1,4 @@
-// CUDA's own bfloat16, and what its header leaves out where the compiler is not NVIDIA's.
+// Includes CUDA's bfloat16 header, and adds the functions that the header defines only for NVIDIA's compilers.
 #pragma once
 #include "library_only.h"
 #include_next <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// CUDA's own halves, and what its header leaves out where the compiler is not NVIDIA's.
+// Includes CUDA's float16 header, and adds the functions that the header defines only for NVIDIA's compilers.
 #pragma once
 #include "library_only.h"
 #include_next <cuda_fp16.h>

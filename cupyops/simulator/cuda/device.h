@@ -1,7 +1,7 @@
-// What stands in for CUDA where a kernel is compiled for the host: included before every text.
+// Defines CUDA's keywords, types and functions for the host compiler; included before every text.
 //
-// A thread is a fibre of cupyops/simulator/runtime; what concerns other threads is a call into that. What is not here
-// does not compile, and the message names it.
+// A CUDA thread is a fibre of cupyops/simulator/runtime. Barriers, warp functions and atomics call the runtime. A CUDA
+// function without a definition here is a compile error that names the function.
 #pragma once
 #define CUPYOPS_SIMULATOR 1
 
@@ -36,15 +36,15 @@
 #define CUDART_INF __builtin_inf()
 #define CUDART_NAN __builtin_nan("")
 
-// A function of CUDA's: not inlined, so that the text's own line stands above it when something is wrong.
+// A CUDA function. The function is not inlined: the call stack of a fault then has the line of the text that calls it.
 #define CUPYOPS_INTRINSIC static __attribute__((noinline, unused))
-// The same, whose accesses have been looked at by the runtime.
+// A CUDA function without compiler-inserted checks: the function calls the runtime's access checks itself.
 #if defined(__clang__)
 #define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, disable_sanitizer_instrumentation, no_sanitize("undefined")))
 #else
 #define CUPYOPS_UNCHECKED static __attribute__((noinline, unused, no_sanitize("thread", "undefined")))
 #endif
-// The same, where its alignment has not been.
+// A CUDA function that calls the runtime's access check itself; the compiler inserts the alignment check alone.
 #define CUPYOPS_LOOKED_AT static __attribute__((noinline, unused, no_sanitize("thread")))
 
 #pragma GCC visibility push(hidden)

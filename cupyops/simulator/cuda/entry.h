@@ -1,11 +1,11 @@
-// From the table of arguments, as the driver is given it, to a call of the kernel.
+// Calls the kernel with the arguments of a driver-style array of argument pointers.
 #pragma once
 
 template <int... I> struct CupyopsNumbers {};
 template <int N, int... I> struct CupyopsCount : CupyopsCount<N - 1, N - 1, I...> {};
 template <int... I> struct CupyopsCount<0, I...> { typedef CupyopsNumbers<I...> type; };
 
-// The table knows no alignment beyond that of numbers.
+// Copies the argument first: the argument buffer has the alignment of numbers, and a struct may need a larger one.
 template <typename A> CUPYOPS_UNCHECKED A cupyops_argument(const void* p) {
     alignas(A) char bytes[sizeof(A)];
     __builtin_memcpy(bytes, p, sizeof(A));

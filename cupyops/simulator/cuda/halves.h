@@ -1,4 +1,4 @@
-// Functions of 16-bit floats that CUDA's headers give only to its own compiler: made in float, rounded once.
+// Functions of 16-bit floats that CUDA's headers define only for NVIDIA's compilers: computed in float, rounded once.
 #pragma once
 
 #define CUPYOPS_HALF_FUNCTION(H, H2, WIDEN, NARROW, JOIN, LOW, HIGH, NAME, EXPRESSION)  \

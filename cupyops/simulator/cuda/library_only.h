@@ -1,4 +1,4 @@
-// Undoes text_only.h, for one of CUDA's headers.
+// Undefines the macros of text_only.h before a CUDA header is included.
 #undef __CUDA_ARCH__
 #undef __CUDACC_RTC__
 #undef asm

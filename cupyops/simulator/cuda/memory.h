@@ -1,4 +1,4 @@
-// Loads and stores with a hint for the caches, shared memory, atomic operations.
+// Loads and stores with a cache hint, shared memory, and atomic operations.
 #pragma once
 
 #define CUPYOPS_LOAD(NAME) template <typename T> CUPYOPS_INTRINSIC T NAME(const T* p) { return *p; }
@@ -7,7 +7,7 @@ CUPYOPS_LOAD(__ldca)
 CUPYOPS_LOAD(__ldcs)
 CUPYOPS_LOAD(__ldlu)
 #undef CUPYOPS_LOAD
-// Those that look past the first cache are what a thread waits with.
+// Loads that bypass the L1 cache. A thread may poll a flag with such a load, so the load lets other threads run.
 template <typename T> CUPYOPS_LOOKED_AT T __ldcg(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
 template <typename T> CUPYOPS_LOOKED_AT T __ldcv(const T* p) { cupyops_look(p, sizeof(T)); return *p; }
 #define CUPYOPS_STORE(NAME) template <typename T> CUPYOPS_INTRINSIC void NAME(T* p, T value) { *p = value; }
@@ -17,7 +17,7 @@ CUPYOPS_STORE(__stcs)
 CUPYOPS_STORE(__stwt)
 #undef CUPYOPS_STORE
 
-// `extern __shared__ T s[]` of any type
+// The address of dynamic shared memory; converts to the pointer type of any `extern __shared__ T s[]`.
 struct CupyopsDynamic {
     template <typename T> operator T*() const { return static_cast<T*>(cupyops_dynamic_shared()); }
 };
@@ -34,13 +34,14 @@ inline void* __cvta_shared_to_generic(size_t address) {
 inline void __prefetch_global_l1(const void*) {}
 inline void __prefetch_global_l2(const void*) {}
 
-// Atomic operations: one thread runs at a time, so a plain one is atomic. Integers wrap.
+// Atomic operations. One thread runs at a time, so a plain read and write are atomic together. Integers wrap.
 template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
 template <typename T> struct CupyopsSame { typedef T type; };
 
-// `NEXT` from `old` and `value`. The value takes the type of the memory, as CUDA's overloads make it.
+// Replaces `old` by the expression NEXT of `old` and `value`. `value` converts to the memory's type, as in CUDA's
+// overloads.
 #define CUPYOPS_ATOMIC(NAME, NEXT)                                                                \
     template <typename T> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) {   \
         typedef typename CupyopsWord<T>::type word;                                               \
@@ -74,7 +75,7 @@ template <typename T> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T
 template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
 template <typename T> inline T atomicCAS_system(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }
 
-// Copies that the compiler would hand to the C library, past the checks.
+// memcpy and memset with access checks; the compiler would call the C library's functions, which have no checks.
 CUPYOPS_UNCHECKED void* cupyops_memcpy(void* to, const void* from, size_t bytes) {
     if (bytes) cupyops_touch(from, bytes, 0), cupyops_touch(to, bytes, 1);
     return __builtin_memcpy(to, from, bytes);

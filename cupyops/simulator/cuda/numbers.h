@@ -1,8 +1,8 @@
-// CUDA's functions of numbers beyond those of <math.h>, which has the others with the overloads that CUDA gives them.
+// CUDA's math functions that <math.h> lacks. The C++ <math.h> has the other functions, with CUDA's overloads.
 #pragma once
 #include <fenv.h>
 
-// Minimum and maximum of integers and floats, mixed as CUDA mixes them.
+// Minimum and maximum, with the result types of CUDA's overloads for arguments of two types.
 typedef unsigned long cupyops_ulong;
 typedef long long cupyops_longlong;
 typedef unsigned long long cupyops_ulonglong;
@@ -44,13 +44,14 @@ inline void cupyops_sincos(double x, double* s, double* c) { *s = sin(x), *c = c
 inline void cupyops_sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
 #define sincos cupyops_sincos
 #define sincosf cupyops_sincos
-// Reduced first, where the remainder is exact: sin(pi * x) of a large x would have lost it.
+// x is reduced modulo 2 first, since remainder() is exact: for a large x, the rounding of pi * x would lose the phase.
 inline double sinpi(double x) { return x == trunc(x) ? copysign(0.0, x) : sin(3.14159265358979323846 * remainder(x, 2.0)); }
 inline double cospi(double x) { return fabs(remainder(x, 2.0)) == 0.5 ? 0.0 : cos(3.14159265358979323846 * remainder(x, 2.0)); }
 inline float sinpif(float x) { return float(sinpi(double(x))); }
 inline float cospif(float x) { return float(cospi(double(x))); }
 
-// The normal distribution. -x/√2 is rounded, and erfc's relative slope there is about x², so the remainder is made good.
+// The cumulative normal distribution, erfc(-x/√2) / 2. The argument -x/√2 is rounded, and erfc amplifies its relative
+// error by about x², so a first-order term corrects for the rounding error.
 inline double normcdf(double x) {
     if (!(fabs(x) < 39.0)) return x != x ? x : x > 0.0 ? 1.0 : 0.0;
     constexpr double HIGH = 0.70710678118654752440, LOW = -4.8336466567264567e-17;
@@ -60,7 +61,7 @@ inline double normcdf(double x) {
 inline float normcdff(float x) { return float(normcdf(double(x))); }
 inline double erfcx(double x) {
     if (x < 25.0) return exp(x * x) * (1.0 + fma(x, x, -(x * x))) * erfc(x);
-    double rest = x;  // the continued fraction of Laplace, from its far end
+    double rest = x;  // Laplace's continued fraction, evaluated from the innermost term
     for (int k = 20; k > 0; --k) rest = x + 0.5 * k / rest;
     return 0.56418958354775628695 / rest;
 }
@@ -71,7 +72,7 @@ inline float norm3df(float a, float b, float c) { return float(sqrt(double(a) * 
 inline double rhypot(double a, double b) { return 1.0 / hypot(a, b); }
 inline float rhypotf(float a, float b) { return float(1.0 / hypot(double(a), double(b))); }
 
-// Fast forms: as exact as the slow ones here, which is within what CUDA promises of them.
+// CUDA's fast approximations. Here they are the accurate functions, whose errors lie within CUDA's documented bounds.
 inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 inline float __expf(float x) { return expf(x); }
 inline float __exp10f(float x) { return cupyops_exp10(x); }
@@ -88,7 +89,7 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float fdividef(float x, float y) { return x / y; }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
 
-// Arithmetic in a rounding mode. volatile keeps it between the two changes of mode.
+// Arithmetic in a rounding mode. volatile keeps the compiler from moving the operation across the changes of mode.
 #define CUPYOPS_ROUNDED(SUFFIX, MODE)                                                                                                        \
     template <typename T, typename F> inline T cupyops_round##SUFFIX(F f) {                                                                  \
         const int before = fegetround();                                                                                                     \
@@ -126,7 +127,8 @@ CUPYOPS_ROUNDED(_rd, FE_DOWNWARD)
 inline double __int2double_rn(int a) { return a; }
 inline double __uint2double_rn(unsigned a) { return a; }
 
-// To integers: what does not fit becomes the nearest that does, NaN becomes 0 (or the smallest, where CUDA says so).
+// Conversions to integers. A value out of range becomes the nearest integer of the type. NaN becomes the value that
+// CUDA documents: 0, or the number whose highest bit alone is set.
 template <typename I> inline I cupyops_to_integer(double rounded, I nan) {
     constexpr bool is_signed = I(-1) < I(0);
     constexpr int bits = int(sizeof(I)) * 8;
@@ -166,7 +168,7 @@ inline int __double2hiint(double x) { return int(cupyops_bits<unsigned long long
 inline int __double2loint(double x) { return int(cupyops_bits<unsigned long long>(x)); }
 inline double __hiloint2double(int high, int low) { return cupyops_bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low); }
 
-// Integers. Shifts clamp and products wrap as the instructions do.
+// Integer functions. Shift amounts clamp and products wrap, as in the GPU's instructions.
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }

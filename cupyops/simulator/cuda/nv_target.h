@@ -1,6 +1,6 @@
-// What CUDA's headers ask of <nv/target>: on the host, every question about a GPU is answered no.
+// The macros of <nv/target> that CUDA's headers use. On the host, every test for a GPU architecture is false.
 #pragma once
-// A branch may stand in parentheses or without.
+// The code of a branch may be in parentheses or not.
 #define CUPYOPS_TARGET_BARE(...) __VA_ARGS__
 #define CUPYOPS_TARGET_PROBE(...) ~, BARE
 #define CUPYOPS_TARGET_SECOND(a, b, ...) b

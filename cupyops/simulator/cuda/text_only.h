@@ -1,5 +1,5 @@
-// Macros that hold in the author's text alone: CUDA's own headers, which are made for both sides, are read without them.
-// No guard: it is read again behind each of those.
+// Macros for the kernel's text alone. CUDA's headers, which also support host compilers, are included without the
+// macros. This header has no include guard: it is included again behind each CUDA header.
 #undef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #define __CUDACC_RTC__ 1

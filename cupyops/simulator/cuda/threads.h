@@ -1,4 +1,5 @@
-// What threads do together. Those without a type are macros, so that the text's own line is the one that calls.
+// Barriers, warp functions, clusters and fences. Functions without a type parameter are macros: the runtime's caller is
+// then the line of the text.
 #pragma once
 
 #define __syncthreads() void(cupyops_barrier(CUPYOPS_SYNC, 0))
@@ -9,7 +10,7 @@
 
 CUPYOPS_INTRINSIC void __syncwarp(unsigned mask = 0xFFFFFFFFu) { cupyops_warp(CUPYOPS_SYNCWARP, mask, 0, 0, 32, nullptr); }
 
-// A value of up to 8 bytes as the bits that travel.
+// Packs a value of up to 8 bytes into the 64 bits that a shuffle moves.
 template <typename T> inline unsigned long long cupyops_pack(T value) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
     unsigned long long bits = 0;
@@ -56,7 +57,7 @@ CUPYOPS_REDUCE(__reduce_or_sync, unsigned, CUPYOPS_REDUCE_OR)
 CUPYOPS_REDUCE(__reduce_xor_sync, unsigned, CUPYOPS_REDUCE_XOR)
 #undef CUPYOPS_REDUCE
 
-// Clusters
+// Clusters.
 #define __cluster_barrier_arrive() cupyops_cluster_arrive(0)
 #define __cluster_barrier_arrive_relaxed() cupyops_cluster_arrive(1)
 #define __cluster_barrier_wait() cupyops_cluster_wait()
@@ -82,8 +83,9 @@ template <typename T> inline T* __cluster_map_shared_rank(T* p, unsigned rank) {
 }
 inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_cluster_rank_of(p); }
 
-// What a thread writes by an atomic operation or to volatile memory behind a fence tells whoever reads it so of all that was
-// before the fence. A thread that says a fence may also be waiting for another.
+// A fence followed by an atomic or volatile write is a release: a thread that reads the written value by an atomic or
+// volatile read is ordered behind all accesses before the fence. A fence also lets other threads run, since a loop with
+// a fence may wait for them.
 #define __threadfence() cupyops_fence()
 #define __threadfence_block() cupyops_fence()
 #define __threadfence_system() cupyops_fence()

@@ -1,4 +1,5 @@
-// CUDA's vector types, as aligned as on a GPU: the compiler's checks then find what a GPU would refuse.
+// CUDA's vector types, with CUDA's alignment: the compiler's checks then find misaligned accesses, which fault on a
+// GPU.
 #pragma once
 #define __VECTOR_TYPES_H__
 #define __VECTOR_FUNCTIONS_H__

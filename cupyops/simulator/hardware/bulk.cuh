@@ -1,4 +1,5 @@
-// The twin of kernels_cu/hardware/bulk.cuh, which says what each function does. The thread that issues a copy makes it at once.
+// Replaces kernels_cu/hardware/bulk.cuh, which documents each function. The thread that issues a bulk copy performs the
+// copy at once.
 #pragma once
 
 struct Arrivals {
@@ -8,7 +9,7 @@ struct Arrivals {
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
 // The word holds the missing arrivals (8 bits), the arrivals of a phase (8 bits), the phase (1 bit) and the missing bytes (32
-// bits). A thread that finds a phase ended sees all that was written before the arrivals that ended it.
+// bits). A thread that reads the end of a phase is ordered behind all writes before the arrivals of that phase.
 __device__ inline void arrival_change(Arrivals* a, int arrived, int bytes) {
     __threadfence();
     unsigned long long expected = 0, found = atomicAdd(&a->word, 0ull);
@@ -38,7 +39,7 @@ __device__ inline void bulk_load(void* shared, const void* global, unsigned byte
     assert(bytes % 16 == 0);
     for (unsigned i = 0; i < bytes / 16; ++i) {
         static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
-        cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // no access of this thread
+        cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // a write of the bulk copy, not of this thread
     }
     arrival_change(a, 0, -static_cast<int>(bytes));
 }

@@ -1,4 +1,4 @@
-// The twin of kernels_cu/hardware/counters.cuh, by fences and accesses that the simulator sees.
+// Replaces kernels_cu/hardware/counters.cuh with fences, an atomic add and volatile loads, which the simulator checks.
 #pragma once
 
 __device__ __forceinline__ void count_at(int* counter) {

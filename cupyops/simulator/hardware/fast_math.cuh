@@ -1,4 +1,5 @@
-// The twin of kernels_cu/hardware/fast_math.cuh: exact to float's rounding, and flushes to 0 what the instructions flush.
+// Replaces kernels_cu/hardware/fast_math.cuh with functions that round to the nearest float, and flush subnormal
+// numbers to 0 as the instructions do.
 #pragma once
 
 inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x; }

@@ -1,4 +1,4 @@
-// The twin of kernels_cu/hardware/tensor_cores.cuh: the lanes of the warp hand each other their operands by shuffles.
+// Replaces kernels_cu/hardware/tensor_cores.cuh: the lanes of a warp exchange their operands by shuffles.
 #pragma once
 
 #include "scalar.cuh"

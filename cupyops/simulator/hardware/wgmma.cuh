@@ -1,23 +1,24 @@
-// The twin of kernels_cu/hardware/wgmma.cuh, which says what each function does.
+// Replaces kernels_cu/hardware/wgmma.cuh, which documents each function.
 #pragma once
 
 #include "bulk.cuh"
 #include "scalar.cuh"
 
-// As cupyops/launch/tensor_map.py writes it for the simulator: the words are plain numbers.
+// A tensor map as cupyops/launch/tensor_map.py writes it for the simulator: each word is a plain number.
 struct alignas(64) TensorMap {
     unsigned long long word[16];
 };
 
-// What a GPU does asynchronously, the twins do as late as they may, when a thread waits for it: a thread that reads too early
-// reads the old contents, and a thread that overwrites an operand too early spoils the result. The simulator learns as early as
-// it may what will be read: to read memory that is not written yet, or not visible to the hardware, is a fault. Boxes that are
-// loaded arrive at once: nothing orders the accesses of a thread that does not wait for them, which the simulator finds.
+// Asynchronous stores and products run as late as a GPU may run them: when a thread waits for them. A thread that reads
+// a result too early reads the old contents. A thread that overwrites an operand too early corrupts the result. The
+// reads of these operations are checked when they are issued: a read of memory that is unwritten, or not visible to the
+// async proxy, is a fault. TMA loads run at once. A thread that does not wait for a load is not ordered behind it, and
+// the simulator reports a race.
 namespace twin {
 
 __device__ inline unsigned thread() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
 
-// 16 bytes of shared memory, named by the address that they have without the swizzle.
+// Returns the swizzled place of 16 bytes of shared memory, by their unswizzled address.
 __device__ inline char* swizzled(unsigned address) {
     return static_cast<char*>(__cvta_shared_to_generic(address ^ (address >> 7 & 7) << 4));
 }
@@ -31,7 +32,7 @@ struct Box {
 CUPYOPS_UNCHECKED Box box(const TensorMap* map, int column, int row, unsigned at) {
     const unsigned long long* w = map->word;
     assert(at % 128 == 0);
-    assert(w[4] * w[5] == 128);  // one row of the swizzle
+    assert(w[4] * w[5] == 128);  // a row of the box has the 128 bytes of a swizzle row
     return {
         reinterpret_cast<char*>(w[0]),
         (long long)w[1],
@@ -44,8 +45,8 @@ CUPYOPS_UNCHECKED Box box(const TensorMap* map, int column, int row, unsigned at
         at};
 }
 
-// Copies a box between a matrix and the shared memory of a block of the cluster, or only checks the accesses of a store (LOOK).
-// Returns the bytes of the box.
+// Copies a box from a matrix into the shared memory of a block of the cluster (IN), copies a box back (OUT), or checks
+// the reads of a store without copying (LOOK). Returns the bytes of the box.
 enum Way { IN, OUT, LOOK };
 CUPYOPS_UNCHECKED int move(const Box& b, Way way, unsigned block) {
     const int each = 16 / (int)b.itemsize;
@@ -79,7 +80,7 @@ CUPYOPS_UNCHECKED void load(const Box& b, unsigned block, Arrivals* a) {
     arrival_change(__cluster_map_shared_rank(a, block), 0, -bytes);
 }
 
-// The stores of a thread that are in flight, and the groups that were committed, in two rings.
+// Two ring buffers for each thread: the boxes of stores in flight, and the ends of committed groups.
 struct Stores {
     Box box[64];
     unsigned ends[64], issued, done, groups, finished;
@@ -101,12 +102,13 @@ CUPYOPS_UNCHECKED void wait(unsigned pending) {
         for (; s.done != s.ends[s.finished % 64]; ++s.done) move(s.box[s.done % 64], OUT, __clusterRelativeBlockRank());
 }
 
-// A product of 128 threads; the products in flight, and the groups that were committed, in two rings.
+// A product of a warpgroup (128 threads), and two ring buffers for each warpgroup: the products in flight, and the ends
+// of committed groups.
 typedef float (*Widen)(const char*);
 struct Product {
     unsigned long long a, b;
     int accumulate;
-    Widen widen;  // of an element
+    Widen widen;  // converts an element to float
     float* sums[128];
 };
 struct Products {
@@ -118,7 +120,7 @@ CUPYOPS_UNCHECKED Products& products() {
     return *static_cast<Products*>(cupyops_kept(1024 + thread() / 128, sizeof(Products)));
 }
 
-// Reads 16 elements of each row that a descriptor names; without `to`, only checks the accesses.
+// Reads 16 elements of each row of a descriptor's operand into `to`; if `to` is null, checks the accesses alone.
 CUPYOPS_UNCHECKED void operand(float* to, int rows, unsigned long long named, Widen widen) {
     const unsigned start = (named & 0xffff) << 4, eight_rows = (named >> 32 & 0x3fff) << 4;
     assert((named >> 16 & 0x3fff) == 1 && named >> 62 == 1);
@@ -168,7 +170,8 @@ CUPYOPS_UNCHECKED void products_commit() {
     assert(all.ends[n % 64] == all.issued[t]);
     all.begun[t] = false;
 }
-// A thread that returns knows that the operands have been read, though another of the 128 threads has read them here.
+// The last of the 128 threads to arrive performs the products, so it alone reads the operands. The barrier at the end
+// orders all 128 threads behind these reads.
 CUPYOPS_UNCHECKED void products_wait(unsigned pending) {
     Products& all = products();
     if (++all.waiting == 128) {
@@ -219,7 +222,7 @@ CUPYOPS_INTRINSIC void store_matrices(unsigned at, unsigned a, unsigned b, unsig
     }
 }
 
-// A shared address has more bits here than in a descriptor of a GPU, so they are not masked.
+// The simulator's shared addresses have more bits than a GPU's descriptor holds, so the address is not masked.
 __device__ inline unsigned long long rows_at(unsigned address) { return address >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 CUPYOPS_INTRINSIC void multiply_begin() { twin::products_begin(); }
 CUPYOPS_INTRINSIC void multiply_commit() { twin::products_commit(); }

@@ -1,11 +1,11 @@
-// What a compiled kernel, the runtime and Python agree on. Plain data and C functions only.
+// The interface between a compiled kernel, the runtime and Python: plain data and C functions only.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 struct CupyopsIndex { unsigned x, y, z; };
 
-// One shared variable of a kernel, entered when the first thread meets its declaration.
+// One shared variable of a kernel; the first thread to reach the declaration registers the variable.
 struct CupyopsShared {
     const char* name;
     unsigned begin, bytes, element_bytes;  // offset in the block's shared memory
@@ -13,20 +13,20 @@ struct CupyopsShared {
 
 enum { CUPYOPS_MAX_SHARED_VARIABLES = 256 };
 
-// A compiled kernel, as the runtime sees it: its built-in variables and what it has declared so far.
+// A compiled kernel: its entry, its built-in variables, its attributes, and the shared variables registered so far.
 struct CupyopsModule {
     void (*entry)(void** arguments);
-    void *thread_index, *block_index, *block_dim, *grid_dim;  // CupyopsIndex, or what has its layout
-    const unsigned* parameter_bytes;  // of each parameter
+    void *thread_index, *block_index, *block_dim, *grid_dim;  // each points to three unsigned, as in CupyopsIndex
+    const unsigned* parameter_bytes;  // the size of each parameter
     unsigned parameters;
     unsigned cluster[3];
-    unsigned max_threads;  // by __launch_bounds__, or 0
-    unsigned shared_end;  // where the next shared variable goes
+    unsigned max_threads;  // from __launch_bounds__, or 0
+    unsigned shared_end;  // the end of the registered shared variables, as an offset
     unsigned shared_count;
     CupyopsShared shared[CUPYOPS_MAX_SHARED_VARIABLES];
 };
 
-// Memory that a launch may touch: one array, or several that overlap.
+// The bytes of an array that a launch may access.
 struct CupyopsRange {
     uintptr_t begin, end;
     int writable;
@@ -37,11 +37,11 @@ struct CupyopsLaunch {
     void** arguments;
     unsigned grid[3], block[3];
     unsigned dynamic_shared;
-    int checked;  // 1: all but races in global memory, 2: these, too
+    int checked;  // 0: no checks; 1: all checks but races in global memory; 2: all checks
     const CupyopsRange* ranges;
     unsigned range_count;
-    unsigned long long first_block, end_block;  // only clusters that begin in between run
-    // Called about once a second with the number of finished blocks; anything but 0 ends the launch.
+    unsigned long long first_block, end_block;  // the block numbers that run, each bound rounded down to whole clusters
+    // Called about once a second with the number of finished blocks; a result other than 0 ends the launch.
     int (*progress)(unsigned long long finished);
 };
 
@@ -53,10 +53,10 @@ enum CupyopsFaultKind {
     CUPYOPS_SHARED_RACE,
     CUPYOPS_GLOBAL_RACE,
     CUPYOPS_UNINITIALISED,
-    CUPYOPS_NOT_SHOWN,   // the hardware reads what a thread wrote and has not shown it
-    CUPYOPS_UNDEFINED,   // what UBSan finds; the words are in `text`
-    CUPYOPS_BARRIER,     // no thread can go on
-    CUPYOPS_WARP,        // a collective that was asked for what it cannot give
+    CUPYOPS_NOT_SHOWN,   // a bulk copy or wgmma reads a thread's write without fence.proxy.async in between
+    CUPYOPS_UNDEFINED,   // a fault that UBSan finds; `text` has the message
+    CUPYOPS_BARRIER,     // a misused barrier, or a deadlock
+    CUPYOPS_WARP,        // a warp or cluster function with invalid arguments
     CUPYOPS_ASSERT,
     CUPYOPS_SIGNAL,
     CUPYOPS_REMOTE_ENDED,
@@ -76,9 +76,9 @@ struct CupyopsFault {
     unsigned other_block[3], other_thread[3];
     int other_write;
     uintptr_t other_pc;
-    uintptr_t other_caller;  // of the function that holds other_pc, which may be one of CUDA's
-    int same_value;          // both wrote, and what was there already
-    const char* file;  // where UBSan says the place itself
+    uintptr_t other_caller;  // the caller of the function of other_pc, since that function may be a CUDA function
+    int same_value;          // both threads wrote, and the second write did not change the bytes
+    const char* file;  // the source file, if UBSan or assert names it; else null
     unsigned line;
     unsigned frame_count;
     uintptr_t frames[CUPYOPS_FRAMES];
@@ -110,15 +110,15 @@ enum CupyopsWarpOperation {
 enum CupyopsBarrierOperation { CUPYOPS_SYNC, CUPYOPS_COUNT, CUPYOPS_AND, CUPYOPS_OR };
 
 extern "C" {
-// For kernels.
+// Functions that kernels call.
 int cupyops_barrier(int operation, int predicate);
 unsigned long long cupyops_warp(
     int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate);
 unsigned cupyops_active_mask();
-// A barrier with a number, from 1 on, for so many threads of the block. With `reads_alone` they learn of one another only
-// what was read before.
+// The named barrier `barrier`, from 1 on, of `threads` threads of the block. With `reads_alone` the barrier orders the
+// reads before it, but no writes.
 void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone);
-void* cupyops_kept(unsigned number, size_t bytes);  // zeros at first, of the block and this number, for twins of the hardware
+void* cupyops_kept(unsigned number, size_t bytes);  // memory of the block by number, zero at first; simulator/hardware uses it
 unsigned cupyops_lane();
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment);
 void* cupyops_dynamic_shared();
@@ -130,13 +130,13 @@ void cupyops_cluster_wait();
 void* cupyops_cluster_map(const void* p, unsigned rank);
 unsigned cupyops_cluster_rank_of(const void* p);
 unsigned cupyops_cluster_rank();
-void cupyops_touch(const void* p, size_t bytes, int write);         // a plain access, where checked
-void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // one of the copying hardware or the tensor cores
-void cupyops_show();                                                // what the thread has written, the hardware will see
-void cupyops_atomic(const void* p, size_t bytes);                   // before an atomic operation
-void cupyops_look(const void* p, size_t bytes);                     // a load past the first cache, with which a thread may be waiting
-void cupyops_changed();                                             // behind one that changed something
-void cupyops_spin();                                                // a thread may be waiting for another
+void cupyops_touch(const void* p, size_t bytes, int write);         // checks a plain access
+void cupyops_touch_by_hardware(const void* p, size_t bytes, int write);  // checks an access of a bulk copy or of wgmma
+void cupyops_show();                                                // fence.proxy.async, for the writes of this thread
+void cupyops_atomic(const void* p, size_t bytes);                   // called before an atomic operation
+void cupyops_look(const void* p, size_t bytes);                     // called before a load that bypasses L1
+void cupyops_changed();                                             // called after an atomic operation that changed memory
+void cupyops_spin();                                                // called where a thread may wait: yields on every 32nd call
 void cupyops_fence();
 void cupyops_yield();
 void cupyops_assert(const char* expression, const char* file, unsigned line, const char* function);
@@ -145,7 +145,7 @@ void cupyops_exit();
 int cupyops_printf(const char* format, ...);
 unsigned long long cupyops_clock();
 
-// For Python.
+// Functions that Python calls.
 int cupyops_run(const CupyopsLaunch* launch);  // 0 done, 1 fault, 2 interrupted
 const CupyopsFault* cupyops_fault();
 size_t cupyops_fault_bytes();

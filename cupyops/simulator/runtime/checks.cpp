@@ -1,6 +1,7 @@
-// Every access of a checked kernel comes by here: the compiler puts a call before it, those that it puts for its own
-// race detector, whose library is not linked. Each access is to the thread's own stack, to shared memory, to an array
-// of the launch or to data of the kernel, or it is an error.
+// Checks every memory access of a checked kernel. -fsanitize=thread makes the compiler call a __tsan_ function before
+// each access; the functions are here, and the library of ThreadSanitizer is not linked. A valid access is to the
+// thread's own stack, to shared memory, to an array of the launch, or to data of the kernel. Every other access is a
+// fault.
 #include "machine.h"
 
 #include <algorithm>
@@ -10,16 +11,16 @@
 
 namespace simulator {
 
-// Who was at one byte of shared memory. Two readers are kept, of different warps where there are: any third thread that
-// writes then differs from one of them.
+// The last accesses to one byte of shared memory: the last write, and two reads, from different warps if possible. A
+// thread that writes later then differs from at least one of the two readers.
 struct Cell {
     uint64_t write, read[2];
     uint32_t write_pc, read_pc[2];
-    uint32_t by_hardware;  // who wrote was the copying hardware, for the thread
+    uint32_t by_hardware;  // 1 if a bulk copy made the write
 };
 
 struct Shadow {
-    Cell* cells = nullptr;  // one a byte of the arena; the system gives pages as they are touched
+    Cell* cells = nullptr;  // one cell for each byte of the arena; the system allocates a page on first access
     size_t static_used = 0, dynamic_used = 0;
 };
 
@@ -28,7 +29,7 @@ namespace {
 struct Segment { uintptr_t begin, end; bool writable; };
 std::vector<Segment> segments;
 struct Range { uintptr_t begin, end; bool writable, watched; };
-std::vector<Range> ranges;  // of the launch
+std::vector<Range> ranges;  // the arrays of the launch
 std::vector<Shadow*> free_shadows;
 unsigned last_range = 0;
 
@@ -44,7 +45,7 @@ CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, ui
     fault.frames[0] = pc;
     const unsigned rest = walk(*machine.current, frame, fault.frames + 1);
     fault.frame_count = 1 + rest;
-    // Where the frame is the caller's own, its return address is already there.
+    // If the walk, too, begins with `pc`, the duplicate is removed.
     if (rest && fault.frames[1] == pc) {
         memmove(fault.frames, fault.frames + 1, rest * sizeof(uintptr_t));
         fault.frame_count = rest;
@@ -54,7 +55,7 @@ CupyopsFault& access_fault(int kind, const void* p, size_t bytes, bool write, ui
 
 namespace {
 
-// Which variable an offset in shared memory belongs to, or lies nearest behind.
+// Names the shared variable at an offset, or the variable closest before the offset.
 void name_shared(CupyopsFault& fault, size_t offset) {
     const CupyopsModule& module = *machine.launch->module;
     if (offset >= STATIC_BYTES) {
@@ -64,7 +65,7 @@ void name_shared(CupyopsFault& fault, size_t offset) {
     }
     for (unsigned i = 0; i < module.shared_count; ++i) {
         const CupyopsShared& s = module.shared[i];
-        // Half of the gap before it is its own, so that s[-1] speaks of s.
+        // The second half of the gap before a variable counts as the variable's, so that the report of s[-1] names s.
         if (fault.shared_variable >= 0 && offset + 32 < s.begin) break;
         fault.shared_variable = int(i);
         fault.shared_offset = static_cast<long long>(offset) - s.begin;
@@ -195,16 +196,17 @@ void access(const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t
     raise_fault(access_fault(CUPYOPS_GLOBAL_BOUNDS, p, bytes, write, frame, pc));
 }
 
-// A flag by which threads order their accesses: one name for it, whichever block asks.
+// Records an atomic or volatile access to a flag. A flag in shared memory has one address for all blocks of the
+// cluster.
 void signal(const void* p, Access kind) {
     Fibre* const fibre = machine.current;
     if (!fibre || !machine.launch->checked) return;
-    if (size_t(static_cast<const char*>(p) - fibre->stack.low) < STACK_BYTES) return;  // nobody else's
+    if (size_t(static_cast<const char*>(p) - fibre->stack.low) < STACK_BYTES) return;  // on the thread's own stack
     const size_t offset = size_t(static_cast<const char*>(p) - machine.arena);
     Group& group = *fibre->block->group;
     uintptr_t flag = reinterpret_cast<uintptr_t>(p);
     if (offset < ARENA_BYTES && group.saved) flag = reinterpret_cast<uintptr_t>(fibre->block->saved) + offset;
-    // Those in shared memory end with their group; the others are for all blocks.
+    // Flags in shared memory belong to their group; flags in global memory belong to the launch.
     const bool own = offset < ARENA_BYTES || (group.saved && size_t(static_cast<const char*>(p) - group.saved.get()) < group.saved_bytes);
     Flags& flags = own ? group.flags : machine.flags;
     if (reads(kind)) flag_read(*fibre, flags, flag);
@@ -228,7 +230,8 @@ int add_segments(dl_phdr_info* info, size_t, void* wanted) {
 
 }  // namespace
 
-// The arrays of the launch, and the kernel's own constants and __device__ variables.
+// Finds the memory that the kernel may access: the arrays of the launch, and the kernel's constants and __device__
+// variables.
 void find_memory(const CupyopsModule* module) {
     segments.clear();
     last_range = 0;
@@ -236,7 +239,7 @@ void find_memory(const CupyopsModule* module) {
     ranges.clear();
     for (unsigned i = 0; i < launch.range_count; ++i) {
         const CupyopsRange& r = launch.ranges[i];
-        // What no array of the launch that may be written has a part of is only read.
+        // An array is checked for races if it is writable or overlaps a writable array. Other arrays are only read.
         bool watched = false;
         for (unsigned k = 0; k < launch.range_count && launch.checked > 1; ++k)
             watched |= launch.ranges[k].writable && launch.ranges[k].begin < r.end && r.begin < launch.ranges[k].end;
@@ -280,10 +283,10 @@ void cupyops_touch_by_hardware(const void* p, size_t bytes, int write) {
 }
 
 void cupyops_atomic(const void* p, size_t bytes) {
-    cupyops_spin();  // before it looks, since others run meanwhile
+    cupyops_spin();  // comes first: other threads may run in it and change the memory
     if (reinterpret_cast<uintptr_t>(p) % bytes) {
         CupyopsFault& fault = access_fault(CUPYOPS_UNDEFINED, p, bytes, true, FRAME, PC);
-        append(fault, "an atomic operation on %u bytes at address %p, which is no multiple of that", unsigned(bytes), p);
+        append(fault, "misaligned: an atomic operation on %u bytes at address %p", unsigned(bytes), p);
         raise_fault(fault);
     }
     access(p, bytes, Access::ATOMIC, FRAME, PC);
@@ -304,7 +307,7 @@ void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size
     const size_t begin = (module->shared_end + GAP + align - 1) / align * align;
     if (begin + bytes + GAP > STATIC_BYTES || module->shared_count == CUPYOPS_MAX_SHARED_VARIABLES) {
         CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-        append(fault, "its shared variables are more than a block has");
+        append(fault, "the shared variables exceed the simulator's limits (256 variables, 256 KiB)");
         raise_fault(fault);
     }
     module->shared[module->shared_count++] = {name, unsigned(begin), unsigned(bytes), unsigned(element_bytes)};
@@ -318,7 +321,7 @@ unsigned cupyops_dynamic_bytes() { return machine.launch->dynamic_shared; }
 int cupyops_is_shared(const void* p) { return size_t(static_cast<const char*>(p) - machine.arena) < ARENA_BYTES; }
 unsigned cupyops_shared_address(const void* p) { return unsigned(static_cast<const char*>(p) - machine.arena); }
 
-// What the compiler calls
+// The compiler inserts calls of these functions.
 
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

@@ -1,4 +1,4 @@
-// What threads do together: barriers of a block and of a cluster, and the operations of a warp.
+// Implements barriers of a block and of a cluster, and the warp functions.
 #include "machine.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ const char* const WARP_NAMES[CUPYOPS_WARP_OPERATIONS] = {
     "__reduce_xor_sync", "__syncwarp"};
 const char* const BARRIER_NAMES[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or"};
 
-// "threads 0-15, 20"
+// Formats thread numbers: "threads 0-15, 20".
 std::string numbers(const std::vector<unsigned>& which) {
     std::string text = which.size() == 1 ? "thread " : "threads ";
     for (size_t i = 0, j; i < which.size(); i = j) {
@@ -48,7 +48,7 @@ std::string what_it_does(const Fibre& fibre) {
     }
 }
 
-// What each thread of a block does, threads that do the same together.
+// Describes where each thread of a block waits; threads with equal descriptions share one entry.
 std::string inventory(const Block& block) {
     std::vector<std::pair<std::string, std::vector<unsigned>>> kinds;
     for (const Fibre& fibre : block.fibres) {
@@ -67,7 +67,7 @@ void stop(CupyopsFault& fault) {
     machine.outcome = 1;
 }
 
-// A fault of a thread that waits, found by whoever came last.
+// Begins a fault record of a waiting thread; the thread that arrived last finds the fault.
 CupyopsFault& fault_at(int kind, const Fibre& fibre) {
     CupyopsFault& fault = begin_fault(kind);
     place(fault, fibre);
@@ -86,7 +86,7 @@ void release_barrier(Block& block) {
         if (!first) first = &fibre;
         if (fibre.operation != first->operation) {
             CupyopsFault& fault = fault_at(CUPYOPS_BARRIER, fibre);
-            append(fault, "the threads of a block meet at one barrier in different forms of it: %s", inventory(block).c_str());
+            append(fault, "the threads of a block reach one barrier by different forms of it: %s", inventory(block).c_str());
             return stop(fault);
         }
         ++count;
@@ -97,7 +97,7 @@ void release_barrier(Block& block) {
         append(fault, "a barrier is not reached by all threads of its block: %s", inventory(block).c_str());
         return stop(fault);
     }
-    Clocks together[4];  // what they have learnt by flags, all know now, and what one has fenced any may tell
+    Clocks together[4];  // the threads' merged clocks: all threads leave the barrier with the same known and fenced clocks
     for (Fibre& fibre : block.fibres)
         for (int i = 0; i < 4; ++i) learn(together[i], fibre.handed_on(i));
     for (Fibre& fibre : block.fibres) {
@@ -112,7 +112,7 @@ void release_barrier(Block& block) {
     block.at_barrier = 0;
 }
 
-// Warps
+// Warps.
 
 unsigned reduced(int operation, unsigned a, unsigned b) {
     switch (operation) {
@@ -127,7 +127,7 @@ unsigned reduced(int operation, unsigned a, unsigned b) {
     }
 }
 
-// The lane that a shuffle reads, as PTX defines it.
+// Returns the lane that a shuffle reads, as PTX defines it.
 unsigned source_lane(const Fibre& fibre) {
     const unsigned segment = WARP - unsigned(fibre.width), lane = fibre.lane(), argument = unsigned(fibre.lane_argument) & 31;
     const unsigned first = lane & segment, last = first | (~segment & 31);
@@ -222,14 +222,14 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     return true;
 }
 
-// Clusters
+// Clusters.
 
 void try_cluster(Group& group) {
     if (!group.arrivals) return;
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
             if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
-    const unsigned now = group.phase++ & 1;  // which of two: nobody can be further behind
+    const unsigned now = group.phase++ & 1;  // two sets are enough: no thread is more than one phase behind
     group.arrivals = 0;
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)
@@ -265,8 +265,8 @@ void thread_ended(Fibre& fibre) {
     if (!machine.outcome) try_cluster(*block.group);
 }
 
-// __activemask() gives the lanes that are together at one place when nobody else can go on, which is what a GPU mostly
-// gives.
+// Completes __activemask() when no thread can run: the mask has the lanes of a warp that wait at the same call. A GPU
+// usually returns the same mask.
 bool resolve_active_masks() {
     bool any = false;
     for (auto& group : machine.active)
@@ -310,7 +310,7 @@ void explain_standstill() {
             append(fault, "%s: %s",
                    masks_differ ? "lanes of a warp name different masks, and none can go on"
                    : at_barrier ? "a barrier is not reached by all threads of its block"
-                                : "threads wait for others that never come",
+                                : "threads wait for threads that never arrive",
                    inventory(*block).c_str());
             machine.outcome = 1;
             return;
@@ -429,13 +429,13 @@ unsigned cupyops_cluster_rank() { return machine.current->block->rank; }
 void* cupyops_cluster_map(const void* p, unsigned rank) {
     Block& here = *machine.current->block;
     const size_t size = here.group->blocks.size();
-    if (rank >= size) refuse(CUPYOPS_WARP, __builtin_frame_address(0), "block %u of a cluster that has %u is asked for its shared memory", rank, unsigned(size));
+    if (rank >= size) refuse(CUPYOPS_WARP, __builtin_frame_address(0), "maps an address to block %u of a cluster that has %u blocks", rank, unsigned(size));
     const char* at = static_cast<const char*>(p);
     const char* const saved = here.group->saved.get();
     size_t offset = 0;
     if (at >= machine.arena && at < machine.arena + ARENA_BYTES) offset = size_t(at - machine.arena);
     else if (saved && at >= saved && at < saved + here.group->saved_bytes) offset = size_t(at - saved) % ARENA_BYTES;
-    else refuse(CUPYOPS_WARP, __builtin_frame_address(0), "an address that is not in shared memory has no counterpart in another block");
+    else refuse(CUPYOPS_WARP, __builtin_frame_address(0), "maps an address outside shared memory to another block of the cluster");
     return rank == here.rank ? machine.arena + offset : here.group->blocks[rank]->saved + offset;
 }
 

@@ -1,4 +1,4 @@
-// What was wrong, written down where it happened: who, where, and the way there. Python makes sentences of it.
+// Records a fault: the thread, the address and the call stack. Python writes the error message from the record.
 #include "machine.h"
 
 #include <stdarg.h>
@@ -24,8 +24,8 @@ void place(CupyopsFault& fault, const Fibre& fibre) {
     fault.thread[0] = thread.x, fault.thread[1] = thread.y, fault.thread[2] = thread.z;
 }
 
-// The return addresses of a frame and of those that called it, as long as they lie on the thread's own stack. Kernels
-// and runtime are compiled with frame pointers for this.
+// Walks the call stack from a frame and writes the return addresses to `out`; returns their number. The walk ends at
+// the end of the fibre's stack. It needs frame pointers, with which kernels and runtime are compiled.
 unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out) {
     const uintptr_t low = reinterpret_cast<uintptr_t>(fibre.stack.low), high = low + STACK_BYTES - 16;
     unsigned count = 0;
@@ -48,7 +48,7 @@ void raise_fault(CupyopsFault&) { abandon(1); }
 void frozen(void* frame) {
     CupyopsFault& fault = begin_fault(CUPYOPS_BARRIER);
     fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(frame), fault.frames);
-    append(fault, "waits for ever: all threads that are left only look at memory that none of them changes any more");
+    append(fault, "waits for ever: the remaining threads only read memory that none of them changes");
     raise_fault(fault);
 }
 
@@ -85,7 +85,7 @@ void cupyops_trap() {
 }
 
 int cupyops_printf(const char* format, ...) {
-    uninterrupted(true);  // the C library holds a lock meanwhile
+    uninterrupted(true);  // a fibre that ends inside vprintf would leave the C library's lock held
     va_list arguments;
     va_start(arguments, format);
     const int count = vprintf(format, arguments);

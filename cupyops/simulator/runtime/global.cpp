@@ -1,5 +1,5 @@
-// Who was where in global memory that a launch may write: two threads at one byte, one of them writing, and nothing that orders
-// them, are a race. Blocks run in turn, so the two may never have lived together.
+// Finds races in global memory that a launch may write: two threads access a byte, at least one of them writes, and
+// nothing orders the two accesses. Blocks run one after the other, so the block of the first access may have ended.
 #include "machine.h"
 
 #include <stdlib.h>
@@ -9,13 +9,15 @@ namespace simulator {
 
 namespace {
 
-// Who was last at some bytes, as a Cell of shared memory has it. Two readers are kept, of different blocks where there are.
+// The last accesses to some bytes: the last write, and two reads, from different blocks if possible. Cell in checks.cpp
+// is the counterpart for shared memory.
 struct Place {
     uint64_t write, read[2];
-    uint16_t write_site, read_site[2], unused;  // a number of where in the code, 0 where there were too many
+    uint16_t write_site, read_site[2], unused;  // indices into `sites`; 0 if `sites` was full
 };
 
-// A page of memory has a place for every 16 bytes, or for fewer once an access has begun or ended within 16: 1 << shift.
+// A page has a Place for every 1 << shift bytes: 16 bytes at first, and fewer after an access that begins or ends
+// inside 16.
 constexpr unsigned PAGE_SHIFT = 9, WIDEST = 4;
 constexpr size_t PAGE_BYTES = size_t(1) << PAGE_SHIFT;
 struct Page {
@@ -24,11 +26,11 @@ struct Page {
     unsigned shift = 0;
 };
 
-// Pages by address, those alone that the launch has touched: an open hash table of a power of two.
+// The pages that the launch has accessed, by address: an open-addressing hash table whose size is a power of two.
 std::vector<Page> pages;
 size_t page_count = 0;
 
-// Memory for places, in pieces that the next launch takes again.
+// Memory for places, in chunks that the next launch reuses.
 constexpr size_t CHUNK_BYTES = 1 << 20, KEPT_CHUNKS = 64;
 std::vector<char*> chunks;
 size_t chunk = 0, chunk_used = 0;
@@ -39,7 +41,7 @@ std::vector<Site> sites;
 std::unordered_map<uintptr_t, std::vector<uint16_t>> sites_by_pc;
 KnownSite latest_sites[256];
 
-// The race of two writes that is held: what the bytes were before the second.
+// The held race of two writes: the address, and the bytes before the second write.
 uintptr_t held_at;
 size_t held_bytes;
 char held_before[16];
@@ -49,7 +51,8 @@ uint64_t block_of(uint64_t stamp) { return (stamp & ~GLOBAL_ATOMIC) >> RANK_AT; 
 uint64_t warp_of(uint64_t stamp) { return (stamp & ~GLOBAL_ATOMIC) >> THREAD_AT >> 5; }
 
 uint16_t site_of(uintptr_t frame, uintptr_t pc) {
-    // The caller of the function that asks: a load or an atomic operation of CUDA's is one, and its own line says nothing.
+    // The site includes the caller of the accessing function. That function may be a CUDA load or atomic operation,
+    // whose own line lies outside the text.
     const uintptr_t up = *reinterpret_cast<const uintptr_t*>(frame), low = reinterpret_cast<uintptr_t>(machine.current->stack.low);
     const uintptr_t caller = up - low < STACK_BYTES - 16 ? reinterpret_cast<const uintptr_t*>(up)[1] : 0;
     KnownSite& latest = latest_sites[(pc ^ pc >> 8 ^ caller) & 255];
@@ -75,7 +78,7 @@ Place* places_of(unsigned shift) {
             char* const memory = static_cast<char*>(malloc(CHUNK_BYTES));
             if (!memory) {
                 CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-                append(fault, "there is no memory to note who was where in so much global memory");
+                append(fault, "the host has too little memory for the race check of global memory");
                 raise_fault(fault);
             }
             chunks.push_back(memory);
@@ -124,8 +127,9 @@ inline bool ordered(uint64_t stamp, bool read, const Fibre& now) {
     return who(stamp) == now.name || before_in_global(stamp, read, now);
 }
 
-// Whether an atomic or volatile write was seen by an atomic or volatile read that was before: reads in a place came after its
-// write. So a thread that has found a flag set may set it back with a plain write.
+// Returns whether the place's write was atomic or volatile, and an atomic or volatile read that is ordered before `now`
+// has read it; the reads of a place come after its write. A thread that found a flag set may then reset it with a plain
+// write.
 bool seen(const Place& place, const Fibre& now) {
     if (!(place.write & GLOBAL_ATOMIC)) return false;
     for (uint64_t read : place.read)
@@ -145,7 +149,8 @@ CupyopsFault& race(uint64_t stamp, uint16_t site, bool other_write, uintptr_t ad
     return fault;
 }
 
-// What a write will write is in memory when its thread comes by the runtime again.
+// Holds the report of a race: the second write reaches memory after this check, before its thread next calls the
+// runtime.
 void hold(uintptr_t address, size_t bytes) {
     held_at = address, held_bytes = bytes;
     memcpy(held_before, reinterpret_cast<const void*>(address), bytes);
@@ -190,7 +195,8 @@ void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, ui
         for (; at < until; at += each) {
             Place& place = page.places[(at & (PAGE_BYTES - 1)) >> page.shift];
             if (place.write == stamp) {
-                // What is not before its write is not before its read either.
+                // This thread's write has the same stamp. A later access that races with this access races with that
+                // write, too, so this access needs no record.
                 if (write) place.read[0] = place.read[1] = 0;
                 continue;
             }
@@ -210,7 +216,8 @@ void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, ui
             if (place.read[0] && place.read[0] != stamp && !ordered(place.read[0], true, fibre)) {
                 const uint64_t first = place.read[0], second = place.read[1];
                 const bool vacant = !second || second == stamp || ordered(second, true, fibre) || (atomic && second & GLOBAL_ATOMIC);
-                // The two that are kept are as far apart as may be, so that what orders a write behind both orders more.
+                // The two kept reads are from different blocks if possible, else from different warps: a barrier of one
+                // block or a sync of one warp then cannot order a later write behind both.
                 const bool nearer = block_of(second) == block_of(first) && (block_of(stamp) != block_of(first) || warp_of(second) == warp_of(first));
                 if (!vacant && !nearer) continue;
                 r = 1;

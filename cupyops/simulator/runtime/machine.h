@@ -1,4 +1,4 @@
-// The parts of the runtime: blocks, threads as fibres, and what they wait for.
+// The data structures of the runtime: clusters, blocks, threads as fibres, and vector clocks.
 #pragma once
 #include "abi.h"
 
@@ -15,15 +15,16 @@ constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t STATIC_BYTES = 256 * 1024, DYNAMIC_BYTES = 256 * 1024, ARENA_BYTES = STATIC_BYTES + DYNAMIC_BYTES;
 constexpr size_t STACK_BYTES = 256 * 1024;
 
-// Clocks of all threads of a group, and of the groups that a thread knows of, by their numbers. Shared, since threads that have
-// met know the same.
+// A vector clock: a clock for each thread of a group, for each group with a known clock, by group number. A thread is
+// ordered behind the accesses of another thread up to the other thread's clock. Threads that passed a barrier together
+// have equal vector clocks, so they share one copy.
 struct GroupClocks {
     unsigned group;
     std::shared_ptr<const std::vector<unsigned>> clocks;
 };
 typedef std::shared_ptr<const std::vector<GroupClocks>> Clocks;
 
-// What was known when a flag was last written behind a fence.
+// The vector clocks that the writers of a flag publish: accesses ordered before their last fence.
 struct Told {
     Clocks known[2];
     unsigned version = 0;
@@ -31,7 +32,7 @@ struct Told {
 typedef std::unordered_map<uintptr_t, Told> Flags;
 
 struct Stack {
-    char* low;  // the lowest usable byte; below it is a page that nobody may touch
+    char* low;  // the lowest usable byte; the page below is protected
     char* top() const { return low + STACK_BYTES; }
 };
 
@@ -46,32 +47,32 @@ struct Fibre {
     CupyopsIndex index{};
     unsigned thread = 0;
     State state = State::NEW;
-    bool spun = false;      // it gave way because it may be waiting, not because it got somewhere
+    bool spun = false;      // the fibre last yielded in a loop that may wait for another thread
     unsigned spins = 0;
-    // What it waits for, and what it was given.
+    // The arguments and the result of the barrier or warp operation at which the fibre waits.
     int operation = 0;
     unsigned mask = 0;
     unsigned long long value = 0;
     int lane_argument = 0, width = WARP, predicate = 0;
     uintptr_t waiting_frames[CUPYOPS_FRAMES];
     unsigned waiting_frame_count = 0;
-    // Clocks by which accesses are ordered.
-    unsigned epoch = 0;              // barriers of the block that it has passed
-    unsigned arrived = 0, waited = 0;  // barriers of the cluster
-    uint64_t relaxed = 0;            // of the last 64 arrivals, which release nothing
-    // What it knows of others, twice: of all that they did, and of what they read alone. A shuffle tells of reads, whose
-    // values have come before it; it orders no writes.
-    unsigned clocks[2][WARP] = {};    // of the lanes of its warp; its own counts what it has told
-    Clocks known[2];                  // of all threads of the cluster, and of other groups, learnt by flags
-    Clocks fenced[2];                 // at its last fence, and at those of threads that it has met since: what it tells by a flag
-    uintptr_t flag = 0;               // the one that it read last,
-    unsigned flag_version = 0;        // as it was then: who waits asks again and again
-    unsigned barrier_clock = 0;       // its own when it last met its block,
-    unsigned arrive_clock = 0, cluster_clocks[2] = {};  // and its cluster: in the phases of even and of odd number
-    unsigned shown = 0;  // the hardware sees what it wrote before its clock was this
-    uint64_t name = 0;   // of the thread in its launch, where a stamp for global memory has it
+    // Clocks that order accesses.
+    unsigned epoch = 0;              // block barriers that the fibre has passed
+    unsigned arrived = 0, waited = 0;  // arrivals at the cluster's barrier, and completed waits
+    uint64_t relaxed = 0;            // a bit for each of the last 64 arrivals: 1 if the arrival was relaxed
+    // Two sets of clocks: [0] orders all accesses, [1] orders reads alone. A shuffle orders the reads before it, since
+    // a shuffled value depends on them; a shuffle orders no writes.
+    unsigned clocks[2][WARP] = {};    // clocks of the warp's lanes; the fibre's own clock advances at every release
+    Clocks known[2];                  // clocks of the cluster's threads and of other groups, acquired through flags
+    Clocks fenced[2];                 // `known` at the last fence; a flag write publishes it, and barriers merge it
+    uintptr_t flag = 0;               // the flag that the fibre read last
+    unsigned flag_version = 0;        // the version of `flag` at that read, so that a polling loop acquires each version once
+    unsigned barrier_clock = 0;       // the fibre's own clock at the last barrier of its block
+    unsigned arrive_clock = 0, cluster_clocks[2] = {};  // the own clock at the cluster's barrier, in even and in odd phases
+    unsigned shown = 0;  // writes before this clock are visible to the async proxy
+    uint64_t name = 0;   // the thread's group, rank and thread number, at the bits that a global stamp has them
 
-    Clocks& handed_on(int which) { return which < 2 ? known[which] : fenced[which - 2]; }  // where threads meet
+    Clocks& handed_on(int which) { return which < 2 ? known[which] : fenced[which - 2]; }  // the clocks that a barrier merges
     unsigned clock() const { return clocks[0][lane()]; }
     unsigned lane() const { return thread % WARP; }
     unsigned warp() const { return thread / WARP; }
@@ -85,8 +86,8 @@ struct Block {
     struct Group* group = nullptr;
     std::vector<Fibre> fibres;
     unsigned done = 0, at_barrier = 0;
-    std::unordered_map<unsigned, unsigned> meeting;               // threads at each barrier with a number
-    std::unordered_map<unsigned, std::unique_ptr<char[]>> kept;  // what twins of the hardware keep
+    std::unordered_map<unsigned, unsigned> meeting;               // waiting threads, by number of a named barrier
+    std::unordered_map<unsigned, std::unique_ptr<char[]>> kept;  // memory of cupyops_kept(), by number
     bool begun = false;
     char* saved = nullptr;  // its shared memory while another block of the cluster runs
     Shadow* shadow = nullptr;
@@ -94,35 +95,36 @@ struct Block {
     bool ended() const { return done == fibres.size(); }
 };
 
-// The blocks of a cluster, which live together; mostly one.
+// The blocks of a cluster, which run concurrently. A kernel without clusters has one block in each group.
 struct Group {
-    unsigned number = 0;  // in the order in which they begin
+    unsigned number = 0;  // groups are numbered in the order of their start
     std::vector<std::unique_ptr<Block>> blocks;
     std::unique_ptr<char[]> saved;
     size_t saved_bytes = 0;
     unsigned arrivals = 0;  // in the current phase of the cluster's barrier
     unsigned phase = 0;     // phases completed
-    // What those who arrive have learnt by flags, and have fenced; who waits learns it, by phase, even and odd.
+    // The merged clocks of the threads that arrive at the cluster's barrier; a thread that waits acquires them.
+    // `released` has one set for even and one for odd phases.
     Clocks arriving[4], released[2][4];
-    Flags flags;                         // in shared memory
+    Flags flags;                         // flags in shared memory
 };
 
 struct Machine {
     const CupyopsLaunch* launch = nullptr;
     Fibre* current = nullptr;
-    Block* live = nullptr;  // whose shared memory is in the arena
+    Block* live = nullptr;  // the block whose shared memory is in the arena
     void* scheduler_sp = nullptr;
     std::vector<std::unique_ptr<Group>> active;
     unsigned long long first_group = 0, next_group = 0, groups = 0, finished_blocks = 0;
     unsigned threads = 0;
     int outcome = 0;
-    // How often something happened that may end a wait: memory changed, or somebody looked at a clock. Where launches are
-    // checked, for plain writes cannot be seen elsewhere.
+    // Counts the events that may end a wait: writes to memory, and reads of the clock. The count is complete in checked
+    // launches alone, since unchecked launches do not record plain writes.
     unsigned long long changes = 0;
-    bool frozen = false;  // nothing will happen any more; the next thread that waits says so
+    bool frozen = false;  // the launch is in a deadlock; the next thread that waits reports the fault
     char* arena = nullptr;
-    Flags flags;        // in global memory
-    bool held = false;  // a race of two writes is written down, and waits for what the second one writes
+    Flags flags;        // flags in global memory
+    bool held = false;  // a race of two writes is recorded; the report waits until the second write is in memory
 };
 
 extern Machine machine;
@@ -133,13 +135,13 @@ inline bool reads(Access kind) { return kind == Access::READ || kind == Access::
 inline bool writes(Access kind) { return kind == Access::WRITE || kind == Access::VOLATILE_WRITE || kind == Access::ATOMIC; }
 
 // scheduler.cpp
-char* arena();  // where the shared memory of the block that runs lies
-void give_way();                       // back to the scheduler; returns when it is this fibre's turn again
+char* arena();  // the memory that holds the shared memory of the running block
+void give_way();                       // switches to the scheduler; returns when the scheduler resumes this fibre
 [[noreturn]] void abandon(int outcome);  // ends the launch from within a fibre
-void uninterrupted(bool on);           // a signal must not take the thread away now
+void uninterrupted(bool on);           // true: Ctrl-C must not end the running fibre now
 Fibre* lane_of(const Block& block, unsigned warp, unsigned lane);
 void wait_here(Fibre& fibre, State state);
-CupyopsIndex block_index(unsigned long long group, unsigned rank);  // by the number in the grid
+CupyopsIndex block_index(unsigned long long group, unsigned rank);  // `group` is the cluster's number in the grid
 
 // collectives.cpp
 void thread_ended(Fibre& fibre);
@@ -150,9 +152,9 @@ void explain_standstill();
 CupyopsFault& begin_fault(int kind);
 void place(CupyopsFault& fault, const Fibre& fibre);
 unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out);
-[[noreturn]] void raise_fault(CupyopsFault& fault);  // by the thread that runs
-[[noreturn]] void frozen(void* frame);           // by a thread that would wait for ever
-void note_frames(Fibre& fibre, void* frame, void* pc);  // where it waits
+[[noreturn]] void raise_fault(CupyopsFault& fault);  // ends the launch from the running fibre
+[[noreturn]] void frozen(void* frame);           // reports a deadlock from a fibre that waits
+void note_frames(Fibre& fibre, void* frame, void* pc);  // records the call stack of a waiting fibre
 void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // ordering.cpp
@@ -169,20 +171,21 @@ void flag_written(Fibre& fibre, Flags& flags, uintptr_t flag);
 unsigned tick(Fibre& fibre);
 void learn(Clocks& clocks, const Clocks& more);
 
-// A stamp: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock 16 bits.
+// The bits of a stamp of an access to shared memory: valid 1, atomic 1, rank 4, thread 10, epoch 20, phase 12, clock
+// 16.
 constexpr uint64_t VALID = 1ull << 63, ATOMIC = 1ull << 62;
 
-// A stamp of an access to global memory, which outlives its group: atomic 1, group 25, rank 4, thread 10, clock 24 bits. Clocks
-// begin at 1, so 0 is none.
+// The bits of a stamp of an access to global memory: atomic 1, group 25, rank 4, thread 10, clock 24. The stamp names
+// the group, since the stamp may outlive the group. Clocks begin at 1, so 0 stands for no access.
 constexpr unsigned GROUP_AT = 38, RANK_AT = 34, THREAD_AT = 24;
 constexpr uint64_t GLOBAL_ATOMIC = 1ull << 63, LAST_CLOCK = (1u << THREAD_AT) - 1, GROUPS = 1u << 25;
 inline unsigned group_in(uint64_t stamp) { return unsigned(stamp >> GROUP_AT & (GROUPS - 1)); }
 
 // global.cpp
-void forget_global_memory();  // between two launches, which the second's begin orders
+void forget_global_memory();  // forgets all accesses: a launch is ordered behind the previous launch
 void global_access(const char* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc);
 [[noreturn]] void raise_held();
-// To be called wherever the runtime is, before anything happens: what the thread stored last is in memory now.
+// Reports a held race. The runtime calls settle() first on every entry: the thread's last store is in memory by then.
 inline void settle() { if (machine.held) raise_held(); }
 
 // checks.cpp

@@ -1,4 +1,4 @@
-// Which access was certainly before which: by barriers, and by flags that are written behind a fence.
+// Orders accesses (happens-before) by barriers, shuffles, and flags that are written behind a fence.
 #include "machine.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
-// The clock of another thread of the cluster at the last barrier of the cluster that this one has waited for.
+// Returns the clock that the thread `other` had at the last cluster barrier for which the thread `now` has waited.
 unsigned cluster_clock(const Fibre& other, const Fibre& now) { return now.waited ? other.cluster_clocks[(now.waited - 1) & 1] : 0; }
 
 const std::vector<unsigned>* clocks_of(const Clocks& all, unsigned group) {
@@ -20,7 +20,7 @@ const std::vector<unsigned>* clocks_of(const Clocks& all, unsigned group) {
     return found != all->end() && found->group == group ? found->clocks.get() : nullptr;
 }
 
-// What a thread knows, and nothing of its own group.
+// Returns the clocks `others` with the clocks of one group replaced by `own`.
 Clocks with_own(const Clocks& others, unsigned group, std::shared_ptr<const std::vector<unsigned>> own) {
     auto all = std::make_shared<std::vector<GroupClocks>>();
     if (others)
@@ -51,7 +51,7 @@ void add_known(std::vector<unsigned>& all, const Fibre& fibre, int reads) {
 Clocks together(const Clocks& a, const Clocks& b) {
     auto both = std::make_shared<std::vector<GroupClocks>>();
     both->reserve(a->size() + b->size());
-    bool less = true, greater = true;  // all of a is in b, and all of b in a
+    bool less = true, greater = true;  // a <= b, and a >= b, in every clock
     for (size_t i = 0, j = 0; i < a->size() || j < b->size();) {
         if (j == b->size() || (i < a->size() && (*a)[i].group < (*b)[j].group)) {
             both->push_back((*a)[i++]);
@@ -87,7 +87,7 @@ void learn(Clocks& clocks, const Clocks& more) {
         clocks = more;
         return;
     }
-    // The threads of a block mostly learn the same, one after the other.
+    // Caches the last four merges: the threads of a block mostly merge the same clocks, one after the other.
     static Clocks olds[4], addeds[4], results[4];
     static int turn = 0;
     for (int i = 0; i < 4; ++i)
@@ -112,13 +112,14 @@ uint64_t stamp_of(const Fibre& f, bool atomic) {
 unsigned rank_in(uint64_t stamp) { return unsigned(stamp >> 58) & 15; }
 unsigned thread_in(uint64_t stamp) { return unsigned(stamp >> 48) & 1023; }
 
-// Whether the thread that wrote has shown it to the hardware that copies and multiplies.
+// Returns whether a fence.proxy.async of the writing thread has made the write visible to bulk copies and wgmma.
 bool shown(uint64_t stamp, const Fibre& writer) {
     const unsigned clock = unsigned(stamp) & (CLOCKS - 1);
     return clock < writer.shown || clock == CLOCKS - 1;
 }
 
-// Whether an access, a read or a write, was certainly before what this thread does now. Numbers that have run out of bits count as such.
+// Returns whether the access of a stamp happens before the next access of the thread `now`. A clock, phase or epoch
+// that has overflowed its bits counts as ordered.
 bool before(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned rank = rank_in(stamp), thread = thread_in(stamp);
     const Block& here = *now.block;
@@ -131,14 +132,15 @@ bool before(uint64_t stamp, bool read, const Fibre& now) {
     }
     const std::vector<unsigned>* known = clocks_of(now.known[read], here.group->number);
     if (known && (*known)[place_of(rank, thread)] >= clock) return true;
-    // The first arrival at the cluster's barrier behind the access that releases it, and whether this thread has waited for that.
+    // Finds the other thread's first releasing arrival at the cluster's barrier after the access, and tests whether
+    // this thread has waited for that barrier.
     const Fibre& other = here.group->blocks[rank]->fibres[thread];
     unsigned arrival = phase;
     while (arrival < other.arrived && other.arrived - arrival <= 64 && (other.relaxed >> (other.arrived - arrival - 1) & 1)) ++arrival;
     return arrival < other.arrived && arrival < now.waited;
 }
 
-// The same of global memory, whose stamps name threads of the whole launch: of a group that has ended, too.
+// Returns the same for global memory. A global stamp names a thread of the whole launch, whose group may have ended.
 bool before_in_global(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned group = group_in(stamp), rank = unsigned(stamp >> RANK_AT) & 15, thread = unsigned(stamp >> THREAD_AT) & 1023;
     const unsigned clock = unsigned(stamp & LAST_CLOCK);
@@ -150,21 +152,22 @@ bool before_in_global(uint64_t stamp, bool read, const Fibre& now) {
     const Fibre& other = here.group->blocks[rank]->fibres[thread];
     if (rank == here.rank) {
         if (thread == now.thread) return true;
-        // All threads of a block pass its barrier together.
+        // A block's barrier orders all accesses before it, and all threads of the block pass it together.
         if (clock <= other.barrier_clock) return true;
         if (other.warp() == now.warp() && now.clocks[read][other.lane()] >= clock) return true;
     }
     return clock <= cluster_clock(other, now);
 }
 
-// The thread has told others of what it did until now, which is told apart from what it does from now on.
+// Advances the fibre's own clock after a release: the release covers the accesses before, not the accesses from now on.
 unsigned tick(Fibre& fibre) {
     settle();
     ++fibre.clocks[1][fibre.lane()];
     return fibre.clocks[0][fibre.lane()]++;
 }
 
-// What the thread knows now: what it has learnt by flags, its warp's clocks, its block's and its cluster's at the barriers.
+// Records the clocks that the fibre's later flag writes publish: clocks acquired through flags, the clocks of its warp,
+// and the clocks at the last barriers of its block and its cluster.
 void fence(Fibre& fibre) {
     for (int reads = 0; reads < 2; ++reads) {
         auto told = no_clocks(fibre);

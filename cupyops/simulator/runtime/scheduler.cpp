@@ -1,6 +1,6 @@
-// Blocks in turn, the threads of a block as fibres. A thread runs until it waits for others or has ended; the next one
-// runs on the same stack if it has ended. When all that live are waiting for blocks that have not begun (a barrier of
-// the grid), the next ones begin beside them.
+// Runs the blocks of a grid one after the other, and the threads of a block as fibres. A thread runs until it waits for
+// other threads, or ends. The next thread reuses the stack of a thread that has ended. If all started blocks wait for a
+// block that has not started (at a barrier of the grid), the next block starts while the waiting blocks stay alive.
 #include "machine.h"
 #include "switch.h"
 
@@ -32,7 +32,7 @@ Stack take_stack() {
         if (memory == MAP_FAILED) return Stack{nullptr};
         for (size_t i = 0; i < COUNT; ++i) {
             char* low = static_cast<char*>(memory) + i * EACH;
-            mprotect(low, PAGE, PROT_NONE);  // where the system has no more such pages to give, there is none
+            mprotect(low, PAGE, PROT_NONE);  // may fail if the process has too many mappings; the stack then has no guard page
             free_stacks.push_back(Stack{low + PAGE});
         }
     }
@@ -57,7 +57,7 @@ void bring_in(Block& block) {
         memcpy(machine.arena, block.saved, machine.launch->module->shared_end);
         memcpy(machine.arena + STATIC_BYTES, block.saved + STATIC_BYTES, machine.launch->dynamic_shared);
     } else {
-        // What nobody has written is no number: floats are NaN, indices far outside.
+        // Unwritten shared memory has all bits set: floats are NaN, and integers used as indices are out of bounds.
         memset(machine.arena, 0xFF, machine.launch->module->shared_end);
         memset(machine.arena + STATIC_BYTES, 0xFF, machine.launch->dynamic_shared);
     }
@@ -73,7 +73,7 @@ void run(Fibre& fibre) {
         fibre.stack = take_stack();
         if (!fibre.stack.low) {
             CupyopsFault& fault = begin_fault(CUPYOPS_LIMIT);
-            append(fault, "there is no memory for the stacks of so many threads at once");
+            append(fault, "the host has too little memory for the stacks of all running threads");
             machine.outcome = 1;
             return;
         }
@@ -118,7 +118,7 @@ void begin_group() {
     machine.active.push_back(std::move(group));
 }
 
-// From now on, several blocks live: each needs a place for its shared memory while another runs.
+// Allocates memory for each block's shared memory, since several blocks are alive and take turns in the arena.
 void give_places() {
     for (auto& group : machine.active) {
         if (group->saved) continue;
@@ -153,7 +153,7 @@ bool time_to_tell() {
     return true;
 }
 
-// Runs every thread that can run once. Whether any did, and whether one of them got anywhere.
+// Runs every runnable thread once. Sets `ran` if a thread ran, and `advanced` if a thread did more than poll.
 void pass(bool& ran, bool& advanced) {
     unsigned since = 0;
     for (size_t g = 0; g < machine.active.size(); ++g) {
@@ -187,7 +187,7 @@ void drop_finished() {
     }
 }
 
-// What all threads will do next, as one number: their stacks, which hold their registers while they wait.
+// Returns a hash of all threads' stacks, which hold the registers of waiting threads.
 uint64_t picture() {
     uint64_t sum = 0;
     for (auto& group : machine.active)
@@ -207,7 +207,7 @@ uint64_t picture() {
 }
 
 void simulate() {
-    constexpr unsigned PATIENCE = 16;  // passes in which all threads only spin, before more blocks begin
+    constexpr unsigned PATIENCE = 16;  // passes in which all threads only poll, before another block starts
     unsigned idle = 0, alike = 0;
     uint64_t last_picture = 0, last_changes = 0;
     while (!machine.outcome) {
@@ -233,7 +233,7 @@ void simulate() {
         }
 #ifdef CUPYOPS_ALL_ON_STACK
         else if (idle > PATIENCE && machine.launch->checked) {
-            // A pass that leaves all as it was, memory and what each thread will do next, is followed by the same one.
+            // A pass that changes neither memory nor any thread's stack repeats for ever: the launch is in a deadlock.
             const uint64_t now = picture();
             alike = now == last_picture && machine.changes == last_changes ? alike + 1 : 0;
             last_picture = now, last_changes = machine.changes;
@@ -243,7 +243,7 @@ void simulate() {
     }
 }
 
-// Signals
+// Signals.
 
 struct sigaction old_interrupt, old_segv, old_bus, old_fpe, old_ill;
 
@@ -258,7 +258,7 @@ void on_interrupt(int signal, siginfo_t*, void*) {
         pthread_kill(runner, signal);
         return;
     }
-    // A thread that never waits would never look at the flag, so it is left where it is.
+    // A fibre that never yields would never read `interrupted`, so the handler switches away from the fibre.
     if (machine.current && !protected_now) {
         machine.outcome = 2;
         leave();
@@ -268,7 +268,7 @@ void on_interrupt(int signal, siginfo_t*, void*) {
 void on_fault(int signal, siginfo_t* info, void* context) {
     if (!machine.current || !pthread_equal(pthread_self(), runner)) {
         const struct sigaction* old = signal == SIGSEGV ? &old_segv : signal == SIGBUS ? &old_bus : signal == SIGFPE ? &old_fpe : &old_ill;
-        sigaction(signal, old, nullptr);  // not ours: it happens again, to whom it belongs
+        sigaction(signal, old, nullptr);  // not a kernel's fault: the instruction faults again, and the former handler runs
         return;
     }
     CupyopsFault& fault = begin_fault(CUPYOPS_SIGNAL);
@@ -297,7 +297,7 @@ void take(int signal, void (*handler)(int, siginfo_t*, void*), int flags, struct
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = handler;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER | flags;  // the handler may be left for good
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | flags;  // SA_NODEFER, since leave() may never return to the handler
     sigemptyset(&action.sa_mask);
     sigaction(signal, &action, &old);
 }
@@ -391,7 +391,7 @@ int cupyops_run(const CupyopsLaunch* launch) {
     sigaction(SIGINT, &old_interrupt, nullptr);
     sigaltstack(&before, nullptr);
 
-    // Threads that were left where they stood give their stacks back.
+    // Frees the stacks of threads that had not ended when the launch ended.
     for (auto& group : machine.active)
         for (auto& block : group->blocks)
             for (Fibre& fibre : block->fibres)

@@ -1,11 +1,11 @@
-// From one stack to another: what a fibre is. The few instructions of each processor, since swapcontext asks the
-// operating system twice per switch; that is taken where no instructions are written here.
+// Switches the CPU from one fibre's stack to another. x86-64 and AArch64 have assembly here, since swapcontext makes
+// system calls on every switch. Other processors use swapcontext.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#define CUPYOPS_ALL_ON_STACK 1  // what a fibre will do next follows from its stack and from memory
+#define CUPYOPS_ALL_ON_STACK 1  // a waiting fibre has all its registers on its stack
 
 extern "C" void cupyops_switch(void** from, void* to);
 
@@ -17,7 +17,7 @@ __asm__(
     "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n"
     ".size cupyops_switch, .-cupyops_switch\n");
 
-// A stack that begins in `start` when it is switched to. The zeros end a debugger's walk.
+// Prepares a stack: the first switch to the stack calls `start`. The zeros end a debugger's stack trace.
 inline void* prepare_stack(char* top, size_t, void (*start)()) {
     void** sp = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t(15));
     *--sp = nullptr;
@@ -42,7 +42,7 @@ __asm__(
 inline void* prepare_stack(char* top, size_t, void (*start)()) {
     void** sp = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t(15)) - 20;
     for (int i = 0; i < 20; ++i) sp[i] = nullptr;
-    sp[11] = reinterpret_cast<void*>(start);  // x30, where the switch returns to
+    sp[11] = reinterpret_cast<void*>(start);  // x30, the return address of the switch
     return sp;
 }
 #endif

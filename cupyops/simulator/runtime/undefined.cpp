@@ -1,5 +1,5 @@
-// What C++ leaves undefined and a kernel must not do: the calls that the compiler's undefined-behaviour sanitizer puts,
-// answered here instead of by its library.
+// Implements the handlers of the undefined-behaviour sanitizer (UBSan), whose library is not linked: each handler
+// reports undefined C++ behaviour of the kernel as a fault.
 #include "machine.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ struct Shift { Location location; const Type *left, *right; };
 struct Bounds { Location location; const Type *array, *index; };
 struct Mismatch { Location location; const Type* type; unsigned char log_alignment, access; };
 
-// A value of at most 64 bits as the number it is; wider ones come as their address.
+// Formats an integer of at most 64 bits. UBSan passes wider integers by address; they are formatted as "a value".
 void number(char (&out)[40], const Type* type, uintptr_t value) {
     const unsigned bits = 1u << (type->info >> 1), is_signed = type->info & 1;
     if (type->kind != 0 || bits > 64) snprintf(out, sizeof out, "a value");
@@ -86,7 +86,7 @@ void __ubsan_handle_out_of_bounds(Bounds* d, uintptr_t index) {
     raise_fault(fault);
 }
 
-// A newer clang asks this of local arrays, and says no more.
+// Recent versions of clang call this handler for local arrays. The call has no source location and no index.
 void __ubsan_handle_local_out_of_bounds() {
     CupyopsFault& fault = undefined(Location{nullptr, 0, 0}, HERE);
     append(fault, "out of bounds: an index outside a local array");
@@ -98,13 +98,13 @@ void __ubsan_handle_type_mismatch_v1(Mismatch* d, uintptr_t p) {
     CupyopsFault& fault = undefined(d->location, HERE);
     fault.address = p;
     if (p % alignment) append(fault, "misaligned: %s at address 0x%lx, which is no multiple of %lu", d->type->name, static_cast<unsigned long>(p), alignment);
-    else append(fault, "a null pointer is followed to %s", d->type->name);
+    else append(fault, "a null pointer to %s is dereferenced", d->type->name);
     raise_fault(fault);
 }
 
 void __ubsan_handle_builtin_unreachable(Location* location) {
     CupyopsFault& fault = undefined(*location, HERE);
-    append(fault, "a place is reached that __builtin_unreachable() says is not");
+    append(fault, "__builtin_unreachable() is reached");
     raise_fault(fault);
 }
 
