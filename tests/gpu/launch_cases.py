@@ -221,5 +221,5 @@ def _examples() -> Iterator[LaunchCase]:
 
 def launch_cases() -> Iterator[LaunchCase]:
     """All of them."""
-    for cases in (_add2, _gelu, _layer_norm, _linear, _lltm, _examples):
+    for cases in (_add2, _gelu, _layer_norm, _rms_norm, _linear, _lltm, _examples):
         yield from cases()
