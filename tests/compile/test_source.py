@@ -104,7 +104,7 @@ def test_shipped_headers_are_known_and_can_be_replaced() -> None:
 def test_unknown_header_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError) as caught:
         assemble('\n#include "scaler.cuh"', "k.cu", {}, {}, {"mine.cuh": ""})
-    for words in ('k.cu: #include "scaler.cuh"', "mine.cuh, packed.cuh", "angle brackets"):
+    for words in ('k.cu: #include "scaler.cuh"', "mine.cuh, ", "packed.cuh, ", "angle brackets"):
         assert words in str(caught.value)
 
 
