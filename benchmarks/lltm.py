@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
 from cupyops.errors import MissingDependencyError
-from cupyops.ops.lltm.cell import step, step_backward
+from cupyops.ops.lltm.cell import StepGradients, step, step_backward
 from cupyops.torch.bench.timing import GraphTimer, copy_bandwidth, gigabytes_per_second, interleave, spread
 
 from . import lltm_report
@@ -118,7 +118,7 @@ def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.devi
     gates, grad_z = (torch.randn(rows, 3 * state, device=device).to(dtype) for _ in range(2))
     cell, other, grad_h, grad_cell = (torch.randn(rows, state, device=device).to(dtype) for _ in range(4))
     forward = partial(step, gates, cell, other, grad_h, name)
-    given = (grad_h, grad_cell, None)
+    given = StepGradients(grad_h, grad_cell, None)
     backward = partial(step_backward, given, gates, cell, grad_z, other, name, torch.empty_like(gates[0]))
     for direction, call, each in (("forward", forward, 6), ("backward", backward, 10)):
         call()

@@ -251,7 +251,7 @@ def test_step_back_between_products_of_a_few_rows(batch: int, state: int, dtype:
     grad_z, grad_old = torch.full_like(gates, torch.nan), torch.full_like(cells, torch.nan)
     grad_bias = torch.full((3 * state,), torch.nan, dtype=dtype)
     assert batch <= cell.FEW_ROWS
-    given = (grad_h, grad_c, None)
+    given = cell.StepGradients(grad_h, grad_c, None)
     assert cell.step_backward(given, gates, cells, grad_z, grad_old, name(dtype), grad_bias) is None
     exact_z, exact_c = unit_back(gates, cells, grad_h, grad_c)
     assert_rounded(grad_z, exact_z, "dz")

@@ -114,7 +114,7 @@ def test_what_is_asked_first_is_asked_for_few_rows_alone() -> None:
     assert body(x, weight, bias) is bias
     assert body(x, weight, None).shape == (2, 6)
     assert body(torch.ones(3, 5), weight[:2], None).shape == (3, 2)
-    assert asked == [(6, 5, "float32", True)] * 2 + [(2, 5, "float32", False)]
+    assert asked == [((6, 5), "float32")] * 2 + [((2, 5), "float32")]
     assert body(torch.ones(3, 5), weight, bias).shape == (3, 6)
     assert body(x.to("meta"), weight.to("meta"), None).shape == (2, 6)
     assert len(asked) == 3
@@ -134,7 +134,7 @@ def test_all_else_is_asked_for_where_nobody_takes_few_rows() -> None:
     assert body(x[:2], weight, bias, "more") is bias
     assert body(x[:2], weight, None).shape == (2, 6)
     assert body(x.to("meta"), weight.to("meta"), None).shape == (3, 6)
-    assert asked == [(6, 5, "float32", "more"), *[(6, 5, "float32")] * 2]
+    assert asked == [((6, 5), "float32", "more"), *[((6, 5), "float32")] * 2]
     with pytest.raises(RuntimeError, match="linear_square: .* `bias` must have dtype float32, as `x` has, got float64"):
         body(x, weight, bias.double())
     assert len(asked) == 3
@@ -148,7 +148,7 @@ def test_products_that_are_made_apart_from_their_bias(monkeypatch: pytest.Monkey
 
     def apart(m: int, k: int, bias: Tensor | None = bias, **options: Any) -> bool:
         x, weight = torch.ones(m, 1, k, **options), torch.ones(6, k, **options)
-        z = product_apart(library_of(x), x, weight, bias, 6, k, str(x.dtype)[6:], table)
+        z = product_apart(library_of(x), x, weight, bias, (6, k), str(x.dtype)[6:], table)
         assert z is None or (torch.equal(z, torch.full((m, 1, 6), float(k))) and z.is_contiguous())
         return z is not None
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import kernels_cu
 from cupyops.arrays import LIBRARIES, ArrayLibrary, check_devices, device_of, on_any_arrays
@@ -95,6 +95,20 @@ def inference(x: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: floa
     return add_forward(x, None, weight, bias, normalized_shape, eps, dtype, want_stats=False)[0]
 
 
+class Launch(NamedTuple):
+    """A launch of a call.
+
+    Attributes:
+        kernel: the kernel.
+        arrays: in a backward, the function that selects the kernel's arrays; in a forward, None.
+        sizes: the values of the kernel's size parameters, in the kernel's order.
+    """
+
+    kernel: Kernel
+    arrays: Any
+    sizes: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """The checked configuration of a call, which :func:`cupyops.launch.memo.memo` caches.
@@ -106,8 +120,7 @@ class Call:
         other: in a forward, the dtype of y; in a backward, the dtype of the gradients of weight and bias.
         aside: in a forward, the shape of the statistics; in a backward, the shape of the blocks' partial sums of the
             gradients of weight and bias.
-        launches: the launches in order, each as a kernel, a selector of the kernel's arrays (None in a forward), and
-            sizes.
+        launches: the launches in order.
     """
 
     library: ArrayLibrary
@@ -115,7 +128,7 @@ class Call:
     acc: str
     other: str
     aside: tuple[int, ...] = ()
-    launches: Sequence[tuple[Kernel, Any, Sequence[int]]] = ()
+    launches: Sequence[Launch] = ()
 
 
 def add_forward(
@@ -143,7 +156,9 @@ def add_forward(
     like = x if s is None else s
     y = library.empty_like(like) if call.other == call.dtype else library.empty(x.shape, call.other, x)
     stats = library.empty(call.aside, call.acc, x) if want_stats else None
-    for kernel, _, sizes in call.launches:  # sizes: M and N; for the strategy "wide" also groups
+    # The sizes are M and N, and for the strategy "wide" also groups. Because the number of sizes varies, the arguments
+    # are passed by position.
+    for kernel, _, sizes in call.launches:
         kernel.launch_vouched(x, residual, weight, bias, like, y, stats, *sizes, eps)
     if stats is not None and not call.launches and not library.is_fake(y):
         stats[0], stats[1] = 0, math.nan  # PyTorch's statistics of rows without elements
@@ -182,7 +197,7 @@ def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sh
                 raise
             # This GPU has no room for a cluster of more than 8 blocks.
             kernel = forward_kernel(forward_config(*row, portable=True), dtype, residual is not None)
-    return replace(call, launches=((kernel, None, tuple(sizes)),))
+    return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
 
 
 def backward(
@@ -204,7 +219,7 @@ def backward(
         wants: whether the gradients of x, weight and bias are wanted. An unwanted gradient has no elements.
     """
     want_x, want_weight, want_bias = wants
-    call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), want_x, want_weight or want_bias)
+    call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), wants)
     library, launches = call.library, call.launches
     contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
     x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
@@ -219,9 +234,10 @@ def backward(
     partial = empty(call.aside, call.acc, x) if call.aside else None
     of_weight, of_bias = grad_weight if want_weight else None, grad_bias if want_bias else None
     given = (grad_y, x, stats, weight, grad_sum, grad_x, of_weight, of_bias, partial, None)
-    # Each kernel takes some of the arrays in `given`, in this order, then its sizes.
-    for kernel, takes, sizes in launches:
-        kernel.launch_vouched(*takes(given), *sizes)
+    # Each kernel takes some of the arrays in `given`, in this order, then its sizes. Because the kernels take different
+    # arrays and sizes, the arguments are passed by position.
+    for kernel, arrays, sizes in launches:
+        kernel.launch_vouched(*arrays(given), *sizes)
     if not launches and not library.is_fake(grad_x):
         grad_weight[...] = grad_bias[...] = 0
     return grad_x, grad_weight, grad_bias
@@ -229,8 +245,16 @@ def backward(
 
 @memo("grad_y", "x", "stats", "weight?", "grad_sum?")
 def _backward(
-    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, want_x: bool, want_affine: bool
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, shape: Shape, wants: tuple[bool, ...]
 ) -> Call:
+    """Returns the checked configuration of a :func:`backward`.
+
+    Args:
+        grad_y, x, stats, weight, grad_sum: the arrays of :func:`backward`.
+        shape: the shape of a row.
+        wants: whether the gradients of x, weight and bias are wanted.
+    """
+    want_x, want_affine = wants[0], wants[1] or wants[2]
     library = LIBRARIES[type(x)]
     dtype = library.dtype_name(x)
     check_backward(grad_y, x, stats, weight, grad_sum, shape)
@@ -241,12 +265,12 @@ def _backward(
     if library.is_fake(x) or rows == 0 or n == 0 or not (want_x or want_affine):
         return call
     device, more = device_of(library, x), grad_sum is not None
-    launches: list[tuple[Kernel, Any, Sequence[int]]] = []
+    launches: list[Launch] = []
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
     row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
     config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
     if config.kind == "streaming" and want_x:
-        launches.append((backward_kernel(config, dtype, True, False, more), X, (rows, n)))
+        launches.append(Launch(backward_kernel(config, dtype, True, False, more), X, (rows, n)))
         want_x = False  # the launches that follow compute the other gradients
     more = more and want_x
     many = config if want_x else backward_columns(n, dtype)
@@ -258,15 +282,15 @@ def _backward(
         strips = -(-n // (config.width * config.vector_width * config.cluster)) if want_affine else 0
         blocks = strips + (-(-rows // config.groups) if want_x else 0)
         kernel = backward_kernel(config, dtype, True, want_affine, more)
-        launches.append((kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
+        launches.append(Launch(kernel, ALL if want_x else WEIGHT_AND_BIAS, (rows, n, strips, blocks)))
     elif want_x or want_affine:
         kernel = backward_kernel(config, dtype, want_x, want_affine, more)
         tiles = 1 if want_x else -(-n // config.slice)
         parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // config.groups)))
         sizes = (rows, n, parts) if config.kind == "wide" else (rows, n, parts, parts * tiles)
-        launches.append((kernel, X_AND_PARTS if want_x else PARTS, sizes))
+        launches.append(Launch(kernel, X_AND_PARTS if want_x else PARTS, sizes))
         if want_affine:
-            launches.append((COLUMN_SUMS, SUMS, (parts, n)))
+            launches.append(Launch(COLUMN_SUMS, SUMS, (parts, n)))
             call = replace(call, aside=(2, parts, n))
     return replace(call, launches=launches)
 

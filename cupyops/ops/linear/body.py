@@ -1,5 +1,6 @@
 """The linear layer: launches of ``kernels_cu/linear.cu``, and the matrix products of the array library."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -39,15 +40,25 @@ for _dtype in FLOATS:
         narrow_kernel(NarrowConfig(_few_is_x, 1, 16 // DTYPES[_dtype].itemsize, 1, 1), _dtype, *_form)
 
 
-def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, few_is_x: bool, *form: str) -> Any:
+def narrow(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str, *form: str) -> Any:
     """Returns the product z of the kernel linear_narrow, or (y, z) with y = gelu(z) if a form of GELU is given.
 
     Returns None if the library's product is as fast, or if the operands do not fit each other. The library then raises.
+
+    Args:
+        library: the array library of the arrays.
+        x: (..., K).
+        weight: (N, K). At least one of x and weight has at most ``MOST_FEW`` rows.
+        bias: (N), of x's dtype, or None.
+        size: (N, K), the shape of weight.
+        dtype: the dtype of x.
+        form: the form of GELU, ``"none"`` or ``"tanh"``; none for the product alone.
     """
-    shape = x.shape
+    (n, k), shape = size, x.shape
     if not k or not shape or shape[-1] != k or form not in ((), *zip(FORMS)):
         return None
     rows = library.size(x) // k
+    few_is_x = rows <= MOST_FEW
     few, many = (rows, n) if few_is_x else (n, rows)
     itemsize = DTYPES[dtype].itemsize
     small = many * k * itemsize < linear_config.LEAST_NARROW
@@ -66,8 +77,8 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: 
     return z if y is None else (y, z)
 
 
-def _otherwise(library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str) -> Any:
-    y = product_apart(library, x, weight, bias, n, k, dtype, linear_config.APART)
+def _otherwise(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str) -> Any:
+    y = product_apart(library, x, weight, bias, size, dtype, linear_config.APART)
     if y is None:
         return library.linear(x, weight, bias)
     y += bias

@@ -1,5 +1,6 @@
 """The linear layer followed by GELU: checks and launches of ``kernels_cu/linear_gelu.cu``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import kernels_cu
@@ -49,15 +50,26 @@ def forward(x: Any, weight: Any, bias: Any, approximate: str = "none") -> tuple[
 
 
 def _by_library(
-    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, approximate: str
+    library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str, approximate: str
 ) -> tuple[Any, Any]:
-    """Returns y and z, by the library's product and one pass."""
-    z = product_apart(library, x, weight, bias, n, k, dtype, linear_config.APART)
+    """Returns y = gelu(z) and z = x·Wᵀ + b, by the library's product and one pass.
+
+    Args:
+        library: the array library of the arrays.
+        x: (..., K).
+        weight: (N, K).
+        bias: (N), of x's dtype, or None.
+        size: (N, K), the shape of weight.
+        dtype: the dtype of x.
+        approximate: the form of GELU, ``"none"`` or ``"tanh"``.
+    """
+    z = product_apart(library, x, weight, bias, size, dtype, linear_config.APART)
     if z is None:
         z = library.linear(x, weight, bias)
         return gelu_forward(z, approximate), z
     check_gelu(z, approximate)
-    y, m = library.empty_like(z), library.size(x) // k
+    (n, k), y = size, library.empty_like(z)
+    m = library.size(x) // k
     kernel, (columns, rows) = FORWARD[approximate].launch(dtype, -(-m // HELD["ROWS_EACH"]), n)
     kernel.launch_vouched(bias=library.contiguous(bias), z=z, y=y, M=m, N=n, columns=columns, rows=rows)
     return y, z

@@ -36,32 +36,32 @@ def product_body(
 
     Args:
         where: the operator's name, for messages.
-        ours: ``ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)`` with x's dtype. The function is called
-            first if x or weight has at most ``few`` rows, since libraries are slow for such products. The function
-            returns the result, or None for a product that ``otherwise`` computes. Fake tensors are not passed to the
-            function.
+        ours: ``ours(library, x, weight, bias, size, dtype, *more)`` with ``size`` (N, K), the shape of weight, and x's
+            dtype. The function is called first if x or weight has at most ``few`` rows, since libraries are slow for
+            such products. The function returns the result, or None for a product that ``otherwise`` computes. Fake
+            tensors are not passed to the function.
         few: the most rows of x or weight for which ``ours`` is called.
-        otherwise: ``otherwise(library, x, weight, bias, n, k, dtype, *more)``, called for all other products; by
+        otherwise: ``otherwise(library, x, weight, bias, size, dtype, *more)``, called for all other products; by
             default ``library.linear(x, weight, bias)``. The function raises for operands that do not fit each other, or
             calls ``library.linear``, which raises.
+
+    The operands are separate arguments: a named tuple of the operands would add 0.3 µs to the host time of a call.
     """
 
     def body(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
         library = LIBRARIES[type(x)]
         try:
-            n, k = weight.shape  # if weight is not a matrix, check_product replaces the ValueError
+            n, k = size = weight.shape  # if weight is not a matrix, check_product replaces the ValueError
             dtype = library.dtype_name(x)
             # A library may broadcast such a bias, or take such dtypes. The operator does not.
             if (bias is not None and (bias.shape != (n,) or bias.dtype != x.dtype)) or dtype not in FLOATS:
                 check_product(where, x, weight, bias)
-            if ours is not None and not library.is_fake(x):
-                few_is_x = library.size(x) <= few * k
-                if few_is_x or n <= few:
-                    y = ours(library, x, weight, bias, n, k, dtype, few_is_x, *more)
-                    if y is not None:
-                        return y
+            if ours is not None and not library.is_fake(x) and (n <= few or library.size(x) <= few * k):
+                y = ours(library, x, weight, bias, size, dtype, *more)
+                if y is not None:
+                    return y
             if otherwise is not None:
-                return otherwise(library, x, weight, bias, n, k, dtype, *more)
+                return otherwise(library, x, weight, bias, size, dtype, *more)
             return library.linear(x, weight, bias)
         except (RuntimeError, ValueError):
             check_product(where, x, weight, bias)
@@ -93,7 +93,13 @@ LEAST_APART_K, LEAST_APART_ROWS = 1024, 16
 
 
 def product_apart(
-    library: Any, x: Any, weight: Any, bias: Any, n: int, k: int, dtype: str, table: Mapping[bool, Sequence[Apart]]
+    library: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    size: Sequence[int],
+    dtype: str,
+    table: Mapping[bool, Sequence[Apart]],
 ) -> Any:
     """Returns a contiguous x·Wᵀ (..., N), to which the caller adds the bias in a pass.
 
@@ -101,11 +107,17 @@ def product_apart(
     with the bias then raises.
 
     Args:
-        library, x, weight, bias, n, k, dtype: the arguments of ``otherwise`` of :func:`product_body`.
+        library: the array library of the arrays.
+        x: (..., K).
+        weight: (N, K).
+        bias: (N), or None.
+        size: (N, K), the shape of weight.
+        dtype: the dtype of x.
         table: ranges of products in float32, by whether the library multiplies in TF32.
     """
-    if dtype != "float32" or bias is None or k < LEAST_APART_K or library.is_fake(x):
+    if dtype != "float32" or bias is None or size[1] < LEAST_APART_K or library.is_fake(x):
         return None
+    n, k = size
     rows = library.size(x) // k
     elements = rows * n
     if rows < LEAST_APART_ROWS or not any(line.takes(elements, k) for line in table[library.tf32()]):

@@ -1,7 +1,7 @@
 """The LLTM cell: checks, launches of the kernels of one step in ``kernels_cu/lltm_*.cu``, and the library's
 products."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import kernels_cu
 from cupyops.arrays import LIBRARIES, device_of, on_any_arrays
@@ -28,6 +28,20 @@ FEW_ROWS = 256
 
 ABSENT = (0, 0, 0)  # the view of an absent gradient, see `Gradient` in lltm_gradient.cuh
 Gradients = tuple[Any, Any, Any, Any, Any]
+
+
+class StepGradients(NamedTuple):
+    """The gradients of the results of a step. All have the dtype of the step's arrays.
+
+    Attributes:
+        h, cell: (B, S), the gradients of h' and c', of any strides; each may be None.
+        gates: (B, 3·S), the gradient of z, contiguous, or None.
+    """
+
+    h: Any
+    cell: Any
+    gates: Any
+
 
 CELL = Kernel(kernels_cu.source("lltm_cell"), "lltm_cell", Threads("threads", "tiles", block=(128, 1, 1)))
 CELL_BACKWARD = Kernel(kernels_cu.source("lltm_cell_backward"), "lltm_cell_backward", Rows("blocks", 256))
@@ -204,9 +218,9 @@ def backward(
     absent = library.is_fake(gates) or batch == 0 or state == 0
     if not absent and not (whole(batch, state, inputs) and batch <= WHOLE_ROWS):
         grad_z = empty_like(gates)
-        step_backward((grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
+        step_backward(StepGradients(grad_h, grad_cell, grad_gates), gates, new_cell, grad_z, dc0, dtype, db)
         wanted = want_x and features > 0, want_weights, want_h
-        products = _products_backward(library, dtype, x, weights, old_h, grad_z, both, *wanted)
+        products = _products_backward(x, weights, old_h, grad_z, both, dtype, wanted)
         shapes = x.shape if want_x else nothing, nothing, nothing  # shapes of the gradients that no product computes
         dx, dw, dh0 = (empty(s, dtype, x) if g is None else g for g, s in zip(products, shapes, strict=True))
         return dx, dw, grad_bias, dh0, grad_old
@@ -250,15 +264,23 @@ def backward(
 
 
 def _products_backward(
-    library: Any, dtype: str, x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, *want: bool
+    x: Any, weights: Any, old_h: Any, grad_z: Any, both: Any, dtype: str, wanted: tuple[bool, bool, bool]
 ) -> tuple[Any, Any, Any]:
     """Returns the gradients of x, weights and h by the library's products, which allocate the results.
 
-    An unwanted gradient is None.
+    Args:
+        x: (B, F).
+        weights: (3·S, S + F).
+        old_h: (B, S).
+        grad_z: (B, 3·S), contiguous.
+        both: [h, x], (B, S + F), or None.
+        dtype: the dtype of all arrays.
+        wanted: whether the gradients of x, weights and h are wanted. An unwanted gradient is None.
     """
+    library = LIBRARIES[type(grad_z)]
     (batch, features), state, matmul = x.shape, old_h.shape[1], library.matmul
     grad_x = grad_weights = grad_h = None
-    want_x, want_weights, want_h = want
+    want_x, want_weights, want_h = wanted
     if want_h and want_x:
         grad_both = matmul(grad_z, weights)
         grad_h, grad_x = library.empty((batch, state), dtype, x), library.empty((batch, features), dtype, x)
@@ -285,13 +307,13 @@ def _products_backward(
 
 
 def step_backward(
-    given: tuple[Any, Any, Any], gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
+    given: StepGradients, gates: Any, new_cell: Any, grad_z: Any, grad_old: Any, dtype: str, grad_bias: Any
 ) -> None:
     """Writes the gradients of z and c, and the bias's gradient.
 
     Args:
-        given: the gradients of h', c' and z; each may be None.
-        gates, new_cell: z and c'.
+        given: the gradients of h', c' and z.
+        gates, new_cell: z (B, 3·S) and c' (B, S), contiguous.
         grad_z: (B, 3·S), the gradient of z, written.
         grad_old: (B, S), the gradient of c, written, or None.
         dtype: the dtype of all arrays.

@@ -19,6 +19,7 @@ from . import steps as lltm_steps
 from .cell import SUMS, Gradients, side_by_side
 from .checks import check_sequence, check_sequence_backward
 from .config import SequenceConfig, TensorCoresConfig, sequence_config
+from .steps import SequenceGradients, States
 
 __all__ = ["lltm_sequence", "lltm_sequence_backward"]
 
@@ -74,7 +75,7 @@ def forward(x: Any, weights: Any, bias: Any, h0: Any, c0: Any) -> tuple[Any, Any
     launch = way(state, batch, dtype, True, device_of(library, x)) if steps <= MOST_STEPS else None
     c0 = library.contiguous(c0)
     if launch is None:
-        lltm_steps.forward(library, weights[:, :state].T, h0, c0, gates, h, cells, dtype)
+        lltm_steps.forward(weights[:, :state].T, States(h0, c0), gates, States(h, cells), dtype)
         last[0], last[1] = h[steps - 1], cells[steps - 1]
         return h, last, cells, gates
     weights, h0, counters = library.contiguous(weights), library.contiguous(h0), launch.counters(library, x)
@@ -145,8 +146,9 @@ def backward(
     if launch is None:
         if dh is not None and dh is grad_h:
             dh = library.copy(dh)  # lltm_steps.backward overwrites dh
-        first = (grad_h0 if want_h else None, grad_c0 if want_cell else None)
-        lltm_steps.backward(library, (dh, *others), weights[:, :state], cells, gates, grad_z, *first, dtype)
+        first = States(grad_h0 if want_h else None, grad_c0 if want_cell else None)
+        results = SequenceGradients(dh, *others)
+        lltm_steps.backward(results, weights[:, :state], cells, gates, grad_z, first, dtype)
         sums, parts = grad_z, steps * batch
     else:
         parts = launch.parts

@@ -5,29 +5,53 @@ cannot run all blocks of one launch at once. The host's time limits the speed of
 before the loop.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from cupyops.arrays import device_of
+from cupyops.arrays import LIBRARIES, device_of
 
 from .cell import ABSENT, STEP, STEP_BACKWARD
 
-__all__ = ["backward", "forward"]
+__all__ = ["SequenceGradients", "States", "backward", "forward"]
 
 
-def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, h: Any, cells: Any, dtype: str) -> None:
+class States(NamedTuple):
+    """h and c of one step, (B, S) each, or of all steps, (T, B, S) each; or the gradients of h and c."""
+
+    h: Any
+    cells: Any
+
+
+class SequenceGradients(NamedTuple):
+    """The gradients of the results of a sequence. Each is contiguous or None.
+
+    Attributes:
+        h: (T, B, S), the gradient of h of every step.
+        last: (2, B, S), the gradients of the last h and c.
+        cells: (T, B, S), the gradient of c of every step.
+        gates: (T, B, 3·S), the gradient of z of every step.
+    """
+
+    h: Any
+    last: Any
+    cells: Any
+    gates: Any
+
+
+def forward(weights: Any, first: States, gates: Any, found: States, dtype: str) -> None:
     """Writes h and c of all steps, and completes z.
 
     Args:
         weights: (S, 3·S), the transposed weights of h.
-        first_h: (B, S).
-        first_c: (B, S), contiguous.
+        first: h and c before the first step, (B, S) each; c is contiguous.
         gates: (T, B, 3·S), the part of z that depends on x; the part that depends on h is added.
-        h, cells: (T, B, S), written.
+        found: h and c of all steps, (T, B, S) each, written.
+        dtype: the dtype of all arrays.
     """
-    _, batch, state = h.shape
+    library = LIBRARIES[type(gates)]
+    _, batch, state = found.h.shape
     kernel, (columns, rows) = STEP.launch(dtype, batch, state)
-    old_h, old_cell = first_h, first_c
-    for z, new_h, new_cell in zip(list(gates), list(h), list(cells), strict=True):
+    old_h, old_cell = first
+    for z, new_h, new_cell in zip(list(gates), list(found.h), list(found.cells), strict=True):
         library.add_product(z, old_h, weights)
         kernel.launch_vouched(
             bias=None,
@@ -44,30 +68,32 @@ def forward(library: Any, weights: Any, first_h: Any, first_c: Any, gates: Any, 
 
 
 def backward(
-    library: Any, given: Any, weights: Any, cells: Any, gates: Any, grad_z: Any, grad_h0: Any, grad_c0: Any, dtype: str
+    given: SequenceGradients, weights: Any, cells: Any, gates: Any, grad_z: Any, grad_first: States, dtype: str
 ) -> None:
     """Writes the gradients of z of all steps, and of h0 and c0.
 
     Args:
-        given: the gradients of h, of the last h and c, of c, and of z. Each is contiguous or None. The gradient of h is
-            overwritten: each step adds its gradient of the h before the step.
+        given: the gradients of the results. The gradient of h is overwritten: each step adds its gradient of the h
+            before the step.
         weights: (3·S, S), the weights of h.
-        cells, gates: c and z, which the forward returned.
+        cells, gates: c (T, B, S) and z (T, B, 3·S), which the forward returned, contiguous.
         grad_z: (T, B, 3·S), written.
-        grad_h0, grad_c0: (B, S), written, or None.
+        grad_first: the gradients of h and c before the first step, (B, S) each, written; each may be None.
+        dtype: the dtype of all arrays.
     """
+    library = LIBRARIES[type(gates)]
     steps, batch, state = cells.shape
     kernel, (parts, columns, rows) = STEP_BACKWARD.persistent(dtype, batch, state, device_of(library, cells))
     dense = (1, state, 1)
     # Two buffers alternate: a launch reads the gradient that the launch before it wrote.
     made_c = [library.empty((batch, state), dtype, cells) for _ in range(2)]
-    made_h = library.empty((batch, state), dtype, cells) if given[0] is None else None
+    made_h = library.empty((batch, state), dtype, cells) if given.h is None else None
     of_h, of_last, of_cells, of_gates = ([None] * steps if g is None else list(g) for g in given)
     z, c, dz = list(gates), list(cells), list(grad_z)
-    dh, dc = (None, None) if given[1] is None else of_last
+    dh, dc = (None, None) if given.last is None else of_last
     dh, dc = _sum(dh, of_h[-1]), _sum(dc, of_cells[-1])
     for t in range(steps - 1, -1, -1):
-        before = made_c[t % 2] if t else grad_c0
+        before = made_c[t % 2] if t else grad_first.cells
         h_given, h_view = (z[t], ABSENT) if dh is None else (dh, dense)
         c_given, c_view = (z[t], ABSENT) if dc is None else (dc, dense)
         kernel.launch_vouched(
@@ -96,8 +122,8 @@ def backward(
         else:
             library.matmul_into(dz[t], weights, dh)
         dc = _sum(before, of_cells[t - 1])
-    if grad_h0 is not None:
-        library.matmul_into(dz[0], weights, grad_h0)
+    if grad_first.h is not None:
+        library.matmul_into(dz[0], weights, grad_first.h)
 
 
 def _sum(a: Any, b: Any) -> Any:
