@@ -1,7 +1,7 @@
 """Commands that install missing packages.
 
 The commands name the packages themselves, not the extras of cupyops: the package index does not have cupyops, and
-``pip install cupyops[...]`` works in a checkout only.
+Installing this package by its name does not work: it is on no package index.
 """
 
 import re

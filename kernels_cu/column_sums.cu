@@ -9,7 +9,7 @@
 // each column in order. The order of a sum depends on `parts` alone.
 //
 // Macro   values      meaning                                  set by
-// NAIVE   undefined   defined: the kernel of one thread a column   the simulator's tests
+// NAIVE   undefined   defined: the kernel of one thread a column   the tests
 #include "scalar.cuh"
 
 #ifdef NAIVE

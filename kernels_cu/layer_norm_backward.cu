@@ -14,7 +14,7 @@
 // (rows read twice), layer_norm_backward_apart.cu (no persistent blocks: few rows, or dL/dx alone).
 //
 // Macro   values      meaning                                                     set by
-// NAIVE   undefined   defined: the kernel of one thread a row, and a column       the simulator's tests
+// NAIVE   undefined   defined: the kernel of one thread a row, and a column       the tests
 // WANT_X, WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 

@@ -14,7 +14,7 @@
 // AFFINE_HELD   0, 1          1: weight and bias are loaded along with the row,    LayerNormConfig.few_rows_forward
 //                             for few rows; loading them later would add a
 //                             second, exposed memory latency
-// NAIVE         undefined     defined: the kernel of one thread a row              the simulator's tests
+// NAIVE         undefined     defined: the kernel of one thread a row              the tests
 // RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 
