@@ -1,7 +1,7 @@
 """Commands that install missing packages.
 
-The commands name the packages themselves, not the extras of cupyops: the package index does not have cupyops, and
-Installing this package by its name does not work: it is on no package index.
+The commands name the packages themselves, not the extras of cupyops: no package index has cupyops, and an extra
+can be installed from a checkout only.
 """
 
 import re
