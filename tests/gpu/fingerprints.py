@@ -29,6 +29,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +130,12 @@ class Source(NamedTuple):
     @property
     def key(self) -> str:
         """Of its tokens and options."""
-        return _hash([FORMAT, tokens(self.text), self.options])
+        return _key(self.text, self.options)
+
+
+@cache
+def _key(text: str, options: tuple[str, ...]) -> str:
+    return _hash([FORMAT, tokens(text), options])
 
 
 def _hash(content: Any) -> str:

@@ -68,11 +68,11 @@ def _layer_norm_backward() -> list[Arguments]:
 
 
 def _rms_norm() -> list[Arguments]:
-    return [(X, WEIGHT, 1e-5)]
+    return [(X, WEIGHT, 1e-5), (X[:1], WEIGHT, 0.1)]
 
 
 def _rms_norm_without_weight() -> list[Arguments]:
-    return [(X, 1e-5)]
+    return [(X, 1e-5), (X[:1], 0.1)]
 
 
 def _linear() -> list[Arguments]:

@@ -15,8 +15,6 @@ from benchmarks import rms_norm as benchmark
 from benchmarks.cases import check
 from cupyops.compile.compiler import OPTIONS
 from cupyops.launch.kernel import all_kernels
-from cupyops.torch import CHECKS, check_op
-from cupyops.torch.ops.rms_norm import _rms_norm, _rms_norm_without_weight
 from tests.cases import FLOATS
 
 # Rows of a few threads, filled and not; of a block with a tail; too long for registers.
@@ -217,20 +215,6 @@ def test_the_module_is_pytorchs() -> None:
     torch.testing.assert_close(ours(x), theirs(x))
     ours(x).sum().backward()
     assert ours.weight.grad is not None
-
-
-@pytest.mark.parametrize(
-    "lane",
-    ["reference", pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)],
-)
-@pytest.mark.parametrize("op", [_rms_norm, _rms_norm_without_weight], ids=lambda op: op.name)
-def test_check_op_passes(op: Any, lane: str) -> None:
-    device = "cuda" if lane == "cuda" else "cpu"
-    x, weight = (torch.randn(shape, device=device) for shape in ((37, 19), (19,)))
-    samples = [(x, 1e-5), (x[:1], 0.1)] if op is _rms_norm_without_weight else [(x, weight, 1e-5), (x[:1], weight, 0.1)]
-    # That the kernels compile cleanly is asked below.
-    report = check_op(op, samples, lanes=[lane], checks=[name for name in CHECKS if name != "compiles"])
-    assert report.passed
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
