@@ -15,48 +15,8 @@
 // BLOCK_THREADS   256             16 units of 16 rows                               TensorCoresConfig.block (cupyops/ops/lltm/config.py)
 // ROWS            16              rows that a team has at once                      TensorCoresConfig.rows (cupyops/ops/lltm/config.py)
 // GROUPS          1, 2, 4         groups of 16 rows, one after the other            TeamConfig.for_rows (cupyops/tiling/teams.py)
-// NAIVE           1               compiles the naive kernel, and not the fast one   tests
+// The naive kernel stands in lltm_sequence.cu.
 #include "scalar.cuh"
-
-#ifdef NAIVE
-
-#include "lltm_naive.cuh"
-
-// Each thread computes a row. c holds the cell states in acc_t from step to step.
-extern "C" __global__ void lltm_tensor_cores_naive(
-    const scalar_t* weights,  // (3, S, K)
-    const scalar_t* first_h,  // (B, S)
-    const scalar_t* first_c,  // (B, S)
-    scalar_t* gates,          // (T, B, 3, S)
-    scalar_t* h,              // (T, B, S)
-    scalar_t* cells,          // (T, B, S)
-    scalar_t* last,           // (2, B, S)
-    acc_t* c,                 // (B, S)
-    long long T, long long B, long long S, long long K) {
-    const long long b = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-    if (b >= B) return;
-    for (long long n = b * S; n < (b + 1) * S; ++n) c[n] = convert<acc_t>(first_c[n]);
-    for (long long t = 0; t < T; ++t)
-        for (long long s = 0; s < S; ++s) {
-            const scalar_t* before = (t ? h + (t - 1) * B * S : first_h) + b * S;
-            acc_t z[3];
-            for (int gate = 0; gate < 3; ++gate) {
-                scalar_t& stored = gates[((t * B + b) * 3 + gate) * S + s];
-                acc_t sum = convert<acc_t>(stored);
-                for (long long k = 0; k < S; ++k)
-                    sum += convert<acc_t>(weights[(gate * S + s) * K + k]) * convert<acc_t>(before[k]);
-                z[gate] = convert<acc_t>(stored = convert<scalar_t>(sum));
-            }
-            const NaiveUnit unit(z[0], z[1], z[2]);
-            const long long n = b * S + s;
-            c[n] += unit.g * unit.i;
-            last[n] = h[t * B * S + n] = convert<scalar_t>(tanh(c[n]) * unit.o);
-            last[B * S + n] = cells[t * B * S + n] = convert<scalar_t>(c[n]);
-        }
-}
-
-#else
-
 #include "lltm_tensor_cores.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores(
@@ -115,5 +75,3 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores
         __syncthreads();  // all threads have read the last step's sums
     }
 }
-
-#endif

@@ -20,55 +20,8 @@
 // BLOCK_THREADS   256             16 units of 16 rows                               TensorCoresConfig.block (cupyops/ops/lltm/config.py)
 // ROWS            16              rows that a team has at once                      TensorCoresConfig.rows (cupyops/ops/lltm/config.py)
 // GROUPS          1, 2, 4         groups of 16 rows, one after the other            TeamConfig.for_rows (cupyops/tiling/teams.py)
-// NAIVE           1               compiles the naive kernel, and not the fast one   tests
+// The naive kernel stands in lltm_sequence_backward.cu.
 #include "scalar.cuh"
-
-#ifdef NAIVE
-
-#include "lltm_naive.cuh"
-
-// Each thread computes a row. dc holds dL/dc in acc_t from step to step. `bias_sums` holds a part of db for each row;
-// the caller fills it with zeros.
-extern "C" __global__ void lltm_tensor_cores_backward_naive(
-    const scalar_t* grad_h,      // (T, B, S) or null
-    const scalar_t* grad_last,   // (2, B, S) or null
-    const scalar_t* grad_cells,  // (T, B, S) or null
-    const scalar_t* grad_gates,  // (T, B, 3, S) or null
-    const scalar_t* weights,     // (3, S, K)
-    const scalar_t* gates,       // (T, B, 3, S)
-    const scalar_t* cells,       // (T, B, S)
-    scalar_t* grad_z,            // (T, B, 3, S)
-    scalar_t* grad_first_h,      // (B, S)
-    acc_t* dc,                   // (B, S)
-    acc_t* bias_sums,            // (B, 3, S)
-    long long T, long long B, long long S, long long K) {
-    const long long b = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-    if (b >= B) return;
-    for (long long n = b * S; n < (b + 1) * S; ++n) dc[n] = grad_last ? convert<acc_t>(grad_last[B * S + n]) : acc_t(0);
-    for (long long t = T - 1; t >= -1; --t)
-        for (long long s = 0; s < S; ++s) {
-            const long long n = b * S + s, at = t * B * S + n, z_at = (t * B + b) * 3 * S + s;
-            acc_t dz[3], dh = t == T - 1 && grad_last ? convert<acc_t>(grad_last[n]) : acc_t(0);
-            for (long long j = 0; j < 3 * S && t < T - 1; ++j)
-                dh += convert<acc_t>(grad_z[((t + 1) * B + b) * 3 * S + j]) * convert<acc_t>(weights[j * K + s]);
-            if (t < 0) {
-                grad_first_h[n] = convert<scalar_t>(dh);
-                continue;
-            }
-            if (grad_h) dh += convert<acc_t>(grad_h[at]);
-            if (grad_cells) dc[n] += convert<acc_t>(grad_cells[at]);
-            NaiveUnit(convert<acc_t>(gates[z_at]), convert<acc_t>(gates[z_at + S]), convert<acc_t>(gates[z_at + 2 * S]))
-                .back(convert<acc_t>(cells[at]), dh, dc[n], dz);
-            for (int gate = 0; gate < 3; ++gate) {
-                if (grad_gates) dz[gate] += convert<acc_t>(grad_gates[z_at + gate * S]);
-                grad_z[z_at + gate * S] = convert<scalar_t>(dz[gate]);
-                bias_sums[(b * 3 + gate) * S + s] += dz[gate];
-            }
-        }
-}
-
-#else
-
 #include "lltm_tensor_cores.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores_backward(
@@ -146,5 +99,3 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) lltm_tensor_cores
         for (int gate = 0; gate < GATES; ++gate) bias_sums[(part * GATES + gate) * STATE + own.unit] = bias_sum[gate];
     }
 }
-
-#endif

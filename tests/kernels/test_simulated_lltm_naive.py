@@ -179,7 +179,7 @@ def test_a_sequence_is_that_of_the_naive_kernel(
     counters, sizes = launch.counters(LIBRARIES[Tensor], h0), (steps, batch, state, inputs)
     launch.kernel(weights, h0, c0, *results[0], counters, *sizes, *launch.counts)
     unrounded = blank(batch, state, dtype=wide(dtype))
-    naive(config.text, config.text, batch, weights, h0, c0, *results[1], unrounded, *sizes)
+    naive("lltm_sequence", "lltm_sequence", batch, weights, h0, c0, *results[1], unrounded, *sizes)
     # What is rounded another way at one step goes on to the next.
     for found, reference, what in zip(*results, ("z", "h", "c", "the last"), strict=True):
         assert_near(found, reference, what, 4)
@@ -204,7 +204,7 @@ def test_a_sequence_back_is_that_of_the_naive_kernel(
     naive_dz, naive_dh = blank(*gates.shape, dtype=dtype), blank(batch, state, dtype=dtype)
     naive_dc, naive_bias = blank(batch, state, dtype=wide(dtype)), torch.zeros(batch, 3 * state, dtype=wide(dtype))
     results = (naive_dz, naive_dh, naive_dc, naive_bias)
-    naive(f"{config.text}_backward", f"{config.text}_backward", batch, *operands, *results, *sizes)
+    naive("lltm_sequence_backward", "lltm_sequence_backward", batch, *operands, *results, *sizes)
     found = (dz, *first, bias.sum(0))
     for ours, theirs, what in zip(found, (*results[:3], naive_bias.sum(0)), ("dz", "dh", "dc", "db"), strict=True):
         assert_near(ours, theirs, what, 4 if ours.dtype == dtype else 4 * torch.finfo(dtype).eps / 1e-7)
