@@ -287,7 +287,7 @@ def one_buffer_for_all() -> Body:
         with lock:
             y = kept.setdefault(key, torch.empty(x.shape, dtype=x.dtype, device=x.device))
         FORWARD(x.contiguous(), w.contiguous(), y, factor, x.numel())
-        time.sleep(1e-4)
+        time.sleep(2e-3)  # long beside the launch: calls of the other threads fall into it
         return y.clone()
 
     return broken

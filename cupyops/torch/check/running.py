@@ -146,17 +146,25 @@ def threads(subject: Subject) -> str:
     given = [moved_on(args, i) for i in range(count)]
     wanted = [subject.results(fresh(mine)) for mine in given]
     _synchronize(subject)
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
+    # Every round begins in all threads at once. On a busy machine, threads that only start together run one after
+    # another, and calls that share a buffer never meet.
+    together = threading.Barrier(count)
 
     def work(mine: Arguments, right: Mapping[str, Tensor]) -> None:
         try:
             with _own_stream(subject):
                 for _ in range(rounds):
-                    got = subject.results(fresh(mine))
+                    copy = fresh(mine)
+                    together.wait()
+                    got = subject.results(copy)
                     _synchronize_stream(subject)
                     _same(subject, f"{dtype}, in one of {count} threads", got, right, "one thread alone gives")
-        except Exception as error:
+        except threading.BrokenBarrierError:
+            pass  # another thread has failed, and has said why
+        except BaseException as error:
             failures.append(error)
+            together.abort()
 
     workers = [threading.Thread(target=work, args=pair) for pair in zip(given, wanted, strict=True)]
     interval = sys.getswitchinterval()
