@@ -28,17 +28,22 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operators that calls take."""
     seen: list[str] = []
 
-    def spy(operator: Any) -> Callable[..., Any]:
-        call = operator.call
-
+    def spy(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any) -> Any:
-            seen.append(operator.qualified_name)
+            seen.append(name)
             return call(*args)
 
         return noted
 
-    for operator in (module._layer_norm, module._layer_norm_inference):
-        monkeypatch.setattr(operator, "call", spy(operator))
+    monkeypatch.setattr(module._layer_norm, "_dispatch", spy(RECORDING, module._layer_norm._dispatch))
+    monkeypatch.setattr(module._layer_norm_inference, "call", spy(INFERENCE, module._layer_norm_inference.call))
+    for call, name, operator in (
+        (module._y, "body", INFERENCE),
+        (module._y, "apply", RECORDING),
+        (module._layer_norm.call, "body", RECORDING),
+        (module._layer_norm.call, "dispatch", RECORDING),
+    ):
+        monkeypatch.setitem(call.__globals__, name, spy(operator, call.__globals__[name]))
     return seen
 
 

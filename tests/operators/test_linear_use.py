@@ -74,9 +74,10 @@ def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest
     for leading in ((6,), (2, 3), (1, 6)):
         assert alike(record(None, x.view(*leading, 4), weight, bias), F.linear(x.view(*leading, 4), weight, bias))
     assert alike(record(None, x[0], weight, bias), F.linear(x[0], weight, bias))
+    assert alike(record(None, x, weight, None), F.linear(x, weight))
     assert not asked
     others = [
-        *((x, weight, None), (x, weight, bias[:1]), (x, weight, bias[:, None]), (x, weight[0], bias)),
+        *((x, weight[0], None), (x, weight, bias[:1]), (x, weight, bias[:, None]), (x, weight[0], bias)),
         *((x.double(), weight, bias), (x, weight, bias.double()), (x[:, :3], weight, bias)),
         tuple(t.detach().int() for t in (x, weight, bias)),
         (x[:, :1], torch.ones(2**16 + 1, 1), torch.ones(2**16 + 1)),

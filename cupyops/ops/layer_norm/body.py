@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ from cupyops.launch import driver
 from cupyops.launch.geometry import PORTABLE_CLUSTER, Geometry, Threads
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
-from cupyops.ops.checks import check_floating, check_like, check_shapes
+from cupyops.ops.checks import check_shapes
 from cupyops.tiling.config import CLUSTERS_SINCE
 from cupyops.tiling.rows import at_once, is_few
 
 from . import config as layer_norm_config
-from .checks import Shape, as_shape, check_normalized_shape, check_parameters, stats_shape
+from .checks import Shape, as_shape, check, check_backward, stats_shape
 from .config import LayerNormConfig, backward_columns, backward_config, backward_rows, forward_config
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_backward"]
@@ -121,6 +121,7 @@ class Call:
         aside: in a forward, the shape of the statistics; in a backward, the shape of the blocks' partial sums of the
             gradients of weight and bias.
         launches: the launches in order.
+        gradients: in a forward, the configurations of its backward, by what the backward computes (:func:`backward_of`).
     """
 
     library: ArrayLibrary
@@ -129,6 +130,7 @@ class Call:
     other: str
     aside: tuple[int, ...] = ()
     launches: Sequence[Launch] = ()
+    gradients: dict[tuple[bool, ...], "Call"] = field(default_factory=dict)
 
 
 def add_forward(
@@ -145,7 +147,14 @@ def add_forward(
 
     s is None without a residual. The statistics are None unless ``want_stats``. ``dtype`` is the dtype of y.
     """
-    call = _forward(x, residual, weight, bias, tuple(normalized_shape), dtype)
+    call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype)
+    return run_forward(call, x, residual, weight, bias, eps, want_stats)
+
+
+def run_forward(
+    call: Call, x: Any, residual: Any, weight: Any, bias: Any, eps: float, want_stats: bool = True
+) -> tuple[Any, Any, Any]:
+    """Returns the results of :func:`add_forward` for the configuration of the call."""
     library, contiguous = call.library, call.library.contiguous
     x = contiguous(x)
     weight = None if weight is None else contiguous(weight)
@@ -166,7 +175,8 @@ def add_forward(
 
 
 @memo("x", "residual?", "weight?", "bias?")
-def _forward(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
+def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Shape, result: str | None) -> Call:
+    """Returns the checked configuration of an :func:`add_forward`."""
     library = LIBRARIES[type(x)]
     check_shapes("add_layer_norm", residual=(residual, x.shape))
     dtype = library.dtype_name(x) if residual is None else library.result_type(x, residual)
@@ -218,8 +228,40 @@ def backward(
         eps: unused here; the gradient of this gradient takes eps.
         wants: whether the gradients of x, weight and bias are wanted. An unwanted gradient has no elements.
     """
-    want_x, want_weight, want_bias = wants
     call = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), wants)
+    return _run_backward(call, grad_y, x, stats, weight, grad_sum, normalized_shape, wants)
+
+
+def backward_of(
+    call: Call, grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape, *wants: bool
+) -> tuple[Any, Any, Any]:
+    """Returns what :func:`backward` returns, without checks.
+
+    The configuration of the forward and ``wants`` decide the configuration of the backward, if the gradients have the
+    shapes and dtypes of the results. Autograd ensures that they do.
+
+    Args:
+        call: the configuration of the forward.
+        grad_y, x, stats, weight, grad_sum, normalized_shape, wants: as for :func:`backward`.
+    """
+    key = (*wants, grad_sum is None)
+    found = call.gradients.get(key)
+    if found is None:
+        found = call.gradients[key] = _backward(grad_y, x, stats, weight, grad_sum, tuple(normalized_shape), wants)
+    return _run_backward(found, grad_y, x, stats, weight, grad_sum, normalized_shape, wants)
+
+
+def _run_backward(
+    call: Call,
+    grad_y: Any,
+    x: Any,
+    stats: Any,
+    weight: Any,
+    grad_sum: Any,
+    normalized_shape: Shape,
+    wants: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    want_x, want_weight, want_bias = wants
     library, launches = call.library, call.launches
     contiguous, empty, empty_like = library.contiguous, library.empty, library.empty_like
     x, grad_y, stats = contiguous(x), contiguous(grad_y), contiguous(stats)
@@ -293,43 +335,6 @@ def _backward(
             launches.append(Launch(COLUMN_SUMS, SUMS, (parts, n)))
             call = replace(call, aside=(2, parts, n))
     return replace(call, launches=launches)
-
-
-def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
-    """Raises unless layer normalisation takes the operands. The operators and their PyTorch references share the check.
-
-    Args:
-        x: the operand.
-        dtype: the dtype of x, or of the sum x + residual.
-        weight, bias: the parameters; each may be None.
-        normalized_shape: the shape of a row.
-        result: the wanted dtype of y, or None.
-
-    Raises:
-        RuntimeError: a shape is not ``normalized_shape``, in PyTorch's words; the dtype of weight or bias is neither
-            ``dtype`` nor, for a 16-bit ``dtype``, float32; or the dtypes of weight and bias differ.
-        TypeError: ``dtype`` or ``result`` is not floating.
-        ValueError: a row has more than 2^31 - 2^16 elements.
-    """
-    check_normalized_shape("layer_norm", x, normalized_shape, weight=weight, bias=bias)
-    check_floating("layer_norm", "x", dtype)
-    check_floating("layer_norm", "dtype", result or dtype, "be")
-    check_parameters("layer_norm", dtype, weight=weight, bias=bias)
-
-
-def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape) -> None:
-    """Raises unless the gradient of layer normalisation takes the operands.
-
-    Raises:
-        ValueError: grad_y or grad_sum has another shape than x, or stats does not have the shape of x's statistics.
-        TypeError: grad_y is not floating, or grad_sum has another dtype than x.
-        RuntimeError: as :func:`check`.
-    """
-    library = LIBRARIES[type(x)]
-    check(x, library.dtype_name(x), weight, None, normalized_shape)
-    check_shapes("layer_norm_backward", grad_y=(grad_y, x.shape), stats=(stats, stats_shape(x, normalized_shape)))
-    check_floating("layer_norm_backward", "grad_y", library.dtype_name(grad_y))
-    check_like("layer_norm_backward", x, grad_sum=(grad_sum, x.shape))
 
 
 @on_any_arrays("x", "weight?", "bias?")

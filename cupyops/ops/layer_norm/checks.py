@@ -4,11 +4,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from cupyops.arrays import library_of
+from cupyops.arrays import LIBRARIES, library_of
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
+from cupyops.ops.checks import check_floating, check_like, check_shapes
 
-__all__ = ["Shape", "as_shape", "check_normalized_shape", "check_parameters", "stats_shape"]
+__all__ = [
+    "Shape",
+    "as_shape",
+    "check",
+    "check_backward",
+    "check_normalized_shape",
+    "check_parameters",
+    "stats_shape",
+]
 
 Shape = Sequence[int]  # the sizes of the last dimensions, which form a row
 
@@ -80,3 +89,40 @@ def check_parameters(where: str, dtype: str, **parameters: Any) -> None:
                 f"{where}: expected scalar type {found[0] if name in allowed else dtype} but found {name}: "
                 f"{' and '.join(f'`{p}`' for p in parameters)} must have dtype {' or '.join(allowed)}, all the same"
             )
+
+
+def check(x: Any, dtype: str, weight: Any, bias: Any, normalized_shape: Shape, result: str | None = None) -> None:
+    """Raises unless layer normalisation takes the operands. The operators and their PyTorch references share the check.
+
+    Args:
+        x: the operand.
+        dtype: the dtype of x, or of the sum x + residual.
+        weight, bias: the parameters; each may be None.
+        normalized_shape: the shape of a row.
+        result: the wanted dtype of y, or None.
+
+    Raises:
+        RuntimeError: a shape is not ``normalized_shape``, in PyTorch's words; the dtype of weight or bias is neither
+            ``dtype`` nor, for a 16-bit ``dtype``, float32; or the dtypes of weight and bias differ.
+        TypeError: ``dtype`` or ``result`` is not floating.
+        ValueError: a row has more than 2^31 - 2^16 elements.
+    """
+    check_normalized_shape("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    check_floating("layer_norm", "x", dtype)
+    check_floating("layer_norm", "dtype", result or dtype, "be")
+    check_parameters("layer_norm", dtype, weight=weight, bias=bias)
+
+
+def check_backward(grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Shape) -> None:
+    """Raises unless the gradient of layer normalisation takes the operands.
+
+    Raises:
+        ValueError: grad_y or grad_sum has another shape than x, or stats does not have the shape of x's statistics.
+        TypeError: grad_y is not floating, or grad_sum has another dtype than x.
+        RuntimeError: as :func:`check`.
+    """
+    library = LIBRARIES[type(x)]
+    check(x, library.dtype_name(x), weight, None, normalized_shape)
+    check_shapes("layer_norm_backward", grad_y=(grad_y, x.shape), stats=(stats, stats_shape(x, normalized_shape)))
+    check_floating("layer_norm_backward", "grad_y", library.dtype_name(grad_y))
+    check_like("layer_norm_backward", x, grad_sum=(grad_sum, x.shape))

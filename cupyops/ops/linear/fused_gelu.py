@@ -84,6 +84,11 @@ def backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bi
     An unwanted gradient is an array without elements.
     """
     check_backward(grad_y, z, x, weight, approximate)
+    return backward_of(grad_y, z, x, weight, approximate, want_bias)
+
+
+def backward_of(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> tuple[Any, Any, Any]:
+    """Returns what :func:`backward` returns, for the operands and the z of one :func:`forward`, without checks."""
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
     if want_bias:

@@ -13,18 +13,24 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from cupyops import simulator
 from cupyops.codegen import write
 
-from .tensors import NoStorageError
+from .tensors import DTYPE_NAMES, NoStorageError
 
 __all__ = [
     "call_source",
+    "cast",
+    "casts_source",
     "dispatch_modes",
     "fast_function",
     "forward_mode",
+    "function_of",
     "grad_enabled",
     "has_tangent",
+    "in_plain_backward",
     "is_compiling",
+    "once",
     "transforms_active",
     "write_call",
 ]
@@ -33,6 +39,13 @@ is_compiling = torch.compiler.is_compiling
 transforms_active = torch._C._are_functorch_transforms_active
 dispatch_modes = torch._C._len_torch_dispatch_stack
 grad_enabled = torch.is_grad_enabled
+# Dynamo traces this function as True. A call takes a third of the time of is_compiling, which also returns True during an
+# export; an exported tensor is no plain tensor.
+is_traced = torch.compiler.is_dynamo_compiling
+
+# Autocast converts these dtypes.
+_CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
+_einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
 
 
 def forward_mode() -> bool:
@@ -51,13 +64,78 @@ def has_tangent(args: Sequence[Any]) -> bool:
         return True
 
 
+def in_plain_backward(grad: Tensor) -> bool:
+    """Returns whether the backward of a Function may call a body, in place of the operator around the body.
+
+    The backward may do so if the gradient is a plain tensor and nothing observes or records the call: no gradient of
+    the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain, since the
+    generated dispatch has checked them.
+
+    Args:
+        grad: the gradient of a result.
+    """
+    return (
+        type(grad) is Tensor
+        and not (grad_enabled() or is_traced() or transforms_active() or dispatch_modes())
+        and forward_ad._current_level < 0
+        and (grad.is_cuda or simulator.enabled())
+        and not grad.is_neg()
+    )
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a tensor on a GPU in the dtype that autocast wants.
+
+    Autocast caches the copies of parameters: float32 leaves that require grad. An ATen operator that autocast converts
+    has access to the cache, and a Python function has not. ``einsum`` of one operand is such an operator: it returns a
+    view of its operand, and so of the cached copy. If PyTorch does not convert the operand, this function does.
+
+    A copy that was cached under ``no_grad`` has no gradient. The function returns another copy if autograd records.
+    """
+    given = x.dtype
+    if given not in _CONVERTED:
+        return x
+    if given is torch.float32 and x.requires_grad and x.is_leaf:
+        found: Tensor = _einsum("...->...", (x,))
+        if found.dtype is dtype and (found.requires_grad or not grad_enabled()):
+            return found
+    return x.to(dtype)
+
+
+def _casts(tensors: Mapping[str, bool], policy: str | None, indent: str) -> list[str]:
+    """Returns the lines that convert the tensors under autocast: none without a policy."""
+    if policy is None:
+        return []
+    dtype = "float32_" if policy == "float32" else "get_autocast_dtype('cuda')"
+    lines = [f"{indent}if is_autocast_enabled('cuda'):", f"{indent}    to_ = {dtype}"]
+    for t, optional in tensors.items():
+        may = f"{t} is not None and " if optional else ""
+        lines.append(f"{indent}    if {may}{t}.dtype is not to_: {t} = cast_({t}, to_)")
+    return lines
+
+
+def casts_source(name: str, tensors: Mapping[str, bool], others: Sequence[str], policy: str | None) -> str:
+    """Returns the text of a function that converts the tensors under autocast and calls ``apply``.
+
+    >>> print(casts_source("scale", {"x": False}, ["factor"], "float32"))
+    def scale(x, factor):
+        if is_autocast_enabled('cuda'):
+            to_ = float32_
+            if x.dtype is not to_: x = cast_(x, to_)
+        return apply(x, factor)
+    """
+    arguments = ", ".join([*tensors, *others])
+    return "\n".join([f"def {name}({arguments}):", *_casts(tensors, policy, "    "), f"    return apply({arguments})"])
+
+
 def call_source(
     name: str,
     tensors: Mapping[str, bool],
     others: Sequence[str],
     defaults: Mapping[str, Any] | None = None,
     *,
-    casts: bool = False,
+    casts: str | None = None,
+    late: bool = False,
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -70,12 +148,13 @@ def call_source(
         tensors: the names of the tensor arguments, and whether each may be None.
         others: the names of the other arguments.
         defaults: the default values, by the names of the arguments.
-        casts: whether autocast converts the operator's tensors on a GPU.
+        casts: the autocast policy of the operator on a GPU, or None.
+        late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
     def scale(x, factor):
         if (
-            not (is_compiling() or transforms_active() or dispatch_modes())
+            not (is_traced() or transforms_active() or dispatch_modes())
             and forward_ad._current_level < 0
             and (type(x) is Tensor or type(x) is Parameter)
             and x.is_cuda and not x.is_neg()
@@ -102,15 +181,16 @@ def call_source(
         [
             f"def {name}({parameters}):",
             "    if (",
-            "        not (is_compiling() or transforms_active() or dispatch_modes())",
+            "        not (is_traced() or transforms_active() or dispatch_modes())",
             "        and forward_ad._current_level < 0",
-            *(["        and not is_autocast_enabled('cuda')"] if casts else []),
             *plain,
             *on_gpu,
             "    ):",
             "        try:",
+            *([] if late else _casts(tensors, casts, " " * 12)),
             f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
             f"                return apply({arguments})",
+            *(_casts(tensors, casts, " " * 12) if late else []),
             f"            return body({arguments})",
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory
             "            pass",
@@ -129,7 +209,10 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
     """
     scope: dict[str, Any] = {
         "is_autocast_enabled": torch.is_autocast_enabled,
-        "is_compiling": is_compiling,
+        "get_autocast_dtype": torch.get_autocast_dtype,
+        "float32_": torch.float32,
+        "cast_": cast,
+        "is_traced": is_traced,
         "transforms_active": transforms_active,
         "dispatch_modes": dispatch_modes,
         "grad_enabled": grad_enabled,
@@ -140,15 +223,21 @@ def write_call(source: str, parts: Mapping[str, Any], first: Callable[..., Any] 
         **parts,
     }
     if first is not None:
-
-        def body(*args: Any) -> Any:
-            found = first(*args)
-            scope["body"] = parts["body"]
-            return found
-
-        scope["body"] = body
+        once(scope, "body", first)
     name = source.partition("(")[0].removeprefix("def ")
     return write(f"dispatch of {name}", name, source, scope)
+
+
+def once(scope: dict[str, Any], name: str, first: Callable[..., Any]) -> None:
+    """Replaces a function in the globals of generated code by ``first``, until one call of ``first`` has returned."""
+    then = scope[name]
+
+    def called(*args: Any) -> Any:
+        found = first(*args)
+        scope[name] = then
+        return found
+
+    scope[name] = called
 
 
 def fast_function(
@@ -157,8 +246,7 @@ def fast_function(
     """Returns ``apply`` of an ``autograd.Function`` around the body, in the form with the least host time.
 
     The Function's ``forward`` takes ctx and saves tensors itself. A Function with a separate ``setup_context`` takes
-    about four times as long per call. The returned method is the C++ ``apply`` of the base class: the Python method
-    ``Function.apply`` also looks for tensors of ``torch.func``, which the operator's dispatch has already excluded.
+    about four times as long per call.
 
     Args:
         name: the operator's name.
@@ -168,26 +256,36 @@ def fast_function(
         first: called in place of ``body`` until one call of it has returned.
     """
 
-    run = body
-
-    def once(*args: Any) -> Any:
-        nonlocal run
-        found = first(*args)
-        run = body
-        return found
-
+    scope = {"body": body}
     if first is not None:
-        run = once
+        once(scope, "body", first)
 
     def forward(ctx: Any, *args: Any) -> Any:
-        ctx.set_materialize_grads(False)
+        ctx.materialize_grads = False
         if recording is not None:
             return recording(ctx, *args)
-        output = run(*args)
+        output = scope["body"](*args)
         setup_context(ctx, args, output)
         return output
 
+    return function_of(name, forward, backward)
+
+
+def function_of(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``apply`` of an ``autograd.Function``, in the form with the least host time.
+
+    The returned method is the C++ ``apply`` of the base class: the Python method ``Function.apply`` also looks for
+    tensors of ``torch.func``, which the operator's dispatch has already excluded. The engine calls ``backward`` itself,
+    and not the method of PyTorch that would look ``backward`` up.
+
+    Args:
+        name: the operator's name.
+        forward: takes ctx first, and saves tensors itself.
+        backward: the function of the same name of an ``autograd.Function``.
+    """
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(f"{name}_function", (torch.autograd.Function,), members)
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    function: Any = type(f"{name}_function", (torch.autograd.Function,), members)
+    if (node := getattr(function, "_backward_cls", None)) is not None:
+        node.apply = backward
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return apply

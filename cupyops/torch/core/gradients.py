@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.codegen import write
 from cupyops.errors import expected, nearest
 
 from .tensors import alive
@@ -26,11 +25,11 @@ __all__ = [
     "Context",
     "Gradient",
     "Schema",
-    "declared",
     "gradient_of",
     "named_for_its_arguments",
     "of_reference",
     "refused",
+    "type_of",
     "without_autocast",
 ]
 
@@ -130,7 +129,7 @@ class Backward:
             # The second derivative differentiates the forward's reference, which needs all non-tensor arguments of the
             # forward. The gradient's operator therefore takes these arguments, although the function does not.
             function, names = _of_the_first(function, len(names)), [*names, *lacking]
-        types = [_type_of(schema, name) for name in names]
+        types = [type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
         arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
         self.schema = named_for_its_arguments(
@@ -161,7 +160,7 @@ def named_for_its_arguments(name: str, signature: str) -> str:
     return f"{name}_{hashlib.sha256(signature.encode()).hexdigest()[:8]}{signature}"
 
 
-def _type_of(schema: Schema, name: str) -> str:
+def type_of(schema: Schema, name: str) -> str:
     """Returns the schema type of a backward's argument.
 
     Raises:
@@ -313,59 +312,6 @@ class Context:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._ctx, name, value)
-
-
-def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
-    """Returns ``setup_context`` and ``backward`` of an operator whose gradient is another operator.
-
-    Both functions are generated for the schema (:mod:`cupyops.codegen`). Closures over tuples of positions would take
-    1.4 µs more for the two calls together.
-
-    Args:
-        schema: the schema of the forward operator.
-        arguments: names of the arguments of the gradient's operator, as the module describes them.
-        call: the gradient's operator.
-        wrt: the inputs whose gradients ``call`` returns, in order.
-
-    Raises:
-        ValueError: an argument's name is unknown, or none of the arguments is the gradient of a result.
-    """
-    for name in arguments:
-        _type_of(schema, name)
-    taken = [f"grad_{r}" for r in schema.results if f"grad_{r}" in arguments]
-    if not taken:
-        words = " or ".join(f"`grad_{r}`" for r in schema.results)
-        raise ValueError(
-            f"{schema.name}: its backward must take the gradient of a result, {words}; it takes {arguments}"
-        )
-    fixed = [r for r in schema.results if f"grad_{r}" not in arguments]
-    saved = [a for a in arguments if a in schema.tensors or a in schema.results]
-    kept = [a for a in arguments if a in schema.types and a not in schema.tensors]
-    wants = [f"want_{name}" if name in wrt else "_" for name in schema.types]
-    values = [f"ctx_.kept_{a}" if a in kept else a for a in arguments]
-    # With several differentiable results, autograd passes zeros for the gradient of an unused result. With one
-    # differentiable result, an undefined gradient means that there is nothing to compute.
-    unused = f"if {taken[0]} is None: return {', '.join(['None'] * len(schema.types))},"
-    gradients = [f"grad_{x} if want_{x} else None" if x in wrt else "None" for x in schema.types]
-    lines = [
-        "def setup_context(ctx_, inputs_, output_):",
-        f"    {', '.join(schema.types)}, = inputs_",
-        f"    {', '.join(schema.results)}, = {'output_,' if len(schema.results) == 1 else 'output_'}",
-        f"    ctx_.set_materialize_grads({len(taken) > 1})",
-        *([f"    ctx_.mark_non_differentiable({', '.join(fixed)})"] if fixed else []),
-        f"    ctx_.save_for_backward({', '.join(saved)})",
-        *(f"    ctx_.kept_{a} = {a}" for a in kept),
-        f"def backward(ctx_, {', '.join(f'grad_{r}' for r in schema.results)}):",
-        *([f"    {unused}"] if len(taken) == 1 else []),
-        *([f"    {', '.join(saved)}, = ctx_.saved_tensors"] if saved else []),
-        f"    {', '.join(wants)}, = ctx_.needs_input_grad",
-        f"    {', '.join(f'grad_{x}' for x in wrt)}{',' if len(wrt) == 1 else ''} = "
-        f"call_({', '.join(values)}){',' if len(wrt) == 1 else ''}",
-        f"    return {', '.join(gradients)},",
-    ]
-    scope: dict[str, Any] = {"call_": call}
-    backward = write(f"gradient of {schema.name}", "backward", lines, scope)
-    return scope["setup_context"], backward
 
 
 def refused(name: str, mend: str = "declare it with backward=, or with a reference that is differentiated") -> Gradient:

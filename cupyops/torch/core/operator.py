@@ -36,18 +36,23 @@ from torch import Tensor
 from cupyops import simulator
 from cupyops.errors import expected
 
+from .declared import declared, recorded
 from .dispatch import (
     call_source,
+    casts_source,
     dispatch_modes,
     fast_function,
     forward_mode,
+    function_of,
     grad_enabled,
     has_tangent,
+    in_plain_backward,
     is_compiling,
+    once,
     transforms_active,
     write_call,
 )
-from .gradients import Backward, Gradient, Schema, declared, of_reference, refused, without_autocast
+from .gradients import Backward, Gradient, Schema, of_reference, refused, without_autocast
 from .implementations import completed, counted, detaching, on_cpu, under_transforms, with_care, without_tangents
 from .results import held_to_schema
 from .tensors import PLAIN_TENSORS, NoStorageError
@@ -94,7 +99,7 @@ class Operator:
             this form, a model that calls the operator cannot be exported to ONNX.
         record: ``record(apply, *args)``, called on plain tensors that require grad, where ``apply`` is the method of
             the ``autograd.Function``. ``record`` may call PyTorch's own differentiable operators instead, if these take
-            less time.
+            less time. Under autocast, ``apply`` converts the tensors, and PyTorch's operators do.
         vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
 
     Attributes:
@@ -171,13 +176,21 @@ class Operator:
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
         self._held = held_to_schema(self.body, parsed)
-        self._apply = (
-            self._refuse
-            if gradient is None
-            else fast_function(self.name, self.body, *gradient, recording, first=self._held)
-        )
+        self._apply: Callable[..., Any]
+        if gradient is None:
+            self._apply = self._refuse
+        elif self.backward is not None and not self.backward._autocast:
+            scope = {"body_": self.body, "gradient_": self.backward.body, "call_": self.backward.call}
+            once(scope, "body_", self._held)
+            once(scope, "gradient_", self.backward._held)
+            scope["plain_"] = in_plain_backward
+            self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), scope))
+        else:
+            self._apply = fast_function(self.name, self.body, *gradient, recording, first=self._held)
+        casts = self._autocast.get("cuda")
         if record is not None:
-            self._apply = partial(record, self._apply)
+            text = casts_source(self.name, parsed.tensors, parsed.others, casts)
+            self._apply = partial(record, write_call(text, {"apply": self._apply}))
         if (earlier := _DECLARED.get(self.qualified_name)) is not None:
             earlier._withdraw()
         self._library = torch.library.Library(parsed.namespace, "FRAGMENT")
@@ -195,7 +208,9 @@ class Operator:
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
         self.call: Callable[..., Any] = write_call(
-            call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts="cuda" in self._autocast),
+            call_source(
+                self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=record is not None
+            ),
             {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
             first=self._held,
         )
@@ -215,8 +230,47 @@ class Operator:
         """
         return self.call(*args, **kwargs)
 
-    def _dispatch(self, args: tuple[Any, ...]) -> Any:
-        """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses."""
+    def shown(
+        self,
+        count: int,
+        forward: Callable[..., Any],
+        backward: Callable[..., Any],
+        body: Callable[..., Any],
+        general: Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Returns a call of the operator that returns only the results which the operator's user sees.
+
+        The other results are tensors that the backward reads. A Function on plain tensors saves them without returning
+        them, which takes less host time than a result.
+
+        Args:
+            count: the number of the results that the user sees, which come first.
+            forward: ``forward(ctx, *args)`` of the Function. It sets the attributes of ctx itself.
+            backward: the backward of the Function.
+            body: computes the results that the user sees, for plain tensors without a gradient.
+            general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,
+                which calls the operator and drops the other results.
+        """
+        schema = Schema.parse(self.schema)
+        text = call_source(self.name, schema.tensors, schema.others, schema.defaults, casts=self._autocast.get("cuda"))
+        apply = function_of(self.name, forward, backward)
+
+        def call(args: tuple[Any, ...]) -> Any:
+            recorded: list[Any] = []
+            found = self._dispatch(args, lambda *args: recorded.append(apply(*args)))
+            return recorded[0] if recorded else found[0] if count == 1 else found[:count]
+
+        dispatch = call if general is None else partial(general, call)
+        found: Callable[..., Any] = write_call(text, {"body": body, "apply": apply, "dispatch": dispatch})
+        return found
+
+    def _dispatch(self, args: tuple[Any, ...], apply: Callable[..., Any] | None = None) -> Any:
+        """Runs a call that the generated dispatch does not handle, such as one on CPU tensors or tensor subclasses.
+
+        Args:
+            args: the arguments.
+            apply: records a call on plain tensors; by default the Function of the operator.
+        """
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
@@ -237,12 +291,12 @@ class Operator:
             if self._plain is not None:
                 return self._plain(*args)
             with simulator.simulate():
-                return self._dispatch(args)
+                return self._dispatch(args, apply)
         if any(x.is_neg() for x in tensors):
             # A negative view (the imaginary part of a conjugate, for instance) has the negated values in memory. A
             # kernel needs a tensor whose memory holds the values themselves.
             resolved = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in args)
-            results = self._dispatch(resolved)
+            results = self._dispatch(resolved, apply)
             for i, name in self._tensors:
                 if name in self._mutated and resolved[i] is not args[i]:
                     args[i].copy_(resolved[i])
@@ -251,7 +305,7 @@ class Operator:
             return self._registered(args)
         try:
             if grad_enabled() and any(x.requires_grad for x in tensors):
-                return self._apply(*args)
+                return (apply or self._apply)(*args)
             return self._held(*args)
         except NoStorageError:
             if not any(is_batched(x) for x in tensors):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cupyops.ops.checks import check_shapes
 from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
+from cupyops.ops.layer_norm.body import forward_call, run_forward
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.operator import Operator
 
@@ -49,24 +50,47 @@ class AddLayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, residual, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
+        x, residual, weight, bias, normalized_shape, eps, _ = inputs
         _, s, stats = output
         ctx.mark_non_differentiable(stats)
         ctx.save_for_backward(s, weight, stats)
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.x_dtype, ctx.residual_dtype = x.dtype, residual.dtype
+        ctx.kept = None, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.dtypes = x.dtype, residual.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        want_x, want_residual, want_weight, want_bias, *_ = ctx.needs_input_grad
+    def forward_of_y_and_s(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        normalized_shape: Sequence[int],
+        eps: float,
+        dtype: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns y and s of plain tensors, and saves the statistics without returning them."""
+        call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype)
+        y, s, stats = run_forward(call, x, residual, weight, bias, eps)
+        ctx.materialize_grads = False
+        ctx.to_save = s, weight, stats
+        ctx.kept = call, normalized_shape, eps, None if bias is None else bias.dtype
+        ctx.dtypes = x.dtype, residual.dtype
+        return y, s
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        want_x, want_residual, want_weight, want_bias, _, _, _ = ctx.needs_input_grad
         grad, grad_weight, grad_bias = grad_s, None, None
         if grad_y is not None:
             s, weight, stats = ctx.saved_tensors
             grad, grad_weight, grad_bias = layer_norm_gradients(
-                ctx, want_x or want_residual, want_weight, want_bias, grad_y, s, stats, weight, grad_s
+                ctx.kept, want_x or want_residual, want_weight, want_bias, grad_y, s, stats, weight, grad_s
             )
-        grad_x = as_dtype(grad, ctx.x_dtype) if want_x else None
-        grad_residual = as_dtype(grad, ctx.residual_dtype) if want_residual else None
+        x_dtype, residual_dtype = ctx.dtypes
+        grad_x = as_dtype(grad, x_dtype) if want_x else None
+        grad_residual = as_dtype(grad, residual_dtype) if want_residual else None
         return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
 
 
@@ -76,6 +100,16 @@ _add_layer_norm = Operator(
     AddLayerNormFunction,
     reference=_add_layer_norm_reference,
     onnx=_add_layer_norm_onnx,
+)
+
+
+def _without_stats(*args: Any) -> tuple[Tensor, Tensor]:
+    y, s, _ = add_layer_norm_body(*args)
+    return y, s
+
+
+_y_and_s = _add_layer_norm.shown(
+    2, AddLayerNormFunction.forward_of_y_and_s, AddLayerNormFunction.backward, _without_stats
 )
 
 
@@ -110,9 +144,10 @@ def add_layer_norm(
     >>> s
     tensor([2., 2., 2.])
     """
-    name = name_of("add_layer_norm", dtype)
-    y, s, _ = _add_layer_norm.call(x, residual, weight, bias, as_shape(normalized_shape), eps, name)
-    return y, s
+    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    name = None if dtype is None else name_of("add_layer_norm", dtype)
+    found: tuple[Tensor, Tensor] = _y_and_s(x, residual, weight, bias, shape, eps, name)
+    return found
 
 
 class AddLayerNorm(nn.LayerNorm):

@@ -1,6 +1,6 @@
 """The PyTorch operator layer_norm: layer normalisation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,14 +8,21 @@ from torch import Tensor, nn
 
 from cupyops.errors import expected
 from cupyops.ops.layer_norm.body import backward as layer_norm_backward_body
-from cupyops.ops.layer_norm.body import check as check_layer_norm
-from cupyops.ops.layer_norm.body import check_backward as check_layer_norm_backward
+from cupyops.ops.layer_norm.body import backward_of, forward_call, run_forward
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.checks import as_shape
-from cupyops.torch.core.dispatch import dispatch_modes, grad_enabled, is_compiling, transforms_active
+from cupyops.ops.layer_norm.checks import check as check_layer_norm
+from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
+from cupyops.torch.core.dispatch import (
+    dispatch_modes,
+    grad_enabled,
+    in_plain_backward,
+    is_compiling,
+    transforms_active,
+)
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, wide_dtype
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, wide_dtype
 
 from .native_layer_norm import native_layer_norm, recorded
 from .onnx_values import DOUBLE, FLOATS, cast, in_float32
@@ -129,24 +136,48 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, bias, ctx.normalized_shape, ctx.eps, _ = inputs
+        x, weight, bias, normalized_shape, eps, _ = inputs
         _, stats = output
         ctx.mark_non_differentiable(stats)
         ctx.save_for_backward(x, weight, stats)
-        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.kept = None, normalized_shape, eps, None if bias is None else bias.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
         if grad_y is None:
             return None, None, None, None, None, None
         x, weight, stats = ctx.saved_tensors
-        want_x, want_weight, want_bias, *_ = ctx.needs_input_grad
-        found = layer_norm_gradients(ctx, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
+        want_x, want_weight, want_bias, _, _, _ = ctx.needs_input_grad
+        found = layer_norm_gradients(ctx.kept, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
         return *found, None, None, None
+
+    @staticmethod
+    def forward_of_y(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        normalized_shape: Sequence[int],
+        eps: float,
+        dtype: str | None,
+    ) -> Tensor:
+        """Returns y of plain tensors, and saves the statistics without returning them."""
+        call = forward_call(x, None, weight, bias, tuple(normalized_shape), dtype)
+        y: Tensor
+        y, _, stats = run_forward(call, x, None, weight, bias, eps)
+        ctx.materialize_grads = False
+        ctx.to_save = x, weight, stats
+        ctx.kept = call, normalized_shape, eps, None if bias is None else bias.dtype
+        return y
+
+
+# What the backward of layer normalisation reads besides tensors: the configuration of the forward (None unless the
+# Function ran on plain tensors), normalized_shape, eps, and the dtype of the bias.
+Kept = tuple[Any, Sequence[int], float, torch.dtype | None]
 
 
 def layer_norm_gradients(
-    ctx: Any,
+    kept: Kept,
     want_s: bool,
     want_weight: bool,
     want_bias: bool,
@@ -156,17 +187,34 @@ def layer_norm_gradients(
     weight: Tensor | None,
     grad_sum: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    grad_s, grad_weight, grad_bias = _layer_norm_backward.call(
-        grad_y, s, stats, weight, grad_sum, ctx.normalized_shape, ctx.eps, want_s, want_weight, want_bias
-    )
+    call, normalized_shape, eps, bias_dtype = kept
+    found = None
+    # A user can call a node of autograd on a gradient of another shape. The operator raises an error.
+    if (
+        call is not None
+        and in_plain_backward(grad_y)
+        and grad_y.shape == s.shape
+        and (grad_sum is None or (in_plain_backward(grad_sum) and grad_sum.shape == s.shape))
+    ):
+        try:
+            found = backward_of(
+                call, grad_y, s, stats, weight, grad_sum, normalized_shape, want_s, want_weight, want_bias
+            )
+        except NoStorageError:
+            found = None
+    if found is None:
+        found = _layer_norm_backward.call(
+            grad_y, s, stats, weight, grad_sum, normalized_shape, eps, want_s, want_weight, want_bias
+        )
+    grad_s, grad_weight, grad_bias = found
     return (
         grad_s if want_s else None,
         grad_weight if want_weight else None,
-        as_dtype(grad_bias, ctx.bias_dtype) if want_bias else None,
+        as_dtype(grad_bias, bias_dtype) if want_bias else None,
     )
 
 
-def as_dtype(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def as_dtype(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
     return grad if grad is None or grad.dtype == dtype else grad.to(dtype)
 
 
@@ -192,6 +240,16 @@ _layer_norm_backward = Operator(
     " SymInt[] normalized_shape, float eps, bool want_x, bool want_weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
     layer_norm_backward_body,
     reference=_layer_norm_backward_reference,
+)
+
+
+def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    x, weight, bias, *_ = args
+    return call(args) if _records(x, weight, bias) else _layer_norm_inference.call(*args)
+
+
+_y = _layer_norm.shown(
+    *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward, layer_norm_inference_body, _y_in_general)
 )
 
 
@@ -270,11 +328,12 @@ def layer_norm(
     tensor([[-1.2247,  0.0000,  1.2247],
             [ 0.0000,  0.0000,  0.0000]])
     """
-    shape, name = as_shape(normalized_shape), name_of("layer_norm", dtype)
-    if not (return_stats or _records(x, weight, bias)):
-        return _layer_norm_inference.call(x, weight, bias, shape, eps, name)
+    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    name = None if dtype is None else name_of("layer_norm", dtype)
+    if not return_stats:
+        return _y(x, weight, bias, shape, eps, name)
     y, stats = _layer_norm.call(x, weight, bias, shape, eps, name)
-    return (y, stats[0], stats[1]) if return_stats else y
+    return y, stats[0], stats[1]
 
 
 def layer_norm_backward(

@@ -13,9 +13,13 @@ from cupyops.ops.linear.body import backward as linear_backward_body
 from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
 from cupyops.ops.linear.products import check_gradients, check_product
+from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import NoStorageError
 
 from .onnx_values import BFLOAT16, cast, in_float32
+
+is_autocast_enabled = torch.is_autocast_enabled
 
 __all__ = ["Linear", "linear", "linear_backward"]
 
@@ -64,39 +68,62 @@ class LinearFunction(torch.autograd.Function):
     def backward(ctx: Any, grad_y: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_y is None:
             return None, None, None
-        return linear_gradients(ctx, linear_backward_operator.call(grad_y, *ctx.saved_tensors, ctx.needs_input_grad[2]))
+        x, weight = ctx.saved_tensors
+        want_bias = ctx.needs_input_grad[2]
+        found = None
+        if in_plain_backward(grad_y):
+            try:
+                found = linear_backward_body(grad_y, x, weight, want_bias)
+            except NoStorageError:
+                found = None
+        if found is None:
+            found = linear_backward_operator.call(grad_y, x, weight, want_bias)
+        return linear_gradients(ctx, found)
 
 
 def operands_of_gradient(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Returns x if the gradient of weight is needed, and weight if the gradient of x is needed; None otherwise."""
-    return x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None
+    needs = ctx.needs_input_grad
+    return x if needs[1] else None, weight if needs[0] else None
 
 
-def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    return tuple(g if needed else None for g, needed in zip(found, ctx.needs_input_grad[:3], strict=True))
+def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    grad_x, grad_weight, grad_bias = found
+    needs = ctx.needs_input_grad
+    return grad_x if needs[0] else None, grad_weight if needs[1] else None, grad_bias if needs[2] else None
 
 
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
     """Returns x·Wᵀ + b. Records the autograd node of ``apply`` for a large layer with a bias, else PyTorch's own node.
 
     Only the bias gradient of this operator is faster than PyTorch's. For a small bias gradient, or none, the autograd
-    node of PyTorch's linear takes less host time.
+    node of PyTorch's linear takes less host time. Under autocast, PyTorch's linear converts the tensors.
     """
-    if bias is None:
-        return linear_by_library(x, weight, bias)
-    n, of_weight = bias.numel(), weight.numel()
-    # M·N is computed from numel(), which takes less host time than reading sizes.
-    if of_weight and bias.requires_grad and x.numel() * n * n >= linear_config.LEAST_GRADIENT * of_weight:
-        return apply(x, weight, bias)
-    # A small layer calls F.linear directly, since the further checks of linear_by_library would add to its host time.
-    dtype = x.dtype
-    if of_weight <= SMALL_WEIGHT and dtype in _FLOATING and weight.dtype is dtype and bias.dtype is dtype:
-        try:
-            if weight.dim() == 2 and bias.dim() == 1 and weight.size(0) == n:
-                return F.linear(x, weight, bias)
-        except RuntimeError:
-            pass
-    return linear_by_library(x, weight, bias)
+    dtype, of_weight, cast = x.dtype, weight.numel(), is_autocast_enabled("cuda")
+    try:
+        if bias is None:
+            fits = weight.dim() == 2
+        else:
+            n = bias.numel()
+            # M·N is computed from numel(), which takes less host time than reading sizes.
+            if of_weight and bias.requires_grad and x.numel() * n * n >= linear_config.LEAST_GRADIENT * of_weight:
+                return apply(x, weight, bias)
+            fits = weight.dim() == 2 and bias.dim() == 1 and weight.size(0) == n
+        # The further checks of linear_by_library would add to the host time. They find the large products in float32 to
+        # which a separate pass adds the bias.
+        if fits and (
+            cast
+            or (
+                (of_weight <= SMALL_WEIGHT or dtype is not torch.float32 or bias is None)
+                and dtype in _FLOATING
+                and weight.dtype is dtype
+                and (bias is None or bias.dtype is dtype)
+            )
+        ):
+            return F.linear(x, weight, bias)
+    except RuntimeError:
+        pass  # the functions below raise an error that names the argument
+    return apply(x, weight, bias) if cast else linear_by_library(x, weight, bias)
 
 
 _FLOATING = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -178,4 +205,5 @@ class Linear(nn.Linear):
     """A ``torch.nn.Linear`` that calls :func:`linear`, with the same arguments and ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
+        y: Tensor = _linear.call(input, self.weight, self.bias)
+        return y

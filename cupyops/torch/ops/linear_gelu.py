@@ -7,10 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
+from cupyops.ops.linear.fused_gelu import backward_of
 from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_backward
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.products import check_product
+from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import NoStorageError
 
 from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
 from .linear import (
@@ -60,8 +63,16 @@ class LinearGeluFunction(torch.autograd.Function):
         want_bias = ctx.needs_input_grad[2]
         if grad_y is None and grad_z is None:
             return None, None, None, None
+        found: Any = None
         if grad_z is None:
-            found = _linear_gelu_backward.call(grad_y, z, x, weight, ctx.approximate, want_bias)
+            # A user can call a node of autograd on a gradient of another shape. The operator raises an error.
+            if grad_y is not None and in_plain_backward(grad_y) and grad_y.shape == z.shape:
+                try:
+                    found = backward_of(grad_y, z, x, weight, ctx.approximate, want_bias)
+                except NoStorageError:
+                    found = None
+            if found is None:
+                found = _linear_gelu_backward.call(grad_y, z, x, weight, ctx.approximate, want_bias)
         else:
             if grad_y is not None:
                 grad_z = grad_z + gelu_backward_operator.call(grad_y, z, ctx.approximate)
