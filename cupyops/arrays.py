@@ -6,6 +6,7 @@ arrays in host memory, registers itself with :func:`register_host`. :func:`as_cu
 """
 
 import functools
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ __all__ = [
     "as_cupy",
     "check_devices",
     "device_of",
+    "first_part",
     "host",
     "is_contiguous",
     "is_dense",
@@ -104,6 +106,10 @@ class ArrayLibrary(Protocol):
     def matmul_into(self, a: Array, b: Array, out: Array, /) -> None: ...  # out = a·b; out may be a slice of columns
     def add_product(self, c: Array, a: Array, b: Array, /) -> Any: ...  # c += a·b
     def copy(self, x: Array, /) -> Array: ...
+    # A contiguous copy of a matrix with zeros appended, up to the given rows and columns.
+    def padded(self, x: Array, rows: int, columns: int, /) -> Array: ...
+    # The first rows and columns of a new matrix, in a shape (..., columns); the result may have the matrix's memory.
+    def part(self, x: Array, shape: Sequence[int], /) -> Array: ...
     def tf32(self) -> bool: ...  # whether float32 products may round the operands to TF32
 
 
@@ -202,9 +208,23 @@ class CupyLibrary:
         with x.device:
             return x.copy()
 
+    def padded(self, x: Array, rows: int, columns: int) -> Array:
+        with x.device:
+            return toolchain.cupy().pad(x, ((0, rows - x.shape[0]), (0, columns - x.shape[1])))
+
+    def part(self, x: Array, shape: Sequence[int]) -> Array:
+        return first_part(x, shape)
+
     def tf32(self) -> bool:
         # CuPy's own products follow CUPY_TF32. CuPy's other switch for TF32 is not public.
         return os.environ.get("CUPY_TF32") == "1"
+
+
+def first_part(x: Array, shape: Sequence[int]) -> Array:
+    """Returns the first rows and columns of a matrix, in a shape (..., columns), as a view."""
+    *batch, n = shape
+    rows = math.prod(batch)
+    return x[:rows].reshape((*batch, x.shape[1]))[..., :n]
 
 
 class _Libraries(dict[type, ArrayLibrary]):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from cupyops.arrays import Info, numpy_dtype
+from cupyops.arrays import Info, first_part, numpy_dtype
 
 __all__ = ["NumpyLibrary"]
 
@@ -98,6 +98,14 @@ class NumpyLibrary:
 
     def copy(self, x: Array) -> Array:
         return x.copy()
+
+    def padded(self, x: Array, rows: int, columns: int) -> Array:
+        import numpy
+
+        return numpy.pad(x, ((0, rows - x.shape[0]), (0, columns - x.shape[1])))
+
+    def part(self, x: Array, shape: Sequence[int]) -> Array:
+        return first_part(x, shape)
 
     def tf32(self) -> bool:
         return False

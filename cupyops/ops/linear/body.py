@@ -13,6 +13,7 @@ from cupyops.tiling.columns import ColumnSums
 
 from . import config as linear_config
 from .config import FORMS, MOST_FEW, NarrowConfig, narrow_config
+from .odd import odd_product
 from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
 
 __all__ = ["linear", "linear_backward"]
@@ -77,7 +78,7 @@ def narrow(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dt
     return z if y is None else (y, z)
 
 
-def _otherwise(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str) -> Any:
+def _by_library(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str) -> Any:
     y = product_apart(library, x, weight, bias, size, dtype, linear_config.APART)
     if y is None:
         return library.linear(x, weight, bias)
@@ -85,10 +86,15 @@ def _otherwise(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int]
     return y
 
 
+def _otherwise(library: Any, x: Any, weight: Any, bias: Any, size: Sequence[int], dtype: str) -> Any:
+    y = odd_product(library, x, weight, bias, size, dtype)
+    return _by_library(library, x, weight, bias, size, dtype) if y is None else y
+
+
 # `forward` is the operator linear. `by_library` always calls the library, so PyTorch can record the library's own
 # gradient.
 forward = product_body("linear", narrow, MOST_FEW, _otherwise)
-by_library = product_body("linear", otherwise=_otherwise)
+by_library = product_body("linear", otherwise=_by_library)
 
 
 def backward(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> tuple[Any, Any, Any]:

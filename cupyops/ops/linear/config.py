@@ -214,6 +214,7 @@ APART = {
         Apart(least_k=4096, least=2**12, most=2**15),
     ),
 }
+
 HELD = {"ROWS_EACH": 2}  # rows that a thread has in flight in the pass that adds the bias and applies GELU
 
 # Elements of grad_y (M, N) from which the column sums of this project save more time on the GPU than their autograd

@@ -15,6 +15,7 @@ from cupyops.tiling.tiles import TiledKernel
 from . import config as linear_config
 from .body import SUMS, narrow
 from .config import FORMS, GELU_SUMS, HELD, MOST_FEW
+from .odd import odd_product
 from .products import check_gradients, gradients, nothing, product_apart, product_body, rows_of
 from .sm90 import linear_gelu_by_tensor_cores, worth_a_look
 
@@ -65,7 +66,8 @@ def _by_library(
     """
     z = product_apart(library, x, weight, bias, size, dtype, linear_config.APART)
     if z is None:
-        z = library.linear(x, weight, bias)
+        z = odd_product(library, x, weight, bias, size, dtype, dense=True)
+        z = library.linear(x, weight, bias) if z is None else z
         return gelu_forward(z, approximate), z
     check_gelu(z, approximate)
     (n, k), y = size, library.empty_like(z)

@@ -14,6 +14,8 @@ from cupyops.dtypes import FLOATS
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
 
+from .odd import is_odd, odd_gradients
+
 __all__ = [
     "Apart",
     "check_gradients",
@@ -185,13 +187,21 @@ def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any
     Returns:
         (dL/dx, dL/dW). An unwanted gradient is an array without elements.
     """
-    if weight is None:
-        grad_x = nothing(library, grad)
-    else:
-        grad_x = library.matmul(grad, weight)
-        if len(batch) != 1:
-            grad_x = grad_x.reshape((*batch, weight.shape[1]))
-    return grad_x, nothing(library, grad) if x is None else library.matmul(grad.T, rows_of(x))
+    rows = None if x is None else rows_of(x)
+    grad_x, grad_weight = None, None
+    other = rows if weight is None else weight
+    if other is not None:
+        if is_odd(library.dtype_name(grad), grad.shape[1], other.shape[1]):
+            grad_x, grad_weight = odd_gradients(library, grad, rows, weight)
+        else:
+            grad_x = None if weight is None else library.matmul(grad, weight)
+            grad_weight = None if rows is None else library.matmul(grad.T, rows)
+    if grad_x is not None and len(batch) != 1:
+        grad_x = grad_x.reshape((*batch, grad_x.shape[1]))
+    return (
+        nothing(library, grad) if grad_x is None else grad_x,
+        nothing(library, grad) if grad_weight is None else grad_weight,
+    )
 
 
 def nothing(library: Any, like: Any) -> Any:

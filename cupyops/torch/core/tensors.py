@@ -1,6 +1,7 @@
 """Registers :class:`torch.Tensor` with :mod:`cupyops.arrays`, so that kernels can be launched on tensors. Most methods
 are PyTorch's own functions, since a Python wrapper would add its time to each launch."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -134,6 +135,23 @@ class TorchLibrary:
 
     def matmul_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b, out=out)
+
+    def padded(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        found = x.new_empty((rows, columns))
+        given_rows, given = x.shape
+        found[:given_rows, :given] = x
+        # A pass of zeros over all elements (torch.nn.functional.pad) would take as long as half of the copy.
+        if given != columns:
+            found[:, given:] = 0
+        if given_rows != rows:
+            found[given_rows:, :given] = 0
+        return found
+
+    def part(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        *batch, n = shape
+        found = x[: math.prod(batch)].view(*batch, x.shape[1])[..., :n]
+        # A view that an operator made must not be written to while autograd records. `data` is no view.
+        return found.data if type(found) is torch.Tensor else found
 
     def tf32(self) -> bool:
         try:

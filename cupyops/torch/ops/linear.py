@@ -12,14 +12,15 @@ from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.body import backward as linear_backward_body
 from cupyops.ops.linear.body import by_library as linear_by_library
 from cupyops.ops.linear.body import forward as linear_body
+from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import NoStorageError
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError
 
 from .onnx_values import BFLOAT16, cast, in_float32
 
-is_autocast_enabled = torch.is_autocast_enabled
+is_autocast_enabled, get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
 __all__ = ["Linear", "linear", "linear_backward"]
 
@@ -101,6 +102,10 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
     """
     dtype, of_weight, cast = x.dtype, weight.numel(), is_autocast_enabled("cuda")
     try:
+        if of_weight >= _LEAST_ODD and is_odd(
+            DTYPE_NAMES[get_autocast_dtype("cuda") if cast else dtype], *weight.shape
+        ):
+            return apply(x, weight, bias)
         if bias is None:
             fits = weight.dim() == 2
         else:
@@ -128,6 +133,7 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
 
 _FLOATING = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 SMALL_WEIGHT = 2**16  # elements
+_LEAST_ODD = Odd().least  # read once, for host time
 
 _linear = Operator(
     "cupyops::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
