@@ -3,7 +3,7 @@
 from typing import Any
 
 import kernels_cu
-from cupyops.arrays import dense, library_of, on_any_arrays
+from cupyops.arrays import LIBRARIES, dense, library_of, on_any_arrays
 from cupyops.dtypes import FLOATS
 from cupyops.launch.geometry import Elementwise
 from cupyops.launch.kernel import Kernel
@@ -25,13 +25,16 @@ FORWARD, BACKWARD = _kernels("gelu_forward"), _kernels("gelu_backward")
 
 def forward(x: Any, approximate: str = "none") -> Any:
     """Returns y = x·Φ(x), or the tanh form of GELU, in the shape, dtype and layout of x, on arrays of any library."""
-    kernel = _form(FORWARD, approximate)
-    library = library_of(x)
+    try:
+        kernel = FORWARD[approximate]
+    except (KeyError, TypeError):
+        kernel = _form(FORWARD, approximate)  # raises
+    library = LIBRARIES[type(x)]
     if not library.is_contiguous(x):
         x = dense(x)
     y = library.empty_like(x)
     try:
-        kernel.launch_vouched(x=x, y=y, n=library.size(x))
+        kernel.launch_vouched(x, y, library.size(x))
     except TypeError:
         check(x, approximate)  # raises with a message that names the operator; the launch's message names the kernel
         raise
@@ -40,16 +43,19 @@ def forward(x: Any, approximate: str = "none") -> Any:
 
 def backward(grad_y: Any, x: Any, approximate: str = "none") -> Any:
     """Returns the gradient of GELU in the shape, dtype and layout of x, on arrays of any library."""
-    kernel = _form(BACKWARD, approximate)
+    try:
+        kernel = BACKWARD[approximate]
+    except (KeyError, TypeError):
+        kernel = _form(BACKWARD, approximate)  # raises
+    library = LIBRARIES[type(x)]
     if grad_y.shape != x.shape:
         check(x, approximate, grad_y)
-    library = library_of(x)
     if not (library.is_contiguous(x) and library.is_contiguous(grad_y)):
         x, grad_y = dense(x), dense(grad_y)
         if library.strides(x) != library.strides(grad_y):
             x, grad_y = library.contiguous(x), library.contiguous(grad_y)
     grad_x = library.empty_like(x)
-    kernel.launch_vouched(grad_y=grad_y, x=x, grad_x=grad_x, n=library.size(x))
+    kernel.launch_vouched(grad_y, x, grad_x, library.size(x))
     return grad_x
 
 

@@ -136,6 +136,7 @@ def call_source(
     *,
     casts: str | None = None,
     late: bool = False,
+    packed: bool = False,
 ) -> str:
     """Returns the text of an operator's generated dispatch.
 
@@ -149,6 +150,8 @@ def call_source(
         others: the names of the other arguments.
         defaults: the default values, by the names of the arguments.
         casts: the autocast policy of the operator on a GPU, or None.
+        packed: whether ``apply`` takes the arguments that are no tensors as one tuple. Autograd takes some time for
+            each argument of a Function.
         late: whether ``apply`` converts the tensors under autocast, and the generated function does not.
 
     >>> print(call_source("scale", {"x": False}, ["factor"]))
@@ -168,6 +171,7 @@ def call_source(
         return dispatch((x, factor,))
     """
     arguments = ", ".join([*tensors, *others])
+    recorded = f"{', '.join(tensors)}, ({', '.join(others)},)" if packed else arguments
     plain, on_gpu, wants_grad = [], [], []
     for t, optional in tensors.items():
         may = f"{t} is None or " if optional else ""
@@ -189,7 +193,7 @@ def call_source(
             "        try:",
             *([] if late else _casts(tensors, casts, " " * 12)),
             f"            if ({' or '.join(wants_grad)}) and grad_enabled():",
-            f"                return apply({arguments})",
+            f"                return apply({recorded})",
             *(_casts(tensors, casts, " " * 12) if late else []),
             f"            return body({arguments})",
             "        except NoStorageError:",  # autograd's batched tensors have type Tensor and no memory

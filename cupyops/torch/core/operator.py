@@ -245,19 +245,21 @@ class Operator:
 
         Args:
             count: the number of the results that the user sees, which come first.
-            forward: ``forward(ctx, *args)`` of the Function. It sets the attributes of ctx itself.
+            forward: ``forward(ctx, *tensors, others)`` of the Function, where ``others`` is a tuple of the arguments
+                that are no tensors. It sets the attributes of ctx itself.
             backward: the backward of the Function.
             body: computes the results that the user sees, for plain tensors without a gradient.
             general: ``general(call, args)`` computes the results for all other arguments; by default ``call(args)``,
                 which calls the operator and drops the other results.
         """
         schema = Schema.parse(self.schema)
-        text = call_source(self.name, schema.tensors, schema.others, schema.defaults, casts=self._autocast.get("cuda"))
+        casts, tensors = self._autocast.get("cuda"), len(schema.tensors)
+        text = call_source(self.name, schema.tensors, schema.others, schema.defaults, casts=casts, packed=True)
         apply = function_of(self.name, forward, backward)
 
         def call(args: tuple[Any, ...]) -> Any:
             recorded: list[Any] = []
-            found = self._dispatch(args, lambda *args: recorded.append(apply(*args)))
+            found = self._dispatch(args, lambda *args: recorded.append(apply(*args[:tensors], args[tensors:])))
             return recorded[0] if recorded else found[0] if count == 1 else found[:count]
 
         dispatch = call if general is None else partial(general, call)

@@ -16,7 +16,7 @@ from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
 
-__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "wide_dtype"]
+__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "weight_and_bias", "wide_dtype"]
 
 # torch.float32 -> "float32". Dtypes that kernels do not support are listed, too, for error messages.
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -35,6 +35,19 @@ def alive(x: torch.Tensor) -> torch.Tensor:
     while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
         x = inner
     return x
+
+
+def weight_and_bias(module: torch.nn.Module) -> tuple[Any, Any]:
+    """Returns the parameters weight and bias of a module.
+
+    ``module.weight`` takes some 0.4 µs, since Python finds the parameter only after a search of the module's class. A
+    module with parametrisations has the two as attributes.
+    """
+    parameters = module._parameters
+    try:
+        return parameters["weight"], parameters["bias"]
+    except KeyError:
+        return module.weight, module.bias
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -93,8 +106,11 @@ class TorchLibrary:
     def empty(self, shape: Sequence[int], dtype: str, like: torch.Tensor) -> torch.Tensor:
         if type(like) not in PLAIN_TENSORS:
             return like.new_empty(shape, dtype=_DTYPES[dtype])  # a fake tensor's sizes may be symbolic
-        # new_empty_strided takes half the time of new_empty.
-        return like.new_empty_strided(shape, _strides(tuple(shape)), dtype=_DTYPES[dtype])
+        # new_empty_strided takes half the time of new_empty. The argument dtype takes a third of that time.
+        wanted, strides = _DTYPES[dtype], _strides(tuple(shape))
+        if like.dtype is wanted:
+            return like.new_empty_strided(shape, strides)
+        return like.new_empty_strided(shape, strides, dtype=wanted)
 
     def dtype_name(self, x: torch.Tensor) -> str:
         return DTYPE_NAMES[x.dtype]

@@ -11,6 +11,7 @@ from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
 from cupyops.ops.layer_norm.body import forward_call, run_forward
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.operator import Operator
+from cupyops.torch.core.tensors import weight_and_bias
 
 from .add2 import add2_onnx
 from .layer_norm import as_dtype, layer_norm_gradients, layer_norm_onnx, layer_norm_reference, name_of
@@ -58,17 +59,20 @@ class AddLayerNormFunction(torch.autograd.Function):
         ctx.dtypes = x.dtype, residual.dtype
 
     @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *AddLayerNormFunction.backward_of_y_and_s(ctx, grad_y, grad_s), None, None
+
+    @staticmethod
     def forward_of_y_and_s(
         ctx: Any,
         x: Tensor,
         residual: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        normalized_shape: Sequence[int],
-        eps: float,
-        dtype: str | None,
+        others: tuple[Sequence[int], float, str | None],
     ) -> tuple[Tensor, Tensor]:
         """Returns y and s of plain tensors, and saves the statistics without returning them."""
+        normalized_shape, eps, dtype = others
         call = forward_call(x, residual, weight, bias, tuple(normalized_shape), dtype)
         y, s, stats = run_forward(call, x, residual, weight, bias, eps)
         ctx.materialize_grads = False
@@ -78,10 +82,8 @@ class AddLayerNormFunction(torch.autograd.Function):
         return y, s
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None, _: Tensor | None = None
-    ) -> tuple[Tensor | None, ...]:
-        want_x, want_residual, want_weight, want_bias, _, _, _ = ctx.needs_input_grad
+    def backward_of_y_and_s(ctx: Any, grad_y: Tensor | None, grad_s: Tensor | None) -> tuple[Tensor | None, ...]:
+        want_x, want_residual, want_weight, want_bias, *_ = ctx.needs_input_grad
         grad, grad_weight, grad_bias = grad_s, None, None
         if grad_y is not None:
             s, weight, stats = ctx.saved_tensors
@@ -91,7 +93,7 @@ class AddLayerNormFunction(torch.autograd.Function):
         x_dtype, residual_dtype = ctx.dtypes
         grad_x = as_dtype(grad, x_dtype) if want_x else None
         grad_residual = as_dtype(grad, residual_dtype) if want_residual else None
-        return grad_x, grad_residual, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_residual, grad_weight, grad_bias, None
 
 
 _add_layer_norm = Operator(
@@ -109,7 +111,7 @@ def _without_stats(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 _y_and_s = _add_layer_norm.shown(
-    2, AddLayerNormFunction.forward_of_y_and_s, AddLayerNormFunction.backward, _without_stats
+    2, AddLayerNormFunction.forward_of_y_and_s, AddLayerNormFunction.backward_of_y_and_s, _without_stats
 )
 
 
@@ -156,4 +158,5 @@ class AddLayerNorm(nn.LayerNorm):
     def forward(  # type: ignore[override]
         self, input: Tensor, residual: Tensor, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
-        return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)
+        weight, bias = weight_and_bias(self)
+        return add_layer_norm(input, residual, self.normalized_shape, weight, bias, self.eps, dtype=dtype)

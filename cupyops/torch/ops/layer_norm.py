@@ -22,7 +22,7 @@ from cupyops.torch.core.dispatch import (
     transforms_active,
 )
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, wide_dtype
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias, wide_dtype
 
 from .native_layer_norm import native_layer_norm, recorded
 from .onnx_values import DOUBLE, FLOATS, cast, in_float32
@@ -143,25 +143,15 @@ class LayerNormFunction(torch.autograd.Function):
         ctx.kept = None, normalized_shape, eps, None if bias is None else bias.dtype
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        if grad_y is None:
-            return None, None, None, None, None, None
-        x, weight, stats = ctx.saved_tensors
-        want_x, want_weight, want_bias, _, _, _ = ctx.needs_input_grad
-        found = layer_norm_gradients(ctx.kept, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
-        return *found, None, None, None
+    def backward(ctx: Any, grad_y: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *LayerNormFunction.backward_of_y(ctx, grad_y), None, None
 
     @staticmethod
     def forward_of_y(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        normalized_shape: Sequence[int],
-        eps: float,
-        dtype: str | None,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, others: tuple[Sequence[int], float, str | None]
     ) -> Tensor:
         """Returns y of plain tensors, and saves the statistics without returning them."""
+        normalized_shape, eps, dtype = others
         call = forward_call(x, None, weight, bias, tuple(normalized_shape), dtype)
         y: Tensor
         y, _, stats = run_forward(call, x, None, weight, bias, eps)
@@ -169,6 +159,15 @@ class LayerNormFunction(torch.autograd.Function):
         ctx.to_save = x, weight, stats
         ctx.kept = call, normalized_shape, eps, None if bias is None else bias.dtype
         return y
+
+    @staticmethod
+    def backward_of_y(ctx: Any, grad_y: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_y is None:
+            return None, None, None, None
+        x, weight, stats = ctx.saved_tensors
+        want_x, want_weight, want_bias, *_ = ctx.needs_input_grad
+        found = layer_norm_gradients(ctx.kept, want_x, want_weight, want_bias, grad_y, x, stats, weight, None)
+        return *found, None
 
 
 # What the backward of layer normalisation reads besides tensors: the configuration of the forward (None unless the
@@ -249,7 +248,8 @@ def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 _y = _layer_norm.shown(
-    *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward, layer_norm_inference_body, _y_in_general)
+    *(1, LayerNormFunction.forward_of_y, LayerNormFunction.backward_of_y),
+    *(layer_norm_inference_body, _y_in_general),
 )
 
 
@@ -375,5 +375,7 @@ class LayerNorm(nn.LayerNorm):
     dtype=...)`` returns a result of that dtype."""
 
     def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-        y: Tensor = layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)
+        weight, bias = weight_and_bias(self)
+        name = None if dtype is None else name_of("layer_norm", dtype)
+        y: Tensor = _y(input, weight, bias, self.normalized_shape, self.eps, name)
         return y

@@ -16,7 +16,7 @@ from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 
 from .onnx_values import BFLOAT16, cast, in_float32
 
@@ -211,5 +211,6 @@ class Linear(nn.Linear):
     """A ``torch.nn.Linear`` that calls :func:`linear`, with the same arguments and ``state_dict``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        y: Tensor = _linear.call(input, self.weight, self.bias)
+        weight, bias = weight_and_bias(self)
+        y: Tensor = _linear.call(input, weight, bias)
         return y

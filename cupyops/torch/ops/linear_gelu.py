@@ -13,7 +13,7 @@ from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import NoStorageError
+from cupyops.torch.core.tensors import NoStorageError, weight_and_bias
 
 from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
 from .linear import (
@@ -173,7 +173,8 @@ class LinearGELU(nn.Linear):
         self.approximate = approximate
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear_gelu(input, self.weight, self.bias, self.approximate)
+        weight, bias = weight_and_bias(self)
+        return linear_gelu(input, weight, bias, self.approximate)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, approximate={self.approximate!r}"
