@@ -87,6 +87,43 @@ def test_a_small_layer_is_recorded_without_further_questions(monkeypatch: pytest
     assert len(asked) == len(others)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_pytorch_records_a_small_layer_with_gelu_in_16_bits(
+    dtype: torch.dtype, approximate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the operator records whatever is smaller, larger, in another dtype, or out of the ordinary."""
+    record = sys.modules["cupyops.torch.ops.linear_gelu"]._record_linear_gelu
+    monkeypatch.setattr(linear_config, "LEAST_GRADIENT", 40 * 32 + 1)
+    monkeypatch.setattr(linear_config, "LEAST_RECORDED", 40 * 32 - 1)
+    x, weight, bias = operands(40, 32, 8, dtype, "cpu")
+    asked: list[tuple[Tensor, ...]] = []
+
+    def apply(*operands: Tensor) -> str:
+        asked.append(operands)
+        return "the operator"
+
+    for given in (bias, None):
+        for leading in ((40,), (5, 8)):
+            rows = x.view(*leading, 8)
+            y, z = record(apply, rows, weight, given, approximate)
+            wanted = F.linear(rows, weight, given)
+            assert alike(z, wanted)
+            assert alike(y, F.gelu(wanted, approximate=approximate))
+            assert "Gelu" in type(y.grad_fn).__name__
+    assert not asked
+    others = [
+        *((x[:39], weight, bias), (torch.cat((x, x)), weight, bias), (x[:10], weight.repeat(4, 1), None)),
+        *((x.repeat(2, 1), weight[:16], None), (x.float(), weight.float(), bias.float())),
+        *((x, weight, bias.float()), (x, weight.float(), bias), (x[:, :7], weight, bias), (x, weight, bias[:1])),
+        *((x, weight, bias[:, None]), (x, weight[0], None), (x, weight[0, 0], None)),
+    ]
+    for inputs in others:
+        assert record(apply, *inputs, approximate) == "the operator"
+    assert record(apply, x, weight, bias, "exact") == "the operator"
+    assert len(asked) == len(others) + 1
+
+
 @BOTH
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_with_parameters(

@@ -94,7 +94,7 @@ def backward_of(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
     if want_bias:
-        grad_y, z = library.contiguous(rows_of(grad_y)), library.contiguous(rows_of(z))
+        grad_y, z = rows_of(library.contiguous(grad_y)), rows_of(library.contiguous(z))
         grad_z = library.empty_like(z)
         grad_bias = GRADIENTS[approximate](library, grad_y, z, grad_z)
     else:

@@ -171,7 +171,8 @@ def check_product(where: str, x: Any, weight: Any, bias: Any) -> None:
 
 def rows_of(x: Any) -> Any:
     """Returns the array as a matrix: all leading dimensions become rows."""
-    return x if len(x.shape) == 2 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
+    shape = x.shape  # read once, for host time
+    return x if len(shape) == 2 else x.reshape((math.prod(shape[:-1]), shape[-1]))
 
 
 def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any) -> tuple[Any, Any]:

@@ -6,14 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
 from cupyops.ops.linear.fused_gelu import backward_of
 from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_backward
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
+from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import NoStorageError, weight_and_bias
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 
 from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
 from .linear import (
@@ -23,6 +25,8 @@ from .linear import (
     linear_onnx,
     operands_of_gradient,
 )
+
+is_autocast_enabled, get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
 __all__ = ["LinearGELU", "linear_gelu", "linear_gelu_backward"]
 
@@ -80,12 +84,45 @@ class LinearGeluFunction(torch.autograd.Function):
         return (*linear_gradients(ctx, found), None)
 
 
+def _record_linear_gelu(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Any:
+    """Returns y and z. Records PyTorch's two autograd nodes for a small layer in 16 bits, else the node of ``apply``.
+
+    PyTorch's nodes take less host time, which decides over the time of a small layer. Under autocast, PyTorch's linear
+    converts the tensors.
+    """
+    try:
+        of_weight, n, cast = weight.numel(), weight.size(0), is_autocast_enabled("cuda")
+        dtype = get_autocast_dtype("cuda") if cast else x.dtype
+        # M and M·N, both times the elements of the weight
+        rows = x.numel() * n
+        elements = rows * n
+        if (
+            dtype in _HALF
+            and linear_config.LEAST_RECORDED * of_weight < elements < linear_config.LEAST_GRADIENT * of_weight
+            and rows > linear_config.MOST_FEW * of_weight
+            and n > linear_config.MOST_FEW
+            and weight.dim() == 2
+            and (bias is None or (bias.dim() == 1 and bias.numel() == n))
+            and (cast or (weight.dtype is dtype and (bias is None or bias.dtype is dtype)))
+            and approximate in linear_config.FORMS
+            and not is_odd(DTYPE_NAMES[dtype], n, weight.size(1))
+        ):
+            z = F.linear(x, weight, bias)
+            return F.gelu(z, approximate=approximate), z
+    except (IndexError, RuntimeError):
+        pass  # apply raises an error that names the argument
+    return apply(x, weight, bias, approximate)
+
+
+_HALF = frozenset({torch.float16, torch.bfloat16})
+
 _linear_gelu = Operator(
     "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
     LinearGeluFunction,
     reference=_linear_gelu_reference,
     autocast="lower",
     onnx=linear_gelu_onnx,
+    record=_record_linear_gelu,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
@@ -102,7 +139,8 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approxima
     PyTorch computes the product z = x·Wᵀ + b in most cases. A cupyops kernel computes z and applies GELU if x or weight
     has few rows (at most 16), and for large 16-bit products on sm_90. For some float32 products, PyTorch computes x·Wᵀ,
     and the GELU kernel adds the bias. z is saved for the backward. In the backward, one kernel computes grad_z and the
-    gradient of the bias, which is summed in a fixed order. Under autocast the operation runs in the lower-precision
+    gradient of the bias, which is summed in a fixed order. For small layers in 16 bits that record a gradient, PyTorch's
+    own linear and gelu take less time and are recorded instead. Under autocast the operation runs in the lower-precision
     dtype.
 
     Args:

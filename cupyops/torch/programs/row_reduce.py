@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from cupyops.programs.expressions import check_operations, inputs_of, parse
 from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_of, text_of
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
+from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
 
 from .elementwise import Written, check_options, content_name, named_results, of_backward, schema_of
 from .reference import row_reference
@@ -184,30 +184,22 @@ def body_of(
     """
     names, held = ordered(program), program.held
     count, numbers, made = len(names), len(program.scalars), len(program.results)
-    resident = functools.cache(lambda made, types, device: made.resident_blocks(dict(types), device))
+    column = any(kind == "column" for kind in kinds)
+    calls: dict[Any, _Call] = {}
 
-    def body(*args: Any) -> Any:
-        tensors, scalars = args[:count], args[count : count + numbers]
-        wanted = args[count + numbers :] if wants else (True,) * made
-        x = tensors[0]
+    def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
         _check(program, tensors)
-        n = x.shape[-1]
+        x = tensors[0]
+        n, rows = x.shape[-1], math.prod(x.shape[:-1])
         shapes = {"element": x.shape, "row": x.shape[:-1]}
-        summed = [w and kind == "column" for kind, w in zip(kinds, wanted, strict=True)]
-        outs: list[Any] = [
-            x.new_empty(shapes[kind]) if w and not s else None for kind, w, s in zip(kinds, wanted, summed, strict=True)
+        dtypes = [
+            _dtype_like(columns_like, names, i, tensors) if w and kind == "column" else None
+            for i, (kind, w) in enumerate(zip(kinds, wanted, strict=True))
         ]
-        dtypes = [_dtype_like(columns_like, names, i, tensors) if s else None for i, s in enumerate(summed)]
-
-        def finished(sums: Callable[[int], Tensor]) -> Any:
-            found = tuple(sums(i).to(dtypes[i]) if s else outs[i] for i, s in enumerate(summed))
-            filled = tuple(x.new_empty(0) if y is None else y for y in found)
-            return filled if made > 1 else filled[0]
-
-        rows = math.prod(x.shape[:-1])
+        outs = [shapes[kind] if w and d is None else None for kind, w, d in zip(kinds, wanted, dtypes, strict=True)]
+        call = _Call(None, (), outs, dtypes, (n,), wide_dtype(x.dtype), zeros=True, dtype="")
         if _library.is_fake(x) or rows == 0 or not any(wanted):
-            return finished(lambda i: x.new_zeros(n))
-        given = [t.contiguous() for t in tensors]
+            return call
         dtype = DTYPE_NAMES[x.dtype]
         try:
             config = config_of(n, dtype, held)
@@ -216,21 +208,81 @@ def body_of(
             raise
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
-        if not any(kind == "column" for kind in kinds):
-            chosen.launch_vouched(*given, *outs, *scalars, rows, n, blocks)
-            return finished(lambda i: outs[i])
-        blocks = min(blocks, resident(chosen, tuple(_types(chosen, names, given).items()), device_of(library_of(x), x)))
+        if not column:
+            return call._replace(kernel=chosen, sizes=(rows, n, blocks), dtype=dtype)
+        blocks = min(blocks, chosen.resident_blocks(_types(chosen, names, tensors), device_of(library_of(x), x)))
         parts = blocks * config.groups
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         # If a row is too long for registers, the kernel adds to the column sums in global memory, which must start at
         # zero.
-        make = x.new_zeros if config.stream else x.new_empty
-        sums = [make((parts, n), dtype=wide) if s else None for s in summed]
-        arrays: list[Any] = [part if s else out for part, out, s in zip(sums, outs, summed, strict=True)]
-        chosen.launch_vouched(*given, *arrays, *scalars, rows, n, blocks, parts)
-        return finished(lambda i: arrays[i].sum(0))
+        return call._replace(
+            kernel=chosen, sizes=(rows, n, blocks, parts), summed=(parts, n), zeros=bool(config.stream), dtype=dtype
+        )
+
+    def body(*args: Any) -> Any:
+        tensors, scalars = args[:count], args[count : count + numbers]
+        wanted = args[count + numbers :] if wants else (True,) * made
+        x = tensors[0]
+        if _library.is_fake(x):  # its sizes may be symbols
+            call = configured(tensors, wanted)
+        else:
+            key = (*[(t.shape, t.dtype, t.device) for t in tensors], *wanted)
+            found = calls.get(key)
+            if found is None:
+                if len(calls) >= _MOST_CALLS:
+                    calls.clear()
+                found = calls[key] = configured(tensors, wanted)
+            call = found
+        if call.kernel is None:
+            outs = [None if shape is None else x.new_empty(shape) for shape in call.outs]
+        else:
+            outs = [None if shape is None else _library.empty(shape, call.dtype, x) for shape in call.outs]
+        if column:
+            make = x.new_zeros if call.zeros else x.new_empty
+            outs = [
+                out if d is None else make(call.summed, dtype=call.wide)
+                for out, d in zip(outs, call.dtypes, strict=True)
+            ]
+        if call.kernel is not None:
+            given = [t.contiguous() for t in tensors]
+            call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
+        if column:
+            outs = [
+                out if d is None or out is None else (out if call.kernel is None else out.sum(0)).to(d)
+                for out, d in zip(outs, call.dtypes, strict=True)
+            ]
+        if made == 1:
+            return x.new_empty(0) if outs[0] is None else outs[0]
+        return tuple(x.new_empty(0) if y is None else y for y in outs)
 
     return body
+
+
+_MOST_CALLS = 4096  # cached configurations of an operator
+
+
+class _Call(NamedTuple):
+    """The checked configuration of a call. It depends on the shapes, dtypes and devices of the tensors, and on the
+    wanted results.
+
+    Attributes:
+        kernel: the kernel, or None if nothing is launched.
+        sizes: the last arguments of the kernel.
+        outs: the shape of each result that the kernel writes, else None.
+        dtypes: the dtype of each result that is a column sum, else None.
+        summed: the shape of the column sums that the blocks write.
+        wide: the dtype of the column sums that the blocks write.
+        zeros: whether the column sums start at zero.
+        dtype: the dtype of the results that the kernel writes.
+    """
+
+    kernel: Kernel | None
+    sizes: tuple[int, ...]
+    outs: Sequence[Any]
+    dtypes: Sequence[torch.dtype | None]
+    summed: tuple[int, ...]
+    wide: torch.dtype
+    zeros: bool
+    dtype: str
 
 
 def _dtype_like(of: Sequence[str], names: Sequence[str], i: int, tensors: Sequence[Tensor]) -> torch.dtype:
