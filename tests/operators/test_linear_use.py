@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import autograd_bridge
 from autograd_bridge import Linear, LinearGELU, linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_config
+from cupyops.torch.core.dispatch import cast
 from tests.operators.test_linear import BOTH, operands, with_gradients
 from tests.support import alike
 
@@ -184,6 +185,27 @@ def test_autocast_is_in_the_lower_type(kind: str, ours: Callable[..., Tensor], t
         for a, b in zip(grads, torch.autograd.grad(wanted, (x, weight, bias), torch.ones_like(y)), strict=True):
             assert a.dtype == torch.float32
             torch.testing.assert_close(a, b, rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.gpu
+def test_autocast_converts_a_parameter_once() -> None:
+    """As PyTorch's own operators find it in autocast's cache, and without the gradient that a copy of no_grad lacks."""
+    weight = nn.Parameter(torch.randn(48, 32, device="cuda"))
+    x = torch.randn(8, 32, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        first, again = cast(weight, torch.bfloat16), cast(weight, torch.bfloat16)
+        assert first.dtype == torch.bfloat16
+        assert first.data_ptr() == again.data_ptr()
+        assert alike(first, weight.to(torch.bfloat16))
+        (grad,) = torch.autograd.grad((first * again).sum(), weight)
+        torch.testing.assert_close(grad, 2 * weight.detach(), rtol=1e-2, atol=1e-2)
+        assert cast(x, torch.bfloat16).dtype == torch.bfloat16
+        assert cast(x.double(), torch.bfloat16).dtype == torch.float64
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.no_grad():
+            linear_gelu(x, weight)
+        y = linear_gelu(x, weight)
+        assert torch.autograd.grad(y.sum(), weight)[0].dtype == torch.float32
 
 
 @pytest.mark.gpu

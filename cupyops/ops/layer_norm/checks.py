@@ -10,6 +10,7 @@ from cupyops.errors import expected
 from cupyops.ops.checks import check_floating, check_like, check_shapes
 
 __all__ = [
+    "MOST_COLUMNS",
     "Shape",
     "as_shape",
     "check",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
-from cupyops.ops.layer_norm.checks import as_shape, check_normalized_shape
+from cupyops.ops.layer_norm.checks import MOST_COLUMNS, as_shape, check_normalized_shape
 from cupyops.torch.core.tensors import DTYPE_NAMES, wide_dtype
 from cupyops.torch.programs.row_reduce import row_reduce
 
@@ -127,13 +127,16 @@ def rms_norm(
     tensor([[0.8485, 1.1314],
             [1.0000, 1.0000]])
     """
-    shape = as_shape(normalized_shape)
+    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
     if eps is None:
         eps = _EPS_FLOAT64 if getattr(x, "dtype", None) is torch.float64 else _EPS
     if not isinstance(x, Tensor) or not (weight is None or isinstance(weight, Tensor)):
         name, other = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(expected("rms_norm", name, "be a Tensor", type(other).__name__))
-    check_normalized_shape("rms_norm", x, shape, weight=weight)
+    # The check takes a microsecond, and raises for none of the usual operands.
+    usual = len(shape) == 1 and shape[0] <= MOST_COLUMNS and x.shape[-1:] == shape
+    if not (usual and (weight is None or weight.shape == shape)):
+        check_normalized_shape("rms_norm", x, shape, weight=weight)
     rows = x if len(shape) == 1 else x.flatten(-len(shape))
     y: Tensor
     if weight is None:
@@ -147,4 +150,8 @@ class RMSNorm(nn.RMSNorm):
     """A ``torch.nn.RMSNorm`` that calls :func:`rms_norm`, with the same arguments and ``state_dict``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        try:  # as in weight_and_bias
+            weight = self._parameters["weight"]
+        except KeyError:
+            weight = self.weight
+        return rms_norm(x, self.normalized_shape, weight, self.eps)
