@@ -102,10 +102,6 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
     """
     dtype, of_weight, cast = x.dtype, weight.numel(), is_autocast_enabled("cuda")
     try:
-        if of_weight >= _LEAST_ODD and is_odd(
-            DTYPE_NAMES[get_autocast_dtype("cuda") if cast else dtype], *weight.shape
-        ):
-            return apply(x, weight, bias)
         if bias is None:
             fits = weight.dim() == 2
         else:
@@ -114,6 +110,10 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
             if of_weight and bias.requires_grad and x.numel() * n * n >= linear_config.LEAST_GRADIENT * of_weight:
                 return apply(x, weight, bias)
             fits = weight.dim() == 2 and bias.dim() == 1 and weight.size(0) == n
+        if fits and of_weight >= _LEAST_ODD:
+            n, k = weight.shape
+            if (n | k) % _MULTIPLE and is_odd(DTYPE_NAMES[get_autocast_dtype("cuda") if cast else dtype], n, k):
+                return apply(x, weight, bias)
         # The further checks of linear_by_library would add to the host time. They find the large products in float32 to
         # which a separate pass adds the bias.
         if fits and (
@@ -133,7 +133,7 @@ def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -
 
 _FLOATING = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 SMALL_WEIGHT = 2**16  # elements
-_LEAST_ODD = Odd().least  # read once, for host time
+_LEAST_ODD, _MULTIPLE = Odd().least, Odd().multiple  # read once, for host time
 
 _linear = Operator(
     "cupyops::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
@@ -164,7 +164,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: (N), of x's dtype, or None; must be None for a weight (K).
 
     Returns:
-        A new tensor (..., N) of x's dtype.
+        A new tensor (..., N) of x's dtype. The tensor is contiguous, with one exception: on a GPU in 16 bits, if N is
+        no multiple of 8 and the weight is large (:data:`cupyops.ops.linear.odd.ODD`), each row begins at a multiple of
+        16 bytes. ``y.view(-1)`` then needs ``y.contiguous()`` first.
 
     Raises:
         TypeError: x or weight is not a tensor, or the dtype of x is not floating.
