@@ -118,8 +118,8 @@ def test_few_rows_declare_the_kernels_of_many() -> None:
 
 def test_the_memo_of_a_call_has_a_key_of_all_the_call_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["cupyops.ops.layer_norm.body"]
-    few = memo("x", "residual?", "weight?", "bias?", most=3)(module._forward.__wrapped__)
-    monkeypatch.setattr(module, "_forward", few)
+    few = memo("x", "residual?", "weight?", "bias?", most=3)(module.forward_call.__wrapped__)
+    monkeypatch.setattr(module, "forward_call", few)
     x, weight = torch.randn(4, 96), torch.randn(96)
     for _ in range(2):
         for rows in (x, torch.randn(7, 96), torch.randn(4, 2, 48), x.double(), x.bfloat16(), x[:0]):

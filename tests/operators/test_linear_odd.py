@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autograd_bridge import linear
 from cupyops.arrays import library_of
@@ -90,6 +91,16 @@ def test_a_part_of_a_padded_product_is_no_view() -> None:
     assert (y.shape, y.stride()) == ((2, 3, 13), (48, 16, 1))
     y += torch.ones(13, requires_grad=True)
     assert y.requires_grad
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_traced_product_has_the_strides_of_a_real_one(device: str) -> None:
+    """A compiled program reads its operands by the strides that were traced."""
+    with FakeTensorMode():
+        x, weight = (torch.empty(*s, device=device, dtype=torch.bfloat16) for s in ((4, 8, 136), (129, 136)))
+        y = torch.ops.cupyops.linear(x, weight, None)
+    row = 136 if device == "cuda" else 129
+    assert (y.shape, y.stride()) == ((4, 8, 129), (8 * row, row, 1))
 
 
 def test_other_arrays_are_padded_alike() -> None:

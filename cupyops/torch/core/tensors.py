@@ -154,18 +154,20 @@ class TorchLibrary:
 
     def padded(self, x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         found = x.new_empty((rows, columns))
+        if self.is_fake(x):
+            return found
         given_rows, given = x.shape
-        found[:given_rows, :given] = x
+        found.narrow(0, 0, given_rows).narrow(1, 0, given).copy_(x)
         # A pass of zeros over all elements (torch.nn.functional.pad) would take as long as half of the copy.
         if given != columns:
-            found[:, given:] = 0
+            found.narrow(1, given, columns - given).zero_()
         if given_rows != rows:
-            found[given_rows:, :given] = 0
+            found.narrow(0, given_rows, rows - given_rows).zero_()
         return found
 
     def part(self, x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         *batch, n = shape
-        found = x[: math.prod(batch)].view(*batch, x.shape[1])[..., :n]
+        found = x.narrow(0, 0, math.prod(batch)).view(*batch, x.shape[1]).narrow(-1, 0, n)
         # A view that an operator made must not be written to while autograd records. `data` is no view.
         return found.data if type(found) is torch.Tensor else found
 
