@@ -10,8 +10,8 @@ from torch import Tensor
 import autograd_bridge
 from cupyops.torch import check_op, checks_for, ops
 from cupyops.torch.core.operator import Operator, operator_of
+from tests.cases import SAMPLES
 from tests.conftest import LANES
-from tests.operators.check_samples import SAMPLES
 
 NAMES = sorted(SAMPLES)
 # That kernels compile is asked of every kernel and architecture in tests/kernels/test_kernels_cu.py.
