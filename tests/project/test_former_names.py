@@ -128,6 +128,8 @@ def test_a_module_that_moved_is_found_by_its_former_name(former: str, now: str) 
         found = importlib.import_module(f"cupyops.{former}")
     assert found is importlib.import_module(f"cupyops.{now}")
     assert found.__name__ == f"cupyops.{now}"
+    assert found.__spec__ is not None
+    assert found.__spec__.name == f"cupyops.{now}", "a relative import in a function would warn of the package"
     assert len(told) == 1
 
 
