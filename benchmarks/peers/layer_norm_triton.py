@@ -84,7 +84,7 @@ def _long_forward_kernel(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    # Each element of a block keeps mean and squared deviations of what it has seen, by Welford's update: one pass, no cancellation.
+    # Each lane keeps mean and squared deviations of what it has seen, by Welford's update: one pass, no cancellation.
     count = tl.zeros((BLOCK,), tl.float32)
     mean = tl.zeros((BLOCK,), tl.float32)
     squares = tl.zeros((BLOCK,), tl.float32)
