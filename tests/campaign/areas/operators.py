@@ -1,5 +1,6 @@
 """Calls of operators with drawn shapes, strides, dtypes and arguments; wrong calls; and derivatives by drawn roads."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ __all__ = ["Call", "call", "calls", "derivative", "on", "tensor", "wrong_call"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([0, 16, 31, 32, 33, 64, 127, 129]))
+ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # of a tensor
 # In ULPs of the largest exact value: a sum of a few hundred terms in the dtype's accumulation type.
 ROUNDINGS = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.float64: 64}
 
@@ -79,8 +81,15 @@ class Call:
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Call:
-    """An operator with shapes that fit, and its other arguments."""
+def calls(draw: st.DrawFn, backend: str) -> Call:
+    """An operator with shapes that fit, and its other arguments. No tensor is too large for the backend."""
+    found = draw(_calls())
+    assume(all(math.prod(shape) <= ELEMENTS[backend] for shape in found.shapes))
+    return found
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> Call:
     name = draw(st.sampled_from(["add2", "gelu", "layer_norm", "add_layer_norm", "rms_norm", "linear", "linear_gelu"]))
     batch = tuple(draw(st.lists(SIZES, max_size=2)))
     if name == "add2":
@@ -154,7 +163,7 @@ def assert_near(what: str, got: Tensor, theirs: Tensor, exact: Tensor) -> None:
 
 def call(data: st.DataObject, backend: str) -> None:
     """Values and gradients are as near to float64 as PyTorch's; inputs stay as they are; results share no memory."""
-    drawn, dtype = data.draw(calls()), data.draw(st.sampled_from(DTYPES))
+    drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES))
     with on(backend, sanitize=data.draw(st.booleans())) as device:
         inputs = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
         wanted = [data.draw(st.booleans()) for _ in inputs]
@@ -180,7 +189,7 @@ def call(data: st.DataObject, backend: str) -> None:
 
 def wrong_call(data: st.DataObject, backend: str) -> None:
     """A call with one wrong argument raises what callers catch, where PyTorch raises; and the next call is right."""
-    drawn, dtype = data.draw(calls()), data.draw(st.sampled_from(DTYPES[2:]))
+    drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES[2:]))
     with on(backend) as device:
         inputs: list[Any] = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
         i = data.draw(st.integers(0, len(inputs) - 1))

@@ -21,10 +21,10 @@ def _gradients(drawn: Call, inputs: list[Tensor]) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y.sum(), leaves)]
 
 
-def _work(data: st.DataObject, device: str, count: int) -> list[tuple[Call, list[Tensor]]]:
+def _work(data: st.DataObject, backend: str, device: str, count: int) -> list[tuple[Call, list[Tensor]]]:
     found = []
     for _ in range(count):
-        drawn, dtype = data.draw(calls()), data.draw(st.sampled_from(DTYPES))
+        drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES))
         found.append((drawn, [tensor(data, shape, dtype, device) for shape in drawn.shapes]))
     return found
 
@@ -32,7 +32,7 @@ def _work(data: st.DataObject, device: str, count: int) -> list[tuple[Call, list
 def threads(data: st.DataObject, backend: str) -> None:
     """Threads that begin together get the bits that the same calls give one after the other."""
     with on(backend) as device:
-        work = _work(data, device, data.draw(st.integers(2, 5)))
+        work = _work(data, backend, device, data.draw(st.integers(2, 5)))
         rounds = data.draw(st.integers(1, 4))
         right = [_gradients(*w) for w in work]
         together, failures = threading.Barrier(len(work)), []
@@ -61,7 +61,7 @@ def threads(data: st.DataObject, backend: str) -> None:
 def streams(data: st.DataObject, backend: str) -> None:
     """Calls on drawn streams, behind a busy GPU, and replayed from a graph, give the bits of the default stream."""
     with on(backend) as device:
-        work = _work(data, device, data.draw(st.integers(1, 4)))
+        work = _work(data, backend, device, data.draw(st.integers(1, 4)))
         right = [_gradients(*w) for w in work]
         torch.cuda.synchronize()
         for (drawn, inputs), wanted in zip(work, right, strict=True):
