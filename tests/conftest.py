@@ -67,6 +67,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "launch/test_geometry.py": (),
     "launch/test_kernel.py": (),
     "launch/test_launch.py": (),
+    "launch/test_loading.py": (),
     "launch/test_nullable.py": (),
     "launch/test_packing.py": (),
     "launch/test_signature.py": (),
