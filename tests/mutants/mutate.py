@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
 TESTS = (
     "tests/kernels/test_simulated_{stem}_kernels.py",
+    "tests/kernels/test_simulated_{stem}_forward.py",
+    "tests/kernels/test_simulated_{stem}_backward.py",
     "tests/kernels/test_simulated_{stem}_large.py",
     "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
