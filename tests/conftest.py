@@ -75,7 +75,6 @@ QUICK: dict[str, tuple[str, ...]] = {
     "mutants/test_mutants.py": (),
     "onnx/test_onnx_translations.py": ("[dtype2-standard]",),
     "operators/test_check_op.py": ("-gelu]", "-layer_norm]", "-linear]", "-lltm_cell]"),
-    "operators/test_layer_norm_config.py": (),
     "operators/test_linear_config.py": (),
     "operators/test_lltm_config.py": (),
     "operators/test_shapes.py": (),
