@@ -141,9 +141,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         echo(f"text:    {corpus}")
         sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
         echo(f"model:   {sum(p.numel() for p in trainer.module.parameters()):,} parameters: {sizes}")
-        echo(
-            f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {'compiled' if options.compile else 'eager'}"
-        )
+        echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
         trainer.warm_up()  # a mistake shows before any file is touched
         generator = trainer.windows.generator
         state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state()}
