@@ -12,9 +12,7 @@ comes to the same numbers, bit by bit on a CPU; on a GPU, PyTorch's attention ma
 """
 
 import argparse
-import io
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -55,7 +53,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--prompt", default="", help="what samples continue (default: a line's beginning)")
     add("--sample-length", type=at_least(1), default=300, metavar="N", help="characters (default: %(default)s)")
     add("--compare", action="store_true", help="measure the tokens per second of both backends, and write no file")
-    return parser.parse_run(argv)
+    options = parser.parse_run(argv)
+    if options.width and options.heads and options.width % options.heads:
+        parser.error(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
+    return options
 
 
 if __name__ == "__main__":
@@ -188,8 +189,6 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a sample may hold what the terminal's encoding does not
     options = parse(argv)
     if options.compare:
         return run_command("char_gpt", lambda: compare(Trainer, complete(options)))

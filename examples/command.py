@@ -4,6 +4,7 @@ No heavy import at the top: `--help` and wrong arguments are answered before PyT
 """
 
 import argparse
+import io
 import math
 import os
 import re
@@ -129,6 +130,8 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
     def told(words: str) -> str:
         return f" {checkpoint} {words}" if checkpoint is not None and checkpoint.is_file() else ""
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a text may hold what the terminal's encoding does not
     try:
         result = action()
         sys.stdout.flush()

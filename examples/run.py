@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cupyops.installing import pip_install
 from examples.command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
 
 ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "tensorboard")
@@ -80,11 +79,7 @@ class Run:
 
         Modules and optimizers in `state` are loaded in place, other values are replaced. Returns the state's history.
         """
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            earlier = None if self.options.resume else set_aside(self.out)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.out}: {error}; name another folder with --out") from None
+        self.out.mkdir(parents=True, exist_ok=True)
         if self.options.resume:
             self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
             done, units = state[self.unit], f"{self.unit}s"
@@ -93,6 +88,7 @@ class Run:
                 more = "" if units in self.settings else f"; a higher --{units} goes on"
                 self.echo(f"Nothing to train: {done} {units} are done{more}")
         else:
+            earlier = set_aside(self.out)
             self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
             self.save(state)
         history: list[dict[str, Any]] = state["history"]
@@ -149,8 +145,8 @@ class Run:
         try:
             plot_curves(self.out / "curves.png", {t: [r[key] for r in history] for t, key in curves.items()}, title)
             self.echo(f"Curves: {self.out / 'curves.png'}")
-        except ImportError:
-            self.echo(f"No curves: matplotlib is not installed ({pip_install('examples', 'matplotlib')})")
+        except ModuleNotFoundError as error:
+            self.echo(f"No curves: {error}")
 
     def __enter__(self) -> "Run":
         self.hook, threading.excepthook = threading.excepthook, self.thread_ended
@@ -197,8 +193,9 @@ def make_fabric(
     if log_to is not None:
         try:  # a queue that holds an epoch: the writing thread works through it while the next epoch trains
             loggers = [TensorBoardLogger(log_to, name="", version="tensorboard", max_queue=4096)]
-        except ModuleNotFoundError:
-            echo(f"No TensorBoard events: tensorboard is not installed ({pip_install('examples', 'tensorboard')})")
+        except ModuleNotFoundError as error:
+            reason = str(error).split("\n")[0]
+            echo(f"No TensorBoard events: {reason}")
     devices, precision = 1 if device.index is None else [device.index], "bf16-mixed" if amp else "32-true"
     common: dict[str, Any] = {"loggers": loggers, "plugins": [WholeFiles()], "precision": precision}
     return Fabric(accelerator=device.type, devices=devices, **common)

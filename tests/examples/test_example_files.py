@@ -1,5 +1,6 @@
 """The files of the training examples: full disks, absent packages, and a GPU that does not tell."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ def test_folder_that_cannot_be_written_is_named(
     assert example.module.main([*arguments, "--out", str(tmp_path / "file" / "out")]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert f"cannot write to {tmp_path / 'file' / 'out'}: " in err
+    assert f"Not a directory: '{tmp_path / 'file' / 'out'}'" in err
 
 
 def events_of(out: Path) -> Run:
@@ -112,8 +113,8 @@ def test_missing_packages_are_named_and_do_not_stop_the_run(
         monkeypatch.setattr(loggers, name, False)
     assert Example("lenet5").run(tmp_path, "--epochs", 1) == 0
     output = capsys.readouterr().out
-    assert "\nNo curves: matplotlib is not installed (pip install" in output
-    assert "No TensorBoard events: tensorboard is not installed (pip install" in output
+    assert re.search(r"^No curves: .*matplotlib", output, re.M)
+    assert re.search(r"^No TensorBoard events: .*tensorboard", output, re.M)
     assert (tmp_path / "checkpoint.pt").exists()
 
 
