@@ -66,7 +66,7 @@ FORWARD = {
     "a part of a warp": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2), 60),
     "a row for each access": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2, full=True), 64),
     "three warps": Way(LayerNormConfig(192, 96, 4, 1, rows_each=2), 380, torch.float16, torch.float32),
-    "eight lanes": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16),
+    "vectors of eight": Way(LayerNormConfig(128, 16, 8, 2), 248, torch.bfloat16),
     "pairs": Way(LayerNormConfig(32, 32, 2, 2), 126, torch.float64),
     "odd": Way(LayerNormConfig(64, 32, 1, 3, rows_each=2), 77, torch.float16),
     "aligned apart": Way(LayerNormConfig(64, 64, 8, 2, rows_each=2, aligned_apart=True), 1000, torch.float16),

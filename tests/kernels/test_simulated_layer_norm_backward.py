@@ -116,7 +116,7 @@ APART = {
     "a part of a warp": Way(apart(LayerNormConfig(64, 8, 4, 2), width=2), 60),
     "a row for each access": Way(apart(LayerNormConfig(64, 8, 4, 2, full=True), width=1), 64),
     "three warps": Way(apart(LayerNormConfig(192, 96, 4, 1), width=4), 380, torch.float16, torch.float32),
-    "eight lanes": Way(apart(LayerNormConfig(64, 32, 8, 2), width=2), 328, torch.bfloat16),
+    "vectors of eight": Way(apart(LayerNormConfig(64, 32, 8, 2), width=2), 328, torch.bfloat16),
     "pairs": Way(apart(LayerNormConfig(128, 64, 2, 2), width=16), 250, torch.float64),
     "odd": Way(apart(LayerNormConfig(64, 16, 1, 3), width=32), 45, torch.bfloat16),
     "wide strips": Way(apart(LayerNormConfig(128, 128, 1, 2), width=64), 201),

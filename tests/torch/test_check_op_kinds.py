@@ -23,7 +23,7 @@ check = import_module("cupyops.torch.check.run")  # the package has the function
 @pytest.mark.simulator
 def test_without_a_reference_low_dtypes_stand_beside_the_operator_in_float64() -> None:
     op = Mix(reference=None).operator()
-    report = check_op(op, samples(), checks=["values", "gradients", "vmap", "special_values"], lanes=["simulator"])
+    report = check_op(op, samples(), checks=["values", "gradients", "vmap", "special_values"], backends=["simulator"])
     words = {row.check: row.words for row in report.rows}
     assert "beside the operator itself, since there is no reference, in float64: float32" in words["values"]
     assert "beside the operator itself" in words["gradients"]
@@ -38,25 +38,25 @@ def test_a_declared_policy_of_autocast_is_what_is_asked_for(policy: str) -> None
     schema = f"faulty::gelu_{policy}(Tensor x, str approximate) -> Tensor y"
     op = Operator(schema, _gelu.body, backward=gelu_backward_operator, reference=gelu_reference, autocast=policy)
     report = check_op(op, (torch.randn(19, 7), "none"), checks="autocast")
-    assert [row.words for row in report.passed if row.lane == "simulator"] == [
+    assert [row.words for row in report.passed if row.backend == "simulator"] == [
         f"4 samples of float32, float16, bfloat16, float64, policy '{policy}'"
     ]
     op._autocast = {"cpu": "float32" if policy == "lower" else "lower"}  # it does one thing, and is said to do another
     op.call = op.body
-    found = check_op(op, (torch.randn(19, 7), "none"), checks="autocast", lanes=["simulator"], raises=False).failed
+    found = check_op(op, (torch.randn(19, 7), "none"), checks="autocast", backends=["simulator"], raises=False).failed
     assert [row.check for row in found] == ["autocast"]
 
 
 @pytest.mark.simulator
 def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken() -> None:
     op = Mix().operator()
-    report = check_op(op, samples(), checks="values", lanes=["simulator"])
+    report = check_op(op, samples(), checks="values", backends=["simulator"])
     assert report.rows[0].words.endswith("; refused: float16, bfloat16")
     for asked in ([torch.float16], "float16", torch.float16, ("float16",), np.float16):
         with pytest.raises(
             CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"
         ):
-            check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=asked)
+            check_op(op, samples(), checks="values", backends=["simulator"], dtypes=asked)
     with pytest.raises(
         ValueError, match="check_op: `dtypes` must be names of .*, got 'flaot16'; did you mean 'float16'?"
     ):
@@ -67,7 +67,7 @@ def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken()
 def test_tolerance_lets_an_approximation_pass() -> None:
     op = Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.00001)).operator()
     assert "values" in failing(op, "simulator", "values")
-    check_op(op, samples(), checks="values", lanes=["simulator"], tolerance=1e12)
+    check_op(op, samples(), checks="values", backends=["simulator"], tolerance=1e12)
 
 
 @pytest.mark.simulator
@@ -75,7 +75,7 @@ def test_gradients_are_taken_by_what_requires_them() -> None:
     """x alone: the wrong gradient of w is nobody's business."""
     op = Mix(backward_body=faulty.wrong_gradient).operator()
     x, w, factor = samples()[0]
-    check_op(op, (x.requires_grad_(), w, factor), checks=["gradients", "gradcheck"], lanes=["simulator"])
+    check_op(op, (x.requires_grad_(), w, factor), checks=["gradients", "gradcheck"], backends=["simulator"])
     assert x.grad is None
     assert "gradients" in failing(op, "simulator", "gradients")
 
@@ -93,12 +93,12 @@ def refused_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 @pytest.mark.simulator
 def test_an_operator_that_says_that_it_has_no_gradient_is_not_at_fault() -> None:
     checks = ["inputs_kept", "values", "gradients", "gradcheck", "gradgradcheck", "autocast", "threads"]
-    report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, lanes=["simulator"])
+    report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradients", "gradcheck", "gradgradcheck"]
     words = "the operator refuses gradients: RuntimeError: mix has no gradient: declare it with backward="
     assert {row.words for row in report.skipped} == {words}
     assert f"gradients, gradcheck, gradgradcheck (simulator) skipped: {words}" in str(report)
-    report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, lanes=["simulator"])
+    report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradgradcheck"]
     assert (
         "the operator has no second derivative: RuntimeError: mix_backward has no gradient" in report.skipped[0].words
@@ -125,7 +125,7 @@ def test_an_operator_that_writes_into_its_argument(monkeypatch: pytest.MonkeyPat
     op = Operator("faulty::double_it(Tensor(a!) x) -> Tensor", body, reference=lambda x: (x.mul_(2), x.new_zeros(1))[1])
     assert "gradcheck" not in checks_for(op)
     report = check_op(
-        op, (torch.randn(5),), checks=["values", "inputs_kept", "determinism", "gradcheck"], lanes=["simulator"]
+        op, (torch.randn(5),), checks=["values", "inputs_kept", "determinism", "gradcheck"], backends=["simulator"]
     )
     assert [(row.check, row.outcome) for row in report.rows] == [
         ("inputs_kept", "passed"),
@@ -139,7 +139,7 @@ def test_an_operator_that_writes_into_its_argument(monkeypatch: pytest.MonkeyPat
 
 
 def failing_of(op: Operator, sample: tuple[Any, ...], checks: Any) -> dict[str, str]:
-    report = check_op(op, sample, raises=False, lanes=["simulator"], checks=checks)
+    report = check_op(op, sample, raises=False, backends=["simulator"], checks=checks)
     return {row.check: row.words for row in report.failed}
 
 
@@ -150,7 +150,7 @@ def test_arguments_with_a_default_may_be_left_out() -> None:
     op = Mix(body=body, schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
     x, w, _ = samples()[0]
     assert check.samples_of(op, (x, w))[0][2] == 0.5
-    assert check_op(op, (x, w), checks="gradcheck", lanes=["reference"]).passed
+    assert check_op(op, (x, w), checks="gradcheck", backends=["reference"]).passed
     with pytest.raises(ValueError, match=r"hold the 2 to 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"):
         check_op(op, (x,))
 
@@ -184,7 +184,7 @@ def test_rows_and_dtypes_are_changed_as_an_operator_takes_them() -> None:
         name = f"faulty::picked{'' if given else '_alone'}(Tensor x, Tensor target, Tensor table) -> Tensor"
         op = Operator(name, body if given else Picked.around(body), reference=given)  # type: ignore[arg-type]
         sample = (x.clone().requires_grad_(), target, table)
-        report = check_op(op, sample, checks=["values", "empties", "strides", "fakes"], lanes=["simulator"])
+        report = check_op(op, sample, checks=["values", "empties", "strides", "fakes"], backends=["simulator"])
         assert [row.outcome for row in report.rows] == ["passed"] * 4
         assert "float16" in report.rows[0].words
         assert "float64" in report.rows[0].words
@@ -237,7 +237,7 @@ def test_a_third_derivative_that_pytorch_has_wrong_is_not_asked_for() -> None:
         return torch.nn.functional.layer_norm(x, x.shape[-1:])
 
     op = Operator("faulty::normalized(Tensor x) -> Tensor", reference, reference=reference)
-    report = check_op(op, (torch.randn(5, 4),), checks=["derivatives", "transforms"], lanes=["reference"])
+    report = check_op(op, (torch.randn(5, 4),), checks=["derivatives", "transforms"], backends=["reference"])
     assert len(report.passed) == 2
     assert all(
         "PyTorch's own of order 3 of the reference is not what differences give" in r.words for r in report.passed
@@ -247,7 +247,7 @@ def test_a_third_derivative_that_pytorch_has_wrong_is_not_asked_for() -> None:
 @pytest.mark.simulator
 def test_a_second_derivative_that_there_is_not_is_left_out() -> None:
     op = Mix(reference=None, backward_reference=None).operator()
-    report = check_op(op, samples(), checks=["derivatives", "transforms"], lanes=["simulator"])
+    report = check_op(op, samples(), checks=["derivatives", "transforms"], backends=["simulator"])
     words = r"no derivative of order 2: RuntimeError: mix\d+_backward has no gradient"
     assert all(re.search(words, row.words) for row in report.rows)
     assert [(row.check, row.outcome) for row in report.rows] == [("derivatives", "skipped"), ("transforms", "passed")]

@@ -25,8 +25,8 @@ check = import_module("cupyops.torch.check.run")  # the package has the function
 
 def test_checks_can_be_chosen_by_name() -> None:
     op = Mix().operator()
-    report = check_op(op, samples(), checks=["threads", "empties"], lanes=["reference"])
-    assert [(row.check, row.lane, row.outcome) for row in report.rows] == [
+    report = check_op(op, samples(), checks=["threads", "empties"], backends=["reference"])
+    assert [(row.check, row.backend, row.outcome) for row in report.rows] == [
         ("empties", "reference", "passed"),
         ("threads", "reference", "passed"),
     ]
@@ -39,7 +39,7 @@ def test_a_failure_raises_with_the_report() -> None:
     with pytest.raises(
         CheckFailed, match="fakes .reference. failed: .*\n    What to change: Have the reference return"
     ) as caught:
-        check_op(op, samples(), checks="fakes", lanes=["reference"])
+        check_op(op, samples(), checks="fakes", backends=["reference"])
     assert [row.check for row in caught.value.report.failed] == ["fakes"]
     assert isinstance(caught.value, AssertionError)
 
@@ -48,8 +48,8 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     monkeypatch.setattr(host, "missing", lambda: "there is no C++ compiler")
     report = check_op(Mix(reference=None).operator(), samples())
     assert {row.outcome for row in report.rows} == {"skipped"}
-    assert {row.words for row in report.rows if row.lane == "simulator"} == {"there is no C++ compiler"}
-    assert {row.words for row in report.rows if row.lane == "reference"} == {"the operator has no reference"}
+    assert {row.words for row in report.rows if row.backend == "simulator"} == {"there is no C++ compiler"}
+    assert {row.words for row in report.rows if row.backend == "reference"} == {"the operator has no reference"}
     assert re.search(
         r"\nreturned, sanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n",
         str(report),
@@ -59,11 +59,11 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
 def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     op = Mix(reference=None).operator()
     with pytest.raises(pytest.skip.Exception, match="the operator has no reference"):
-        check_op(op, samples(), checks="empties", lanes=["reference"], skip=pytest.skip)
+        check_op(op, samples(), checks="empties", backends=["reference"], skip=pytest.skip)
     told: list[str] = []
-    check_op(Mix().operator(), samples(), checks="empties", lanes=["reference"], skip=told.append)
-    check_op(Mix().operator(), samples(), checks="guard_bands", lanes=["reference"], skip=told.append)
-    assert told == ["no check of these lanes"]
+    check_op(Mix().operator(), samples(), checks="empties", backends=["reference"], skip=told.append)
+    check_op(Mix().operator(), samples(), checks="guard_bands", backends=["reference"], skip=told.append)
+    assert told == ["no check runs on these backends"]
 
 
 # A kernel that does not compile
@@ -93,7 +93,7 @@ def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road:
         body=_does_not_compile(faulty.kernel("mix", ("acc_t(w[i]));\n    }", "acc_t(w[i]))\n    }")), road)
     ).operator()
     with pytest.raises(CheckFailed) as caught:
-        check_op(op, samples(), lanes=["simulator"], checks=checks)
+        check_op(op, samples(), backends=["simulator"], checks=checks)
     report = caught.value.report
     first = "strides" if checks else "sanitizer"
     assert [row.check for row in report.failed] == [first]
@@ -118,7 +118,7 @@ def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
             ("if (i < n) {\n        const acc_t v", "if (n < 0) throw 1;\n    if (i < n) {\n        const acc_t v")
         )
     ).operator()
-    report = check_op(op, samples(), lanes=["simulator"], checks=["compiles", "threads"], raises=False)
+    report = check_op(op, samples(), backends=["simulator"], checks=["compiles", "threads"], raises=False)
     assert [row.check for row in report.failed] == ["compiles"]
     head, place, *lines = report.failed[0].words.splitlines()
     assert head.startswith("mix<float32> does not compile for sm_")
@@ -156,17 +156,17 @@ def test_what_pytorch_and_the_author_wrap_around_an_error_does_not_hide_it() -> 
         return faulty.reference(x, w, factor)
 
     op = Mix(body=body).operator()
-    report = check_op(op, samples(), checks=["compile_static"], lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks=["compile_static"], backends=["reference"], raises=False)
     assert report.failed[0].words.startswith("float32, compiled by aot_eager: KeyError: 'the table of sizes'")
 
 
 def test_a_failure_is_seen_once(capsys: pytest.CaptureFixture[str]) -> None:
     op = Mix(reference=lambda x, w, factor: faulty.reference(x, w, factor).double()).operator()
     with pytest.raises(CheckFailed) as caught:
-        check_op(op, samples(), checks="fakes", lanes=["reference"])
+        check_op(op, samples(), checks="fakes", backends=["reference"])
     assert str(caught.value) == str(caught.value.report)
     assert capsys.readouterr().out == ""
-    report = check_op(op, samples(), checks="fakes", lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks="fakes", backends=["reference"], raises=False)
     assert capsys.readouterr().out == f"{report}\n"
 
 
@@ -175,7 +175,7 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         check, "_lost", lambda subject: "not run, since the GPU is lost to this process: ILLEGAL_ADDRESS"
     )
-    report = check_op(op, samples(), checks=["fakes", "opcheck", "threads"], lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks=["fakes", "opcheck", "threads"], backends=["reference"], raises=False)
     assert [row.outcome for row in report.rows] == ["failed", "skipped", "skipped"]
     assert report.rows[2].words.endswith("ILLEGAL_ADDRESS")
 
@@ -212,11 +212,11 @@ def test_samples_that_do_not_fit_are_refused(given: Any, error: type[Exception],
         check_op(Mix().operator(), given)
 
 
-def test_other_callables_and_lanes_are_refused() -> None:
+def test_other_callables_and_backends_are_refused() -> None:
     with pytest.raises(TypeError, match="`op` must be a cupyops.torch.Operator, or a function whose .* got randn"):
         check_op(torch.randn, samples())
-    with pytest.raises(ValueError, match=r"`lanes` must be names of reference, simulator, cuda, got \['gpu'\]"):
-        check_op(Mix().operator(), samples(), lanes=["gpu"])
+    with pytest.raises(ValueError, match=r"`backends` must be names of reference, simulator, cuda, got \['gpu'\]"):
+        check_op(Mix().operator(), samples(), backends=["gpu"])
 
 
 def test_a_function_stands_for_its_operator() -> None:
@@ -224,7 +224,7 @@ def test_a_function_stands_for_its_operator() -> None:
         return mix.op(x, w, factor)  # type: ignore[attr-defined]
 
     mix.op = Mix().operator()  # type: ignore[attr-defined]
-    assert check_op(mix, samples(), checks="empties", lanes=["reference"]).passed
+    assert check_op(mix, samples(), checks="empties", backends=["reference"]).passed
 
 
 # Its own measure
