@@ -11,7 +11,8 @@ from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
 from cupyops.torch.check import running
 from tests.torch import faulty_ops as faulty
-from tests.torch.faulty_ops import Mix, assert_found, changed, failing, samples
+from tests.torch.faulty_ops import Mix, changed
+from tests.torch.finding import assert_found, failing, samples
 
 COMPILED = cache(compile_job)
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from cupyops import Kernel, Threads
 from cupyops.torch import CheckFailed, Operator, check_op, checks_for
 from tests.torch import faulty_ops as faulty
-from tests.torch.faulty_ops import Mix, assert_found, failing, samples
+from tests.torch.faulty_ops import Mix
+from tests.torch.finding import assert_found, failing, samples
 
 check = import_module("cupyops.torch.check.run")  # the package has the function under this name
 

@@ -16,7 +16,8 @@ from cupyops.compile.compiler import first_error
 from cupyops.simulator import host
 from cupyops.torch import CHECKS, CheckFailed, check_op, checks_for
 from tests.torch import faulty_ops as faulty
-from tests.torch.faulty_ops import Mix, samples
+from tests.torch.faulty_ops import Mix
+from tests.torch.finding import samples
 
 check = import_module("cupyops.torch.check.run")  # the package has the function under this name
 
