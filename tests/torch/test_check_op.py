@@ -1,14 +1,20 @@
 """check_op finds each fault that is planted in an operator, by the check that is for it and by no other."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
+from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
+from cupyops.torch.check import running
 from tests.torch import faulty_ops as faulty
-from tests.torch.faulty_ops import Mix, assert_found, changed, failing, samples
+from tests.torch.faulty_ops import Mix, changed
+from tests.torch.finding import assert_found, failing, samples
+
+COMPILED = cache(compile_job)
 
 # In the simulator, all checks run and this one alone fails: the fault, and what the message says of it.
 PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
@@ -226,6 +232,12 @@ PLANTED_ON_A_GPU: dict[str, tuple[str, Callable[[], Mix], str]] = {
 # What the other backends do not show; tracing and compiling take a GPU's time, and are of no GPU.
 ON_A_GPU = ["guard_bands", "inputs_kept", "written", "determinism", "values", "gradients", "strides", "misaligned"]
 ON_A_GPU += ["gradient_strides", "autocast", "side_stream", "threads", "second_device", "graph_replay"]
+
+
+@pytest.fixture(autouse=True)
+def _compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC compiles each text once: most faults leave the kernels as they are."""
+    monkeypatch.setattr(running, "compile_job", COMPILED)
 
 
 @pytest.mark.simulator
