@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from .engine import Record, run
     except ModuleNotFoundError as error:
-        print(f"{parser.prog}: error: {error}; pip install -c constraints.txt -e .[campaign]", file=sys.stderr)
+        print(f"{parser.prog}: error: {error}; pip install -c constraints.txt hypothesis", file=sys.stderr)
         return 2
     from .areas import AREAS, present
 
