@@ -24,8 +24,20 @@ def held_across_fork(lock: Lock) -> Lock:
     A lock held by another thread at the fork would stay locked in the child, which does not have that thread. Holding
     the lock during the fork gives the child consistent data and a free lock.
     """
+    holders: set[int] = set()  # the threads that fork and hold the lock
+
+    def acquire() -> None:
+        lock.acquire()
+        holders.add(threading.get_ident())
+
+    def release() -> None:
+        # A lock that is registered while a fork waits for another lock is released by this fork, and was not acquired.
+        if threading.get_ident() in holders:
+            holders.remove(threading.get_ident())
+            lock.release()
+
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
     return lock
 
 

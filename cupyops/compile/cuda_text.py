@@ -28,6 +28,7 @@ _NOT_CODE = re.compile(
 )
 _IN_DIRECTIVE = re.compile(rf"\\\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
+_CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
 _LITERAL = re.compile(r"(!?)(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(true|false))")
 
 _BRACE = re.compile(r"(?P<linkage>\bextern\s*\"C\"\s*)?(?P<open>\{)|\}|;")
@@ -81,8 +82,8 @@ class Code:
     """The result of :func:`scan`.
 
     Attributes:
-        bare: the text with blanks in place of comments, directives, string and character literals, and code that a
-            literal condition removes. Every other character keeps its offset.
+        bare: the text with blanks in place of comments, directives, string and character literals, backslashes that
+            continue a line, and code that a literal condition removes. Every other character keeps its offset.
         comments: start and end offsets of the comments.
         directives: the directives that no literal condition removes, and the conditional directives themselves.
     """
@@ -110,7 +111,7 @@ class Code:
                 directives.append(found)
             dead = any(c.dead for c in conditions[-1:])
         pieces.append(_blank(text[at:]) if dead else text[at:])
-        self.bare = "".join(pieces)
+        self.bare = _CONTINUED.sub(" ", "".join(pieces))
         self.comments = comments
         self.directives = directives
 

@@ -67,7 +67,7 @@ def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     known = {**kernels_cu.headers(), **headers}
     for name, _ in _includes(scan(text)):
         if name in kernels_cu.former_headers() and name not in headers:
-            warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=3)
+            warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=4)
     found: dict[str, str] = {}
     texts = [text]
     while texts:

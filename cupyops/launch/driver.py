@@ -1,7 +1,6 @@
 """Calls CuPy and the CUDA driver: loads kernels, launches them, and queries devices and occupancy."""
 
 import ctypes
-import operator
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from cupyops.compile.cache import Binary
 from cupyops.dtypes import DType
 from cupyops.errors import LaunchError, expected
 
+from .geometry import is_integer
 from .signature import Signature
 
 __all__ = [
@@ -288,15 +288,6 @@ def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None
             raise ValueError(expected(kernel, parameter, f"fit {dtype.name}", number)) from None
         kind = "a number" if dtype.name.startswith("float") else "an integer"
         raise TypeError(expected(kernel, parameter, f"be {kind} ({dtype.name})", repr(number))) from error
-
-
-def is_integer(value: Any) -> bool:
-    """Returns whether ``operator.index`` accepts the value."""
-    try:
-        operator.index(value)
-    except Exception:  # a user's __index__ may raise any exception
-        return False
-    return True
 
 
 def _is_bool(value: Any) -> bool:

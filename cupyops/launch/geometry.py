@@ -41,6 +41,15 @@ def at_least(where: str, argument: str, value: Any, least: int | None = 1) -> in
     return number
 
 
+def is_integer(value: Any) -> bool:
+    """Returns whether ``operator.index`` accepts the value."""
+    try:
+        operator.index(value)
+    except Exception:  # a user's __index__ may raise any exception
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Target:
     """The values that :meth:`Geometry.unit` uses: bytes of the widest array element, and multiprocessors of the GPU."""
@@ -319,3 +328,25 @@ class Threads(Geometry):
             return (x, y, z)
 
         return grid
+
+
+def policy(kernel: str, geometry: Any) -> Geometry:
+    """Returns the launch policy of a kernel: `geometry`, or :class:`Threads` for an integer or None.
+
+    Raises:
+        TypeError: `geometry` is neither a launch policy, an integer nor None.
+        ValueError: the policy's block is larger than CUDA allows.
+    """
+    if geometry is None:
+        return Threads()
+    if not isinstance(geometry, Geometry):
+        if not is_integer(geometry):
+            wanted = "be a launch policy such as Threads('n'), or threads of a block"
+            raise TypeError(expected(kernel, "geometry", wanted, repr(geometry)))
+        geometry = Threads(block=at_least(kernel, "geometry", geometry))
+    x, y, z = geometry.threads
+    if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
+        raise ValueError(
+            f"{kernel}: a block of {x} x {y} x {z} threads: CUDA has at most {MAX_BLOCK}, and {MAX_BLOCK_Z} in z"
+        )
+    return geometry

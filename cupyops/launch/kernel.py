@@ -12,7 +12,6 @@ the kernel is loaded for the call's dtypes and whether the arguments fit. If not
 
 import operator
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
-from cupyops.compile.source import assemble, included, read
+from cupyops.compile.source import read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
@@ -32,15 +31,15 @@ from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
 from .generated import deciding, write_launch
-from .geometry import MAX_BLOCK, MAX_BLOCK_Z, MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, Threads, at_least
-from .locate import declaring_file, located
-from .signature import Signature, only, the_kernel
+from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
+from .kernel_source import KernelSource, check_text, macros
+from .locate import declaring_file
+from .signature import Signature, the_kernel
 from .variant import Hardware, Variant
 
 __all__ = ["Kernel", "all_kernels"]
 
 _OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
-_OLDEST = 30  # the least compute capability that `since` accepts
 
 
 class Launchable(Protocol):
@@ -118,25 +117,21 @@ class Kernel:
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
             text, beside = read(text)
-        _check_text(text, name or "Kernel")
+        check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
-        self.geometry = geometry = _policy(name, geometry)
-        self.hardware = Hardware(
-            _capability(name, since, exactly), exactly, cooperative, at_least(name, "shared", shared, 0)
-        )
+        self.geometry = geometry = policy(name, geometry)
+        self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)
         self.choices = choices
-        self.text = text
-        self.filename = str(filename or getattr(text, "filename", f"{name}.cu"))
-        self._declared_in = declaring_file()
         self.dtypes = dtype_names(name, dtypes)
-        self.constants = {**geometry.constants, **_integers(name, constants or {}, geometry.constants)}
-        self.headers = {**beside, **(headers or {})}
-        self.options = (*options, *self.hardware.options)
-        x, y, z = geometry.threads
-        if x * y * z > MAX_BLOCK or z > MAX_BLOCK_Z:
-            raise ValueError(
-                f"{name}: a block of {x} x {y} x {z} threads: CUDA has at most {MAX_BLOCK}, and {MAX_BLOCK_Z} in z"
-            )
+        self.source = KernelSource(
+            text,
+            name,
+            str(filename or getattr(text, "filename", f"{name}.cu")),
+            macros(name, constants or {}, geometry.constants),
+            {**beside, **(headers or {})},
+            (*options, *self.hardware.options),
+            declaring_file(),
+        )
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
@@ -150,12 +145,37 @@ class Kernel:
         if not isinstance(text, kernels_cu.Text):
             self.declared  # noqa: B018 - raises
 
+    @property
+    def text(self) -> str:
+        """The CUDA C++ text."""
+        return self.source.text
+
+    @property
+    def filename(self) -> str:
+        """The file name of the text in messages."""
+        return self.source.filename
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """The values of macros, with those of the launch policy."""
+        return self.source.constants
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Header texts by name, in addition to the shared headers."""
+        return self.source.headers
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The NVRTC options, in addition to those of every kernel."""
+        return self.source.options
+
     @cached_property
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
         signature = Signature.parse(self.text, self.name)
-        spliced = included(self.text, self.headers)
-        check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, spliced)
+        headers = self.source.included()
+        check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 
     @cached_property
@@ -204,14 +224,8 @@ class Kernel:
     # Compiling
 
     def final_text(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
-        """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
-
-        Args:
-            types: typedef name to dtype name.
-            twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
-        """
-        headers = {**(twins or {}), **self.headers}
-        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
+        """Returns the final text for NVRTC under a choice of types. See :meth:`.KernelSource.final`."""
+        return self.source.final(types, twins)
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """Yields the given choices of types.
@@ -259,7 +273,7 @@ class Kernel:
                 try:
                     binary = binary_for(text, what, target_for(capability), self.options)
                 except CompileError as error:
-                    raise self._located(error) from error.__cause__
+                    raise self.source.located(error) from error.__cause__
                 except MissingDependencyError as error:
                     raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
             raw = driver.load(binary, self.name)
@@ -283,9 +297,6 @@ class Kernel:
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
             return Variant(what, raw, packing, self.geometry, target, self.hardware)
-
-    def _located(self, error: CompileError) -> CompileError:
-        return CompileError(located(str(error), self.filename, self.text, self._declared_in))
 
     def runs_on(self, capability: int) -> bool:
         """Returns whether GPUs of a compute capability can run the kernel."""
@@ -326,7 +337,7 @@ class Kernel:
         counts = threads if isinstance(threads, tuple) else (threads,)
         # With fake arrays the counts may be symbols, and a comparison would fix the value of a symbol.
         if not arguments.lead.fake:
-            if not 1 <= len(counts) <= 3 or not all(map(driver.is_integer, counts)):
+            if not 1 <= len(counts) <= 3 or not all(map(is_integer, counts)):
                 raise TypeError(f"{self.name}[...] takes one to three numbers of threads, got {threads!r}")
             if min(counts) < 0:
                 raise ValueError(f"{self.name}[...]: a number of threads must be at least 0, got {threads!r}")
@@ -352,7 +363,7 @@ class Kernel:
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:
-                raise self._located(error) from None
+                raise self.source.located(error) from None
             return
         if lead.device is None or lead.place != "cuda":
             raise ValueError(expected(self.name, next(iter(arguments.infos)), "be on a CUDA device", lead))
@@ -424,54 +435,6 @@ class Kernel:
     def close_generated_launch(self) -> None:
         """Sends calls through the checked launch. The next checked launch may install the generated launch again."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
-
-
-def _check_text(text: object, where: str) -> None:
-    """Raises unless the argument is CUDA C++ text.
-
-    A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
-
-    Raises:
-        TypeError: `text` is not a str.
-        ValueError: `text` looks like a path.
-    """
-    if not isinstance(text, str):
-        raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
-    if "\n" in text or "{" in text:
-        return
-    there = os.path.isfile(text)
-    if there or text.endswith((".cu", ".cuh")):
-        absent = "" if there else f"; there is no such file in {os.getcwd()}"
-        got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
-        raise ValueError(expected(where, "text", "be CUDA C++", got))
-
-
-def _integers(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:
-    found = {}
-    for name, value in constants.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
-        found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
-        if of_geometry.get(name, number) != number:
-            wanted = f"equal the constant of the launch policy, {of_geometry[name]}"
-            raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
-    return found
-
-
-def _policy(kernel: str, geometry: Any) -> Geometry:
-    if isinstance(geometry, Geometry):
-        return geometry
-    if geometry is not None and not driver.is_integer(geometry):
-        wanted = "be a launch policy such as Threads('n'), or threads of a block"
-        raise TypeError(expected(kernel, "geometry", wanted, repr(geometry)))
-    return Threads() if geometry is None else Threads(block=at_least(kernel, "geometry", geometry))
-
-
-def _capability(kernel: str, since: Any, exactly: bool) -> int:
-    number = at_least(kernel, "since", since, 0)
-    if not (number == 0 or _OLDEST <= number < 1000) or (exactly and not number):
-        raise ValueError(expected(kernel, "since", "be a compute capability, such as 90", number))
-    return number
 
 
 def all_kernels() -> list[Kernel]:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cupyops.compile import toolchain
+from cupyops.errors import expected
 
 from . import driver
-from .geometry import Geometry, Target
+from .geometry import Geometry, Target, at_least
 
 __all__ = ["Hardware", "Variant"]
+
+_OLDEST = 30  # the least compute capability that `since` accepts
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,19 @@ class Hardware:
     exactly: bool = False
     cooperative: bool = False
     shared: int = 0
+
+    @classmethod
+    def checked(cls, kernel: str, since: Any, exactly: bool, cooperative: bool, shared: Any) -> "Hardware":
+        """Returns the hardware that a kernel needs.
+
+        Raises:
+            ValueError: `since` is no compute capability, or `shared` is negative.
+            TypeError: `since` or `shared` is not an integer.
+        """
+        capability = at_least(kernel, "since", since, 0)
+        if not (capability == 0 or _OLDEST <= capability < 1000) or (exactly and not capability):
+            raise ValueError(expected(kernel, "since", "be a compute capability, such as 90", capability))
+        return cls(capability, exactly, cooperative, at_least(kernel, "shared", shared, 0))
 
     def __str__(self) -> str:
         return f"sm_{self.since}{' and no other' if self.exactly else ' or later'}"

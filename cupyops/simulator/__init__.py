@@ -6,6 +6,7 @@ documents the simulator.
 """
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from cupyops.errors import expected
 from cupyops.launch import recording
 from cupyops.launch.arguments import Arguments
 from cupyops.launch.kernel import Kernel
-from cupyops.sharing import Setting
+from cupyops.sharing import Setting, held_across_fork
 
 __all__ = ["enabled", "simulate"]
 
@@ -33,6 +34,9 @@ class _Mode:
 # several rows even of a small test.
 RESIDENT_BLOCKS = 4
 
+# Held by the first import of the modules below, which a simulation imports at its first use. A fork waits for the import:
+# a child that was forked in the midst of it would wait for ever for the lock that Python holds during an import.
+_importing = held_across_fork(threading.RLock())
 _word = os.environ.get("CUPYOPS_SIMULATE", "").lower()
 _setting = Setting(_Mode(_word not in ("", "0"), _word == "sanitize", True))
 
@@ -78,8 +82,8 @@ def simulate(
     if blocks is not None and blocks.step not in (None, 1):
         raise ValueError(expected("simulate", "blocks", "be a slice without a step", blocks))
     if on:
-        from . import host
-
+        with _importing:
+            from . import host
         host.compiler()  # raises for a missing compiler now, before the first launch
     with _setting.during(_Mode(on, sanitize, optimize, blocks)):
         yield
@@ -112,8 +116,8 @@ class Simulator(Host):
         return None
 
     def launch(self, kernel: Kernel, arguments: Arguments, sizes: Sequence[int]) -> None:
-        from .simulated import prepare
-
+        with _importing:
+            from .simulated import prepare
         mode = _setting.now
         simulated = prepare(
             kernel, arguments.types, self.multiprocessors, checked=mode.sanitize, optimize=mode.optimize
@@ -131,7 +135,8 @@ def _numpy_library(kind: type) -> ArrayLibrary | None:
     """Returns the library for a NumPy array type while the simulator is on, else None."""
     if not enabled() or not any(base.__module__ == "numpy" and base.__name__ == "ndarray" for base in kind.__mro__):
         return None
-    from .numpy_arrays import NumpyLibrary
+    with _importing:
+        from .numpy_arrays import NumpyLibrary
 
     return NumpyLibrary()
 

@@ -273,8 +273,8 @@ def _shims() -> Path:
 @cache
 def _runtime_of(tool: Compiler, root: Path) -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
-    key = _hash(["runtime", _FORMAT, tool.version, _own_sources()])
-    flags = ("-std=c++14", "-O2", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
+    flags = ("-std=c++14", "-O3", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
+    key = _hash(["runtime", _FORMAT, flags, tool.version, _own_sources()])
 
     def make(folder: Path, final: Path) -> None:
         def one(source: Path) -> str:

@@ -302,7 +302,7 @@ import cupyops
 from cupyops.compile import toolchain
 """
 STUB_GPU = """
-from tests.launch.test_kernel import Gpus
+from tests.launch.test_loading import Gpus
 from cupyops.launch import driver
 gpus = Gpus()
 gpus.compute_capability = sys.argv[1]

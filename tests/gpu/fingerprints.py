@@ -92,12 +92,27 @@ def tokens(text: str) -> str:
         return text
     code: list[str] = []  # since the last directive
     lines: list[str] = []
+    # `#line` stands where another file begins, and most texts have most of their files in common.
+    for part in re.split(r"^(?=#line\b)", text.replace("\r\n", "\n"), flags=re.MULTILINE):
+        for words, directive in _pieces(part):
+            code += [words] if words else []
+            if directive:
+                lines += [" ".join(code), directive]
+                code = []
+    return "\n".join(line for line in (*lines, " ".join(code)) if line)
+
+
+@cache
+def _pieces(text: str) -> list[tuple[str, str]]:
+    """The tokens in front of each directive, and the directive; behind the last one, tokens alone."""
+    code: list[str] = []
+    pieces: list[tuple[str, str]] = []
     directive, at_start, space = "", True, False
-    for found in (*_TOKEN.finditer(text.replace("\r\n", "\n")), None):
+    for found in (*_TOKEN.finditer(text), None):
         kind, word = (found.lastgroup, found[0]) if found else ("line", "")
         if kind == "line":
             if directive and not re.match(r"#line\b", directive):
-                lines += [" ".join(code), directive]
+                pieces.append((" ".join(code), directive))
                 code = []
             directive, at_start, space = "", True, False
         elif kind in ("comment", "joined", "space"):
@@ -111,7 +126,7 @@ def tokens(text: str) -> str:
             else:
                 code.append(word)
             at_start = space = False
-    return "\n".join(line for line in (*lines, " ".join(code)) if line)
+    return [*pieces, (" ".join(code), "")]
 
 
 class Source(NamedTuple):

@@ -4,6 +4,7 @@ bits."""
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -281,7 +282,8 @@ def test_a_misread_declaration_is_refused() -> None:
     extern "C" __global__ void k(float* y, /* (1) */ long long n) { y[0] = n; }
     """
     kernel = Kernel(text, "k", Threads("n"), dtypes=("float32",))
-    kernel.text = text.replace("long long n", "int n")  # what NVRTC compiles is not what was declared
+    # What NVRTC compiles is not what was declared.
+    kernel.source = replace(kernel.source, text=text.replace("long long n", "int n"))
     with pytest.raises(
         LaunchError, match=r"the text declares parameters of y: 8, n: 8 bytes, but the loaded kernel has \[8, 4\]"
     ):

@@ -1,5 +1,5 @@
 """Layer normalisation on the CPU, sanitized: one length for each way that the tables of
-:mod:`cupyops.ops.layer_norm.config` choose. ``test_simulated_layer_norm_kernels.py`` takes each kernel for itself."""
+:mod:`cupyops.ops.layer_norm.config` choose. ``test_simulated_layer_norm_forward.py`` and ``..._backward.py`` take each kernel for itself."""
 
 import importlib
 import sys

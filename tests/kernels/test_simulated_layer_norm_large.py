@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import cupyops
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import LayerNormConfig
-from tests.kernels.test_simulated_layer_norm_kernels import BACKWARD, EPS, FORWARD
+from tests.kernels.layer_norm_ways import BACKWARD, EPS, FORWARD
 from tests.simulator.test_simulator_use import sparse
 
 pytestmark = pytest.mark.simulator

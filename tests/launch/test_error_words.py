@@ -243,7 +243,7 @@ def test_shared_memory_that_a_gpu_does_not_have(monkeypatch: pytest.MonkeyPatch)
     def refused(raw: object, size: int) -> None:
         raise RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument")
 
-    from tests.launch.test_kernel import Gpus
+    from tests.launch.test_loading import Gpus
 
     gpus = Gpus()
     monkeypatch.setattr("cupyops.compile.toolchain.cupy", lambda: gpus)
@@ -336,7 +336,7 @@ def test_a_compile_error_is_at_the_line_of_the_python_file_that_holds_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cupy")
-    from tests.launch.test_kernel import Gpus
+    from tests.launch.test_loading import Gpus
 
     monkeypatch.setattr("cupyops.compile.toolchain.cupy", Gpus)
     message = compile_error_of(lambda: declared(tmp_path).variant({}, 0))

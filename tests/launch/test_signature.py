@@ -36,6 +36,7 @@ def parameter(declaration: str) -> Parameter:
         'extern "C" { __global__ void other(int n) { if (n) {} }\n__global__ void ',
         'namespace a { extern "C" __global__ void ',
         'void f() {}\nextern "C" static __global__ void ',
+        'extern "C" \\\n__global__ \\\r\n void ',
     ],
 )
 def test_where_a_declaration_may_hide(before: str) -> None:
@@ -91,6 +92,10 @@ def test_a_definition_is_read_rather_than_its_prototypes() -> None:
 
 def test_a_prototype_alone_will_do() -> None:
     assert parameters("const float* x, int n", behind=");")[1] == Parameter("n", "int32")
+
+
+def test_a_backslash_continues_a_line() -> None:
+    assert parameters("const float* x, \\\n int \\\r\n n") == parameters("const float* x, int n")
 
 
 def test_no_parameters() -> None:

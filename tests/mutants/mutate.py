@@ -5,7 +5,7 @@
     python -m tests.mutants.mutate --list
 
 Each mutant is one replacement in one text, found token by token (``matching.py``) and made in a copy of the checkout. A
-mutant of a shared header is held against one kernel that includes it. The lanes without a GPU run on the copy until the
+mutant of a shared header is held against one kernel that includes it. The tests that need no GPU run on the copy until the
 first failure; a mutant that nothing notices survives, and is named at the end with what is known of it (:data:`KNOWN`).
 The exit status is 1 where fewer than 95 % are noticed, or one survives that nobody has explained.
 """
@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
 TESTS = (
     "tests/kernels/test_simulated_{stem}_kernels.py",
+    "tests/kernels/test_simulated_{stem}_forward.py",
+    "tests/kernels/test_simulated_{stem}_backward.py",
     "tests/kernels/test_simulated_{stem}_large.py",
     "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
@@ -146,6 +148,9 @@ def _run_pytest(checkout: str, options: list[str], output: str) -> None:
     os.chdir(checkout)
     os.environ["PYTHONPATH"] = checkout
     sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]
+    # This process has imported `tests` of the checkout that it was started in, and shall import the copy's.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
     import pytest
 
     sys.exit(int(pytest.main(options)))

@@ -15,7 +15,7 @@ from autograd_bridge import gelu, gelu_backward, layer_norm, layer_norm_backward
 from cupyops import ExportError, MissingDependencyError
 from cupyops.torch import ExportReport, Operator, export_onnx
 from tests.onnx.onnx_support import Model, leftovers, onnx, run
-from tests.project.test_imports import run as run_apart
+from tests.project.test_importing import run as run_apart
 
 
 def _body(x: Tensor) -> Tensor:

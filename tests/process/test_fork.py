@@ -107,6 +107,33 @@ finally:
 assert got == ["made by the parent"]
 """
 
+# concurrent.futures registers a lock for forks when it is imported. A fork that falls into its import reports an error.
+IMPORTING = """
+import concurrent.futures.thread
+
+begun = threading.Event()
+
+class Slow:
+    # Finds nothing, and takes its time: the fork falls into the import.
+    def find_spec(self, name, path=None, target=None):
+        if name == SLOW:
+            begun.set()
+            threading.Event().wait(1)
+
+def first():
+    with cupyops.simulate():
+        right(Kernel(TEXT, "twice", Threads("n")))
+
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=first)
+thread.start()
+assert begun.wait(60)
+try:
+    child(first)
+finally:
+    thread.join()
+"""
+
 SETTINGS = """
 stop = threading.Event()
 
@@ -172,6 +199,12 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_makes(tmp_path: P
 
 def test_a_child_sets_what_threads_of_its_parent_were_setting(tmp_path: Path) -> None:
     run(SETTINGS, tmp_path)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("module", ["host", "simulated", "numpy_arrays"])
+def test_a_child_does_not_wait_for_an_import_by_a_thread_of_its_parent(tmp_path: Path, module: str) -> None:
+    run(f"SLOW = 'cupyops.simulator.{module}'\n{IMPORTING}", tmp_path)
 
 
 @pytest.mark.simulator

@@ -253,6 +253,25 @@ def test_bytes_beside_each_other_do_not_race() -> None:
     assert run(kernel(body))[:4].tolist() == [1, 0, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("s[2] = 0;", "s[2] = 1;", "a race in shared memory: reads element 2 of `s`, which has 4, which thread (63, 0, 0) wrote"),
+        ("s[2] = 0;", "y[1] = s[2];", "a race in shared memory: writes element 2 of `s`, which has 4, which thread (63, 0, 0) read"),
+        ("", "", "reads shared memory that nobody has written: element 2 of `s`"),
+    ],
+    ids=["written", "read", "never written"],
+)  # fmt: skip
+def test_one_byte_of_an_element_differs_from_its_others(before: str, after: str, words: str) -> None:
+    """The bytes of an access are looked at together only where the same became of all of them."""
+    whole = "*reinterpret_cast<int*>(s) = 0;" if "writes" in words else "y[0] = *reinterpret_cast<int*>(s);"
+    body = (
+        f"__shared__ __align__(4) char s[4];\nif (threadIdx.x == 0) {{ s[0] = s[1] = s[3] = 0; {before} }}\n__syncthreads();\n"
+        f"if (threadIdx.x == 63) {{ {after} }}\nif (threadIdx.x == 1) {{ {whole} }}"
+    )
+    assert words in fault(kernel(body))
+
+
 def test_shared_memory_that_nobody_has_written() -> None:
     message = fault(
         kernel(

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cupyops import Kernel, Threads
-from cupyops.torch import Operator, check_op
+from cupyops.torch import Operator
 from cupyops.torch.core.dispatch import dispatch_modes, transforms_active
 
 TEXT = r"""
@@ -438,24 +437,3 @@ def on_the_first_gpu(x: Tensor, w: Tensor, factor: float) -> Tensor:
     if isinstance(x, FakeTensor) or not x.is_cuda:
         return body(x, w, factor)
     return body(x.to("cuda:0"), w.to("cuda:0"), factor)
-
-
-# How the tests look for them
-
-
-def samples(device: str = "cpu") -> list[tuple[Any, ...]]:
-    generator = torch.Generator().manual_seed(3)
-    x, w = (torch.randn(19, 7, generator=generator).to(device) for _ in range(2))
-    return [(x, w, 0.5), (w, x, 0.0)]
-
-
-def failing(op: Operator, lane: str, checks: Any = None) -> dict[str, str]:
-    """What fails, and its words."""
-    report = check_op(op, samples("cuda" if lane == "cuda" else "cpu"), raises=False, lanes=[lane], checks=checks)
-    return {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}
-
-
-def assert_found(found: dict[str, str], name: str, words: str) -> None:
-    assert list(found) == [name], found
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(found[name])

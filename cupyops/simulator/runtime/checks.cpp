@@ -19,6 +19,11 @@ struct Cell {
     uint32_t by_hardware;  // 1 if a bulk copy made the write
 };
 
+inline bool same(const Cell& a, const Cell& b) {
+    return a.write == b.write && a.read[0] == b.read[0] && a.read[1] == b.read[1] && a.write_pc == b.write_pc &&
+           a.read_pc[0] == b.read_pc[0] && a.read_pc[1] == b.read_pc[1] && a.by_hardware == b.by_hardware;
+}
+
 struct Shadow {
     Cell* cells = nullptr;  // one cell for each byte of the arena; the system allocates a page on first access
     size_t static_used = 0, dynamic_used = 0;
@@ -119,8 +124,17 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
     if (offset < STATIC_BYTES) shadow.static_used = std::max(shadow.static_used, offset + bytes);
     else shadow.dynamic_used = std::max(shadow.dynamic_used, offset - STATIC_BYTES + bytes);
     const uint64_t stamp = stamp_of(fibre, atomic);
+    // The bytes of an element are accessed together, so their cells are mostly equal: what became of the last byte's cell
+    // then becomes of the next one.
+    Cell last, *done = nullptr;
     for (size_t i = offset; i < offset + bytes; ++i) {
         Cell& cell = shadow.cells[i];
+        if (done && same(cell, last)) {
+            cell = *done;
+            continue;
+        }
+        last = cell;
+        done = &cell;
         if (reads(kind) && !(cell.write & VALID)) {
             CupyopsFault& fault = access_fault(CUPYOPS_UNINITIALISED, p, bytes, write, frame, pc);
             name_shared(fault, i);
@@ -144,7 +158,7 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
         } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], true, fibre)) {
             cell.read[0] = stamp;
             cell.read_pc[0] = uint32_t(pc);
-        } else if (!(cell.read[1] & VALID) || before(cell.read[1], true, fibre) || who(cell.read[1]) >> 5 == who(cell.read[0]) >> 5) {
+        } else if (!(cell.read[1] & VALID) || who(cell.read[1]) >> 5 == who(cell.read[0]) >> 5 || before(cell.read[1], true, fibre)) {
             cell.read[1] = stamp;
             cell.read_pc[1] = uint32_t(pc);
         }

@@ -142,7 +142,7 @@ unsigned source_lane(const Fibre& fibre) {
 bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     Fibre* lanes[WARP] = {};
     unsigned present = 0;
-    for (unsigned l = 0; l < WARP; ++l) {
+    for (unsigned l = WARP; l-- > 0;) {  // lanes mostly arrive in order, so the last one is most likely missing
         Fibre* fibre = mask >> l & 1 ? lane_of(block, warp, l) : nullptr;
         if (!fibre || fibre->state == State::DONE) continue;
         if (fibre->state != State::WARP_OPERATION || fibre->operation != operation || fibre->mask != mask) return false;
@@ -161,6 +161,7 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
     unsigned long long results[WARP] = {};
     unsigned ballot = 0, together = 0, knowledge[2][WARP] = {};
     Clocks known[4];
+    const bool all = operation == CUPYOPS_SYNCWARP;  // __syncwarp orders all accesses, and the other operations order reads alone
     bool first = true, alike = true;
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -169,10 +170,10 @@ bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
         together = first ? value : reduced(operation, together, value);
         alike &= lanes[l]->value == first_lane.value;
         first = false;
-        for (int reads = 0; reads < 2; ++reads) {
+        for (int reads = all ? 0 : 1; reads < 2; ++reads) {
             for (unsigned k = 0; k < WARP; ++k) knowledge[reads][k] = std::max(knowledge[reads][k], lanes[l]->clocks[reads][k]);
         }
-        for (int i = 0; i < 4; ++i) learn(known[i], lanes[l]->handed_on(i));
+        for (int i = all ? 0 : 1; i < (all ? 4 : 2); ++i) learn(known[i], lanes[l]->handed_on(i));
     }
     for (unsigned l = 0; l < WARP; ++l) {
         if (!lanes[l]) continue;
@@ -231,9 +232,12 @@ void try_cluster(Group& group) {
             if (fibre.state != State::DONE && fibre.arrived <= group.phase) return;
     const unsigned now = group.phase++ & 1;  // two sets are enough: no thread is more than one phase behind
     group.arrivals = 0;
+    size_t place = 0;
     for (auto& block : group.blocks)
-        for (Fibre& fibre : block->fibres)
-            fibre.cluster_clocks[now] = fibre.relaxed & 1 ? fibre.cluster_clocks[now ^ 1] : fibre.arrive_clock;
+        for (Fibre& fibre : block->fibres) {
+            group.cluster_clocks[now][place] = fibre.relaxed & 1 ? group.cluster_clocks[now ^ 1][place] : fibre.arrive_clock;
+            ++place;
+        }
     for (int i = 0; i < 4; ++i) group.released[now][i] = std::move(group.arriving[i]);
     for (auto& block : group.blocks)
         for (Fibre& fibre : block->fibres)

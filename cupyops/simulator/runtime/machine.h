@@ -6,7 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-namespace simulator {
+// Hidden: the files of the runtime call each other directly, not through the tables of the dynamic linker.
+namespace __attribute__((visibility("hidden"))) simulator {
 
 constexpr unsigned WARP = 32;
 constexpr unsigned MAX_CLUSTER = 16;
@@ -68,7 +69,7 @@ struct Fibre {
     uintptr_t flag = 0;               // the flag that the fibre read last
     unsigned flag_version = 0;        // the version of `flag` at that read, so that a polling loop acquires each version once
     unsigned barrier_clock = 0;       // the fibre's own clock at the last barrier of its block
-    unsigned arrive_clock = 0, cluster_clocks[2] = {};  // the own clock at the cluster's barrier, in even and in odd phases
+    unsigned arrive_clock = 0;  // the own clock at the last arrival at the cluster's barrier
     unsigned shown = 0;  // writes before this clock are visible to the async proxy
     uint64_t name = 0;   // the thread's group, rank and thread number, at the bits that a global stamp has them
 
@@ -106,6 +107,8 @@ struct Group {
     // The merged clocks of the threads that arrive at the cluster's barrier; a thread that waits acquires them.
     // `released` has one set for even and one for odd phases.
     Clocks arriving[4], released[2][4];
+    // The clocks of all threads at the cluster's barrier, in even and in odd phases.
+    std::vector<unsigned> cluster_clocks[2];
     Flags flags;                         // flags in shared memory
 };
 

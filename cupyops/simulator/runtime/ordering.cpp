@@ -12,7 +12,9 @@ constexpr unsigned EPOCHS = 1u << 20, PHASES = 1u << 12, CLOCKS = 1u << 16;
 size_t place_of(unsigned rank, unsigned thread) { return size_t(rank) * machine.threads + thread; }
 
 // Returns the clock that the thread `other` had at the last cluster barrier for which the thread `now` has waited.
-unsigned cluster_clock(const Fibre& other, const Fibre& now) { return now.waited ? other.cluster_clocks[(now.waited - 1) & 1] : 0; }
+unsigned cluster_clock(const Fibre& other, const Fibre& now) {
+    return now.waited ? now.block->group->cluster_clocks[(now.waited - 1) & 1][place_of(other.block->rank, other.thread)] : 0;
+}
 
 const std::vector<unsigned>* clocks_of(const Clocks& all, unsigned group) {
     if (!all) return nullptr;
@@ -35,17 +37,18 @@ std::shared_ptr<std::vector<unsigned>> no_clocks(const Fibre& fibre) {
     return std::make_shared<std::vector<unsigned>>(fibre.block->group->blocks.size() * machine.threads, 0u);
 }
 
+void raise_to(std::vector<unsigned>& all, const std::vector<unsigned>& others) {
+    for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], others[i]);
+}
+
 void add_known(std::vector<unsigned>& all, const Fibre& fibre, int reads) {
-    if (const std::vector<unsigned>* known = clocks_of(fibre.known[reads], fibre.block->group->number))
-        for (size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], (*known)[i]);
-    for (auto& block : fibre.block->group->blocks)
-        for (const Fibre& other : block->fibres) {
-            unsigned& clock = all[place_of(block->rank, other.thread)];
-            clock = std::max(clock, cluster_clock(other, fibre));
-            if (block.get() != fibre.block) continue;
-            if (fibre.epoch) clock = std::max(clock, other.barrier_clock);
-            if (other.warp() == fibre.warp()) clock = std::max(clock, fibre.clocks[reads][other.lane()]);
-        }
+    const Block& block = *fibre.block;
+    if (const std::vector<unsigned>* known = clocks_of(fibre.known[reads], block.group->number)) raise_to(all, *known);
+    if (fibre.waited) raise_to(all, block.group->cluster_clocks[(fibre.waited - 1) & 1]);
+    unsigned* const here = &all[place_of(block.rank, 0)];
+    for (unsigned t = 0; fibre.epoch && t < machine.threads; ++t) here[t] = std::max(here[t], block.fibres[t].barrier_clock);
+    for (unsigned lane = 0, t = fibre.warp() * WARP; lane < WARP && t < machine.threads; ++lane, ++t)
+        here[t] = std::max(here[t], fibre.clocks[reads][lane]);
 }
 
 Clocks together(const Clocks& a, const Clocks& b) {
@@ -67,12 +70,12 @@ Clocks together(const Clocks& a, const Clocks& b) {
             }
             const std::vector<unsigned>&one = *of_a.clocks, &other = *of_b.clocks;
             bool below = true, above = true;
-            for (size_t k = 0; k < one.size() && (below || above); ++k) below &= one[k] <= other[k], above &= one[k] >= other[k];
+            for (size_t k = 0; k < one.size(); ++k) below &= one[k] <= other[k], above &= one[k] >= other[k];
             less &= below, greater &= above;
             both->push_back(below ? of_b : of_a);
             if (below || above) continue;
             auto most = std::make_shared<std::vector<unsigned>>(one);
-            for (size_t k = 0; k < one.size(); ++k) (*most)[k] = std::max(one[k], other[k]);
+            raise_to(*most, other);
             both->back().clocks = most;
         }
     }

@@ -98,6 +98,7 @@ void begin_group() {
     const unsigned long long number = machine.next_group++;
     group->number = unsigned(number - machine.first_group);
     const unsigned size = cluster[0] * cluster[1] * cluster[2];
+    for (auto& clocks : group->cluster_clocks) clocks.resize(size_t(size) * machine.threads);
     for (unsigned rank = 0; rank < size; ++rank) {
         auto block = std::make_unique<Block>();
         block->index = block_index(number, rank);

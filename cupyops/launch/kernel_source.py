@@ -1,0 +1,95 @@
+"""The text of a kernel with all that decides what NVRTC makes of the text."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cupyops.compile.source import assemble, included
+from cupyops.errors import CompileError, expected
+
+from .geometry import at_least
+from .locate import located
+from .signature import only
+
+__all__ = ["KernelSource", "check_text", "macros"]
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One ``__global__`` function of a CUDA C++ text.
+
+    Attributes:
+        text: CUDA C++.
+        name: the name of the ``extern "C" __global__`` function.
+        filename: the file name of the text in messages.
+        constants: values of macros.
+        headers: header texts by name for ``#include "name"``, in addition to the shared headers.
+        options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
+        declared_in: the Python file that holds the text, or None.
+    """
+
+    text: str
+    name: str
+    filename: str
+    constants: Mapping[str, int]
+    headers: Mapping[str, str]
+    options: tuple[str, ...]
+    declared_in: Any
+
+    def final(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
+        """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
+
+        Args:
+            types: typedef name to dtype name.
+            twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
+        """
+        headers = {**(twins or {}), **self.headers}
+        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
+
+    def included(self) -> dict[str, str]:
+        """Returns the headers that the text includes, by name."""
+        return included(self.text, self.headers)
+
+    def located(self, error: CompileError) -> CompileError:
+        """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
+        return CompileError(located(str(error), self.filename, self.text, self.declared_in))
+
+
+def check_text(text: object, where: str) -> None:
+    """Raises unless the argument is CUDA C++ text.
+
+    A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
+
+    Raises:
+        TypeError: `text` is not a str.
+        ValueError: `text` looks like a path.
+    """
+    if not isinstance(text, str):
+        raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
+    if "\n" in text or "{" in text:
+        return
+    there = os.path.isfile(text)
+    if there or text.endswith((".cu", ".cuh")):
+        absent = "" if there else f"; there is no such file in {os.getcwd()}"
+        got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
+        raise ValueError(expected(where, "text", "be CUDA C++", got))
+
+
+def macros(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:
+    """Returns the constants of a kernel's launch policy, followed by the given constants.
+
+    Raises:
+        ValueError: the name of a constant is not a macro name, or its value is not that of the launch policy.
+        TypeError: a value is not an integer.
+    """
+    found = dict(of_geometry)
+    for name, value in constants.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(expected(kernel, "constants", "have names of macros", repr(name)))
+        found[name] = number = at_least(kernel, f"constants[{name!r}]", value, None)
+        if of_geometry.get(name, number) != number:
+            wanted = f"equal the constant of the launch policy, {of_geometry[name]}"
+            raise ValueError(expected(kernel, f"constants[{name!r}]", wanted, number))
+    return found

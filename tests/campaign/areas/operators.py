@@ -1,0 +1,262 @@
+"""Calls of operators with drawn shapes, strides, dtypes and arguments; wrong calls; and derivatives by drawn roads."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import assume
+from hypothesis import strategies as st
+from torch import Tensor
+
+import autograd_bridge as bridge
+import cupyops
+from cupyops.torch.check.roads import ROADS, Problem
+from tests.torch.derivative_cases import CASES, as_tuple
+
+__all__ = ["Call", "call", "calls", "derivative", "on", "tensor", "wrong_call"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SIZES = st.one_of(st.integers(1, 9), st.sampled_from([0, 16, 31, 32, 33, 64, 127, 129]))
+ELEMENTS = {"reference": 2**18, "simulator": 2**12, "cuda": 2**22}  # of a tensor
+# In ULPs of the largest exact value: a sum of a few hundred terms in the dtype's accumulation type.
+ROUNDINGS = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.float64: 64}
+
+
+@contextmanager
+def on(backend: str, sanitize: bool = False) -> Iterator[str]:
+    """Runs operators on a backend; gives the device of their tensors."""
+    with cupyops.simulate(backend == "simulator", sanitize=sanitize), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield "cuda" if backend == "cuda" else "cpu"
+
+
+def tensor(data: st.DataObject, shape: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
+    """A tensor of normal numbers whose memory lies in a drawn way: permuted, strided, expanded, or off its alignment."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    scale = data.draw(st.sampled_from([1.0, 1.0, 1e-3, 30.0]))
+    layout = data.draw(st.sampled_from(["plain", "plain", "permuted", "strided", "offset", "expanded"]))
+    numbers = scale * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+    if layout == "expanded" and shape:
+        dim = data.draw(st.integers(0, len(shape) - 1))
+        return (
+            numbers.narrow(dim, 0, min(1, shape[dim])).to(device, dtype).expand(tuple(shape))
+            if shape[dim]
+            else numbers.to(device, dtype)
+        )
+    if layout == "permuted" and len(shape) > 1:
+        order = data.draw(st.permutations(range(len(shape))))
+        inverse = [order.index(i) for i in range(len(shape))]
+        return numbers.permute(order).contiguous().to(device, dtype).permute(inverse)
+    if layout == "strided" and shape:
+        dim, step = data.draw(st.integers(0, len(shape) - 1)), data.draw(st.integers(2, 3))
+        wide = torch.zeros([n * step if i == dim else n for i, n in enumerate(shape)], dtype=dtype, device=device)
+        view = wide[tuple(slice(None, None, step) if i == dim else slice(None) for i in range(len(shape)))]
+        return view.copy_(numbers.to(device, dtype))
+    if layout == "offset":
+        storage = torch.zeros(numbers.numel() + 3, dtype=dtype, device=device)
+        view = storage[data.draw(st.integers(1, 3)) :][: numbers.numel()].view(tuple(shape))
+        return view.copy_(numbers.to(device, dtype))
+    return numbers.to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator's call.
+
+    Attributes:
+        name: for reports.
+        ours, theirs: functions of the tensors, one result each.
+        shapes: of the tensors.
+    """
+
+    name: str
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@st.composite
+def calls(draw: st.DrawFn, backend: str) -> Call:
+    """An operator with shapes that fit, and its other arguments. No tensor is too large for the backend."""
+    found = draw(_calls())
+    assume(all(math.prod(shape) <= ELEMENTS[backend] for shape in found.shapes))
+    return found
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> Call:
+    name = draw(st.sampled_from(["add2", "gelu", "layer_norm", "add_layer_norm", "rms_norm", "linear", "linear_gelu"]))
+    batch = tuple(draw(st.lists(SIZES, max_size=2)))
+    if name == "add2":
+        shape = tuple(draw(st.lists(SIZES, max_size=3)))
+        other = tuple(n if draw(st.booleans()) else 1 for n in shape)[draw(st.integers(0, len(shape))) :]
+        alpha = draw(st.sampled_from([1, -0.5, 0, 2.25]))
+        shapes = (shape, other) if draw(st.booleans()) else (other, shape)
+        return Call(
+            name, lambda a, b: bridge.add2(a, b, alpha=alpha), lambda a, b: torch.add(a, b, alpha=alpha), shapes
+        )
+    approximate = draw(st.sampled_from(["none", "tanh"]))
+    if name == "gelu":
+        shape = tuple(draw(st.lists(SIZES, max_size=3)))
+        return Call(
+            f"{name} {approximate}",
+            lambda x: bridge.gelu(x, approximate=approximate),
+            lambda x: F.gelu(x, approximate=approximate),
+            (shape,),
+        )
+    if name.startswith("linear"):
+        features, units = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+        bias = ((units,),) if draw(st.booleans()) else ()
+        shapes = ((*batch, features), (units, features), *bias)
+        if name == "linear":
+            return Call(name, bridge.linear, F.linear, shapes)
+        return Call(
+            f"{name} {approximate}",
+            lambda *given: bridge.linear_gelu(*given, approximate=approximate),
+            lambda *given: F.gelu(F.linear(*given), approximate=approximate),
+            shapes,
+        )
+    row = tuple(draw(st.lists(SIZES.filter(bool), min_size=1, max_size=2)))
+    weights = draw(st.integers(0, 1 if name == "rms_norm" else 2)) * ((row),)
+    parameters = tuple(row for _ in range(len(weights) // max(len(row), 1)))
+    eps = draw(st.sampled_from([1e-5, 1e-12, 0.1]))
+    if name == "rms_norm":
+        return Call(
+            name,
+            lambda x, weight=None: bridge.rms_norm(x, row, weight, eps),
+            lambda x, weight=None: F.rms_norm(x, row, weight, eps),
+            ((*batch, *row), *parameters),
+        )
+    if name == "layer_norm":
+        return Call(
+            name,
+            lambda x, weight=None, bias=None: bridge.layer_norm(x, row, weight, bias, eps),
+            lambda x, weight=None, bias=None: F.layer_norm(x, row, weight, bias, eps),
+            ((*batch, *row), *parameters),
+        )
+    return Call(
+        name,
+        lambda x, r, weight=None, bias=None: bridge.add_layer_norm(x, r, row, weight, bias, eps)[0],
+        lambda x, r, weight=None, bias=None: F.layer_norm(x + r, row, weight, bias, eps),
+        ((*batch, *row), (*batch, *row), *parameters),
+    )
+
+
+def assert_near(what: str, got: Tensor, theirs: Tensor, exact: Tensor) -> None:
+    """The largest error is at most twice PyTorch's, and some roundings of the largest value."""
+    assert (got.shape, got.dtype) == (theirs.shape, theirs.dtype), f"{what}: {got.shape} {got.dtype}"
+    finite = exact.isfinite() & theirs.isfinite()
+    if not bool(finite.any()):
+        return
+    off, their_off = ((x.double() - exact)[finite].abs().max() for x in (got, theirs))
+    unit = torch.finfo(got.dtype).eps * float(exact[finite].abs().max()) + torch.finfo(got.dtype).tiny
+    allowed = 2 * float(their_off) + ROUNDINGS[got.dtype] * unit
+    assert float(off) <= allowed, (
+        f"{what}: off by {float(off):.3g}, PyTorch by {float(their_off):.3g}, allowed {allowed:.3g}"
+    )
+
+
+def call(data: st.DataObject, backend: str) -> None:
+    """Values and gradients are as near to float64 as PyTorch's; inputs stay as they are; results share no memory."""
+    drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES))
+    with on(backend, sanitize=data.draw(st.booleans())) as device:
+        inputs = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
+        wanted = [data.draw(st.booleans()) for _ in inputs]
+        before = [x.clone() for x in inputs]
+        ours, theirs = ([x.detach().requires_grad_(w) for x, w in zip(inputs, wanted, strict=True)] for _ in range(2))
+        exact_inputs = [x.detach().double().requires_grad_(w) for x, w in zip(inputs, wanted, strict=True)]
+        y, y_theirs, exact = drawn.ours(*ours), drawn.theirs(*theirs), drawn.theirs(*exact_inputs)
+        assert_near(f"{drawn.name}, result", y.detach(), y_theirs.detach(), exact.detach())
+        assert all(
+            y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for x in inputs if x.numel() and y.numel()
+        )
+        assert y.requires_grad == any(wanted)
+        if any(wanted):
+            grad = tensor(data, tuple(y.shape), dtype, device)
+            found = torch.autograd.grad(y, [x for x in ours if x.requires_grad], grad)
+            by_torch = torch.autograd.grad(y_theirs, [x for x in theirs if x.requires_grad], grad)
+            right = torch.autograd.grad(exact, [x for x in exact_inputs if x.requires_grad], grad.double())
+            for i, parts in enumerate(zip(found, by_torch, right, strict=True)):
+                assert_near(f"{drawn.name}, gradient {i}", *parts)
+        for x, was in zip(inputs, before, strict=True):
+            assert torch.equal(x.nan_to_num(), was.nan_to_num()), f"{drawn.name} changed an input"
+
+
+def wrong_call(data: st.DataObject, backend: str) -> None:
+    """A call with one wrong argument raises what callers catch, where PyTorch raises; and the next call is right."""
+    drawn, dtype = data.draw(calls(backend)), data.draw(st.sampled_from(DTYPES[2:]))
+    with on(backend) as device:
+        inputs: list[Any] = [tensor(data, shape, dtype, device) for shape in drawn.shapes]
+        i = data.draw(st.integers(0, len(inputs) - 1))
+        x = inputs[i]
+        kind = data.draw(st.sampled_from(["dtype", "rank", "size", "meta", "number", "text", "complex", "list"]))
+        wrong = list(inputs)
+        wrong[i] = {
+            "dtype": lambda: x.to(data.draw(st.sampled_from([torch.int32, torch.bool, torch.float16]))),
+            "rank": lambda: x.unsqueeze(0).unsqueeze(0),
+            "size": lambda: x.new_zeros([n + 2 for n in x.shape] or [5]),
+            "meta": lambda: x.to("meta"),
+            "number": lambda: 1.5,
+            "text": lambda: "x",
+            "complex": lambda: x.to(torch.complex64),
+            "list": lambda: x.tolist(),
+        }[kind]()
+        raised = _error(drawn.theirs, wrong)
+        ours = _error(drawn.ours, wrong)
+        if raised is not None and kind not in ("number", "list", "dtype", "complex", "meta"):
+            assert ours is not None, f"{drawn.name} takes what PyTorch refuses: {kind} of argument {i}: {raised}"
+        y, exact = drawn.ours(*inputs), drawn.theirs(*(x.double() for x in inputs))
+        assert_near(f"{drawn.name} after an error", y, drawn.theirs(*inputs), exact)
+
+
+def _error(function: Callable[..., Any], args: Sequence[Any]) -> Exception | None:
+    """The error of a call; of ours, one that callers catch."""
+    try:
+        function(*args)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        return error
+    return None
+
+
+def derivative(data: st.DataObject, backend: str) -> None:
+    """A derivative of any order by a drawn road is that of PyTorch's own operators by plain autograd."""
+    case = data.draw(st.sampled_from(CASES))
+    road = ROADS[data.draw(st.sampled_from(sorted(ROADS)))]
+    function = data.draw(st.sampled_from([f for f in (case.ours, case.through) if f is not None]))
+    # torch.ops has no forward mode: the operator itself has.
+    assume(not (road.forward and function is case.through))
+    alone = data.draw(st.sampled_from([None, *range(len(case.shapes))]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    with on(backend) as device:
+
+        def numbers(shape: Sequence[int]) -> Tensor:
+            return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(device)
+
+        inputs = [numbers(shape) for shape in case.shapes]
+        seeds = tuple(numbers(y.shape) for y in as_tuple(case.theirs(*inputs)))
+        chosen = range(len(inputs)) if alone is None else [alone]
+        directions = tuple(numbers(case.shapes[i]) for i in chosen)
+
+        def problem(of: Callable[..., Any]) -> Problem:
+            def outputs(*xs: Tensor) -> tuple[Tensor, ...]:
+                given = list(inputs)
+                for i, x in zip(chosen, xs, strict=True):
+                    given[i] = x
+                return as_tuple(of(*given))
+
+            return Problem(outputs, tuple(inputs[i] for i in chosen), seeds, directions)
+
+        plain = {1: "torch.func.grad", 2: "autograd of autograd", 3: "autograd, three times"}
+        reference, found = problem(case.theirs), road.run(problem(function))
+        right = [x.detach() for x in ROADS[plain[road.order]].run(reference)]
+        lower = [ROADS[plain[order]].run(reference) for order in range(1, road.order)]
+        size = max(float(x.abs().max()) for x in right)
+        allowed = 1e-8 * size + 1e-12 * max([1.0, *(float(x.detach().abs().max()) for xs in lower for x in xs)])
+        for i, (got, wanted) in enumerate(zip(found, right, strict=True)):
+            off = float((got.detach() - wanted).abs().max())
+            assert off <= allowed, f"{case.name} by input {i}: off by {off:.3g}, allowed {allowed:.3g}"

@@ -1,0 +1,210 @@
+"""Each forward kernel of layer normalisation for itself in the simulator, held to the naive kernels of the texts, under configs of
+the tests' own: rows as short as a way allows reach every packing, every branch, and the second use of every stage and table
+in milliseconds."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import cupyops
+from cupyops.ops.layer_norm.body import forward_kernel
+from tests.kernels.layer_norm_ways import EPS, FORWARD, Way, assert_near, naive_forward, placed, rows_of, staged, ways
+from tests.operators.test_layer_norm import exact_rows, hard_rows
+from tests.support import alike
+
+pytestmark = pytest.mark.simulator
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with cupyops.simulate(sanitize=True):
+        yield
+
+
+def run_forward(
+    way: Way,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    off: int = -1,
+    eps: float = EPS,
+    want_stats: bool = True,
+):  # type: ignore[no-untyped-def]
+    """y, x + residual (None without one), and the statistics, if wanted; the array of number `off` is off its alignment."""
+    m, dtype = len(x), way.dtype
+    summed = None if residual is None else torch.empty(m, way.n, dtype=dtype)
+    arrays = [x, residual, weight, bias, summed, torch.empty(m, way.n, dtype=way.result or dtype)]
+    arrays = [placed(a, int(i == off)) for i, a in enumerate(arrays)]
+    x, *_, summed, y = arrays
+    arrays[4] = x if residual is None else summed  # s is x then
+    stats = torch.empty(2, m, dtype=torch.float64 if dtype == torch.float64 else torch.float32) if want_stats else None
+    groups = (2,) if way.config.kind == "wide" else ()
+    forward_kernel(way.config, way.name, residual is not None)(*arrays, stats, m, way.n, *groups, eps)
+    return y, summed, stats
+
+
+def test_the_naive_forward_is_pytorchs() -> None:
+    x, residual, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in ((5, 77), (5, 77), 77, 77))
+    close = {"rtol": 1e-13, "atol": 1e-13}
+    for w, b, more in ((weight, bias, None), (None, bias, residual), (weight, None, residual)):
+        y, summed, stats = naive_forward(x, w, b, more)
+        s = x if more is None else x + more
+        variance, mean = torch.var_mean(s, 1, unbiased=False)
+        assert torch.equal(summed, s)
+        torch.testing.assert_close(y, F.layer_norm(s, (77,), w, b, EPS), **close)
+        torch.testing.assert_close(stats, torch.stack((mean, torch.rsqrt(variance + EPS))), **close)
+
+
+@ways(FORWARD)
+def test_forward(way: Way) -> None:
+    m = rows_of(way)
+    x = (torch.randn(m, way.n) + 1).to(way.dtype)
+    weight, bias = way.columns
+    wanted, _, (mean, rstd) = naive_forward(x, weight, bias)
+    y, _, stats = run_forward(way, x, None, weight, bias)
+    assert y.dtype == (way.result or way.dtype)
+    assert_near(y, wanted, way.rounded, "y")
+    assert_near(stats[0], mean, stats.dtype, "mean")
+    assert_near(stats[1], rstd, stats.dtype, "rstd")
+    # A row's bits do not depend on addresses, nor on its neighbours.
+    for off in (0, 2, 3, 5):
+        assert all(
+            alike(a, b)
+            for a, b in zip(run_forward(way, x, None, weight, bias, off), (y, None, stats), strict=True)
+            if b is not None
+        )
+    one, _, _ = run_forward(way, x[m - 2 :], None, weight, bias)
+    assert alike(one, y[m - 2 :])
+    for w, b, what in (
+        (weight, None, "y without bias"),
+        (None, bias, "y without weight"),
+        (None, None, "y without both"),
+    ):
+        assert_near(run_forward(way, x, None, w, b)[0], naive_forward(x, w, b)[0], way.rounded, what)
+
+
+@ways(FORWARD)
+def test_forward_without_statistics_gives_the_same_bits(way: Way) -> None:
+    x, (weight, bias) = (torch.randn(rows_of(way), way.n) + 1).to(way.dtype), way.columns
+    y, _, _ = run_forward(way, x, None, weight, bias)
+    again, _, stats = run_forward(way, x, None, weight, bias, want_stats=False)
+    assert stats is None
+    assert alike(again, y)
+
+
+@ways({name: way for name, way in FORWARD.items() if way.config.kind == "registers"})
+def test_forward_of_few_rows_gives_the_same_bits(way: Way) -> None:
+    x, residual = ((torch.randn(rows_of(way), way.n) + 1).to(way.dtype) for _ in range(2))
+    weight, bias = way.columns
+    few = replace(way, config=way.config.few_rows_forward(way.n, weight.itemsize))
+    assert few.config.affine_held
+    for of in ((x, None, weight, bias), (x, residual, weight, None), (x, None, None, bias)):
+        for off in (-1, 2):
+            assert all(
+                a is b is None or alike(a, b)
+                for a, b in zip(run_forward(few, *of, off), run_forward(way, *of, off), strict=True)
+            )
+    known = replace(way, config=replace(way.config, weighted=False))
+    plain = (x, None, None, None)
+    assert all(
+        a is b is None or alike(a, b) for a, b in zip(run_forward(known, *plain), run_forward(way, *plain), strict=True)
+    )
+
+
+@ways({name: way for name, way in FORWARD.items() if name.endswith("of more bits")})
+def test_forward_to_more_bits_takes_as_exact_moments(way: Way) -> None:
+    """Of 16-bit rows in one pass, whose first element is two deviations off, rstd would lack two of float32's bits."""
+    x = torch.randn(rows_of(way), way.n)
+    x[:, ::8] = 2.75
+    x = x.to(way.dtype)
+    variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
+    _, _, stats = run_forward(way, x, None, None, None)
+    eps = torch.finfo(torch.float32).eps
+    assert (stats[0] - mean).abs().max() <= eps
+    assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 1.5 * eps
+
+
+@ways({name: way for name, way in FORWARD.items() if way.dtype.itemsize == 2 and not name.endswith("of more bits")})
+def test_forward_of_rows_far_from_their_first_element_passes_twice(way: Way) -> None:
+    x = torch.randn(rows_of(way), way.n)
+    x[:, 0] = 1000
+    x = x.to(way.dtype)
+    variance, mean = torch.var_mean(x.double(), 1, unbiased=False)
+    _, _, stats = run_forward(way, x, None, None, None)
+    eps = torch.finfo(torch.float32).eps
+    assert (stats[0] - mean).abs().max() <= 16 * eps * mean.abs().max().clamp_min(1)
+    assert (stats[1] * torch.sqrt(variance + EPS) - 1).abs().max() <= 16 * eps
+
+
+@ways(FORWARD)
+def test_forward_of_hard_rows(way: Way) -> None:
+    rows = {kind: x.to(way.dtype) for kind, x in hard_rows(way.n).items()}
+    acc = torch.float64 if way.dtype == torch.float64 else torch.float32
+    for kind in ("mean 1e3, deviation 1e-2", "one outlier", "the first an outlier"):
+        if way.dtype.itemsize > 2 or kind != "mean 1e3, deviation 1e-2":  # 16 bits do not hold the deviation
+            y, _, _ = run_forward(way, rows[kind], None, None, None)
+            assert_near(y, exact_rows(rows[kind], EPS), way.rounded, kind)
+    y, _, _ = run_forward(way, rows["constant"], None, None, None)
+    # 0, but for what rounding leaves of the mean: a few units of eps² of the elements, over √eps of the norm.
+    assert (y.double().abs() <= rows["constant"].double().abs() * (64 * torch.finfo(acc).eps ** 2) / EPS**0.5).all()
+    # The sum of a row is infinite; its mean is not.
+    huge = torch.full((2, way.n), 0.75 * torch.finfo(way.dtype).max, dtype=way.dtype)
+    y, _, stats = run_forward(way, huge, None, None, None)
+    assert_near(stats[0], huge[:, 0].double(), stats.dtype, "mean of huge numbers")
+    assert not y.isnan().any()
+
+
+@ways(FORWARD)
+def test_forward_of_hard_rows_beside_others(way: Way) -> None:
+    plain, hard = torch.randn(6, way.n).to(way.dtype), hard_rows(way.n)["the first an outlier"][:1].to(way.dtype)
+    y, _, stats = run_forward(way, plain, None, None, None)
+    mixed = torch.cat([plain[:3], hard, plain[3:]])
+    beside, _, stats_beside = run_forward(way, mixed, None, None, None)
+    others = [0, 1, 2, 4, 5, 6]
+    assert alike(beside[others], y)
+    assert alike(stats_beside[:, others], stats)
+
+
+@ways(FORWARD)
+def test_forward_of_special_values_and_of_no_eps(way: Way) -> None:
+    x = torch.randn(9, way.n).to(way.dtype)
+    x[1, 7], x[3, way.n - 1], x[8, 0] = math.nan, math.inf, math.nan
+    y, _, stats = run_forward(way, x, None, None, None, eps=0.0)
+    special = torch.tensor([i in (1, 3, 8) for i in range(9)])
+    assert y[special].isnan().all()
+    assert stats[1, special].isnan().all()
+    assert y[~special].isfinite().all()
+
+
+# x and residual of other dtypes than the sum; both as the sum.
+SUMS = {
+    "registers": (replace(FORWARD["a part of a warp"], dtype=torch.float32), torch.bfloat16, torch.float32),
+    "registers in pairs": (FORWARD["three warps"], torch.float16, torch.float16),
+    "wide": (staged(replace(FORWARD["wide"], n=1032), 6, 4), torch.float32, torch.float16),
+    # Halves of such a row do not begin at multiples of 16 bytes.
+    "wide and not whole": (staged(FORWARD["wide"], 6, 4), torch.float16, torch.float32),
+    "wide of halves": (staged(FORWARD["wide and full"], 4, 2), torch.float16, torch.float16),
+    "streaming": (FORWARD["streaming"], torch.float32, torch.bfloat16),
+    "registers of fewer bits": (FORWARD["of fewer bits"], torch.bfloat16, torch.float32),
+    "wide of fewer bits": (staged(replace(FORWARD["wide of fewer bits"], n=1032), 6, 4), torch.bfloat16, torch.float32),
+    "streaming of fewer bits": (FORWARD["streaming of fewer bits"], torch.float32, torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_forward_of_a_sum(name: str) -> None:
+    way, *dtypes = SUMS[name]
+    x, residual = (torch.randn(rows_of(way), way.n).to(d) for d in dtypes)
+    weight, bias = way.columns
+    y, s, stats = run_forward(way, x, residual, weight, bias)
+    assert alike(s, x + residual)
+    assert_near(y, naive_forward(s, weight, bias)[0], way.rounded, "y")
+    for off in (0, 1, 4, 5):
+        again = run_forward(way, x, residual, weight, bias, off)
+        assert all(alike(a, b) for a, b in zip(again, (y, s, stats), strict=True))
