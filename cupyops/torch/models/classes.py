@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from torch import nn
 
-__all__ = ["made_class", "original_class"]
+__all__ = ["is_optimised", "made_class", "original_class"]
 
 # The subclasses by base and key. An entry goes with the last module of its class.
 _MADE: WeakValueDictionary[tuple[type, Any], type] = WeakValueDictionary()
@@ -24,6 +24,11 @@ def original_class(cls: type) -> type | None:
     """Returns the class that a subclass of :func:`made_class` replaces, or None for every other class."""
     found: type | None = vars(cls).get(_ORIGINAL)
     return found
+
+
+def is_optimised(cls: type) -> bool:
+    """Returns whether a class is a subclass of :func:`made_class`, or is derived from one."""
+    return hasattr(cls, _ORIGINAL)
 
 
 def made_class(cls: type[nn.Module], key: Any, members: Callable[[], Mapping[str, Any]]) -> type[nn.Module]:
@@ -41,7 +46,8 @@ def made_class(cls: type[nn.Module], key: Any, members: Callable[[], Mapping[str
     if made is None:
         names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         pickling = {"__reduce_ex__": _reduce_ex(cls), "__deepcopy__": _deepcopy(cls), _ORIGINAL: cls}
-        made = type(cls)(cls.__name__, (cls,), {**names, **pickling, **members()})
+        metaclass: Any = type(cls)
+        made = metaclass(cls.__name__, (cls,), {**names, **pickling, **members()})
         _MADE[cls, key] = made
     return made
 
@@ -65,7 +71,8 @@ def _deepcopy(cls: type[nn.Module]) -> Callable[..., Any]:
         if (own := getattr(cls, "__deepcopy__", None)) is not None:
             twin: nn.Module = own(self, memo)
         else:
-            function, args, state = cls.__reduce_ex__(self, 4)[:3]
+            reduced: Any = cls.__reduce_ex__(self, 4)
+            function, args, state = reduced[:3]
             twin = function(*args)
             memo[id(self)] = twin
             state = copy.deepcopy(state, memo)

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class GeluCall:
-    """A call of GELU in place of a function that computes GELU.
+    """A call of GELU in place of a function, or of a module that is no part of the model, that computes GELU.
 
     Attributes:
         form: the form that the function computes.
@@ -42,16 +42,14 @@ class GeluCall:
     """
 
     __slots__ = ("form", "function")
-    _forward_hooks = _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = ()
-    _compiled_call_impl = None
 
     def __init__(self, form: Form, function: Callable[..., Any]) -> None:
         self.form = form
         self.function = function
 
     def __call__(self, x: Any) -> Any:
-        if type(x) is Tensor and (self.form.exact or x.dtype is not torch.float64):
-            return gelu(x, self.form.approximate)
+        if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
+            return gelu(x, approximate)
         return self.function(x)
 
     def _cupyops_gelu(self, x: Tensor) -> str | None:
@@ -116,13 +114,17 @@ _global_forward, _global_forward_pre, _global_backward, _global_backward_pre = _
 
 def _observed(module: Any) -> bool:
     """Returns whether a call of a module does more than its class's ``forward``."""
+    if type(module) is GeluCall:
+        module = module.function
+        if not isinstance(module, nn.Module):
+            return False
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or module._compiled_call_impl is not None
-        or (isinstance(module, nn.Module) and "forward" in module.__dict__)
+        or "forward" in module.__dict__
         or _global_forward
         or _global_forward_pre
         or _global_backward

@@ -5,6 +5,7 @@ module's own ``forward`` for everything else: tensor subclasses such as ``DTenso
 for which the results would differ.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 
-from .classes import made_class, original_class
+from .classes import is_optimised, made_class
 from .recognise import gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
 
 __all__ = ["FORWARDS", "Leaf", "leaf_of", "unfit"]
@@ -88,12 +89,12 @@ _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 def leaf_of(module: nn.Module) -> Leaf | str | None:
     """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind."""
     cls = type(module)
+    if is_optimised(cls):
+        return "it is optimised already"
     forward = cls.forward
-    kind = FORWARDS.get(forward)
-    if kind is None:
-        kind = _look_alike(module)
-        if kind is None or isinstance(kind, str):
-            return kind
+    kind = FORWARDS.get(forward) or _look_alike(module)
+    if kind is None or isinstance(kind, str):
+        return kind
     if (reason := unfit(module)) is not None:
         return reason
     names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
@@ -104,8 +105,6 @@ def leaf_of(module: nn.Module) -> Leaf | str | None:
 
 def unfit(module: nn.Module) -> str | None:
     """Returns why the class of a module must stay, or None."""
-    if original_class(type(module)) is not None:
-        return "it is optimised already"
     if "forward" in vars(module):
         return "its forward has been replaced on the instance"
     if is_parametrized(module):
@@ -144,7 +143,10 @@ def _look_alike(module: nn.Module) -> _Kind | str | None:
     if norm_candidate(module):
         norm = norm_of(module)
         if norm is None:
-            return None if isinstance(module, nn.LayerNorm) else "it computes neither layer_norm nor rms_norm by rows"
+            named = re.search(r"layer_?norm|rms_?norm", cls.__name__, re.IGNORECASE)
+            # A subclass of nn.LayerNorm calls one of PyTorch's functions, which a change of its method replaces.
+            ours = isinstance(module, nn.LayerNorm | nn.RMSNorm) or named is None
+            return None if ours else "it computes neither layer_norm nor rms_norm by rows"
         return _norm_kind(norm.operator, f"self.{norm.eps}" if isinstance(norm.eps, str) else repr(norm.eps), module)
     return None
 

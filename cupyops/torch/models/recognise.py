@@ -143,14 +143,17 @@ def norm_of(module: nn.Module) -> Norm | None:
         # At the scale of √eps, a result depends on eps as much as on the variance.
         probes = (x, x * max(eps, 1e-12) ** 0.5)
         found = [_quiet(_twin(module, values, torch.float32), p.clone()) for p in probes]
-        for operator, formula in (("layer_norm", F.layer_norm), ("rms_norm", F.rms_norm)):
-            operands = [values.get(p) for p in (("weight", "bias") if operator == "layer_norm" else ("weight",))]
-            if operator == "rms_norm" and "bias" in values:
-                continue
-            wanted = [formula(p, (n,), *operands, eps) for p in probes]  # type: ignore[operator]
+        for operator in ("layer_norm", "rms_norm") if "bias" not in values else ("layer_norm",):
+            wanted = [_normalised(operator, p, values, eps) for p in probes]
             if all(_close(y, w) for y, w in zip(found, wanted, strict=True)) and _keeps_dtype(module, values, x):
                 return Norm(operator, eps if named is None else named)
     return None
+
+
+def _normalised(operator: str, x: Tensor, values: dict[str, Tensor], eps: float) -> Tensor:
+    if operator == "rms_norm":
+        return F.rms_norm(x, x.shape[-1:], values.get("weight"), eps)
+    return F.layer_norm(x, x.shape[-1:], values.get("weight"), values.get("bias"), eps)
 
 
 def _close(y: Any, wanted: Tensor) -> bool:

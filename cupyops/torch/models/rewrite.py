@@ -18,18 +18,19 @@ rewritten method every statement stays, and each replaced call decides at run ti
 
 import ast
 import copy
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch.nn.functional as F
+from torch import nn
 
 from . import fused
-from .recognise import gelu_form
-from .source import compiled, parsed
+from .recognise import gelu_candidate, gelu_form
+from .source import compiled, innermost, parsed, redecorated
 
 __all__ = ["Change", "called_paths", "mentions", "own_gelu", "rewritten"]
 
@@ -57,10 +58,10 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
     """Returns whether a function may hold a call that can be replaced.
 
     Args:
-        function: a function, or a decorated function.
-        names: names of attributes that hold optimised modules.
+        function: a function.
+        names: names that such a call has, beside those of GELU and of PyTorch's normalisations.
     """
-    codes = [getattr(function, "__wrapped__", function).__code__]
+    codes = [innermost(function).__code__]
     for code in codes:
         codes.extend(c for c in code.co_consts if hasattr(c, "co_names"))
     used = {name for code in codes for name in code.co_names}
@@ -77,6 +78,7 @@ def called_paths(function: FunctionType) -> set[Path]:
     Raises:
         UnreadableError: the source of the method cannot be read.
     """
+    function = innermost(function)
     tree, owner = parsed(function), _owner(function)
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {path for f in calls if (path := _path(f, owner))}
@@ -100,12 +102,13 @@ def rewritten(
     done = _DONE.setdefault(function, {})
     key = frozenset(kinds.items()), parent and parent[0], fuse
     if key not in done:
-        tree = copy.deepcopy(parsed(function))
-        rewriter = _Rewriter(tree, function, kinds, parent, fuse)
+        inner = innermost(function)
+        tree, made = copy.deepcopy(parsed(inner)), function
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse)
         tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
-        made = function
         if rewriter.changes:
-            made = compiled(function, ast.fix_missing_locations(tree), rewriter.values)
+            tree = ast.fix_missing_locations(tree)
+            made = redecorated(function, compiled(inner, tree, rewriter.values))
         done[key] = made, rewriter.changes
     return done[key]
 
@@ -185,7 +188,7 @@ class _Rewriter(ast.NodeTransformer):
             if len(node.keywords) == 1 and (form := _approximate(node.keywords[0])):
                 return node.args[0], self.constant(f"gelu_{form}", _with_form(form))
         elif function is not None and (x := _argument(node)) is not None and (call := own_gelu(function)) is not None:
-            return x, self.constant(function.__name__, call)
+            return x, self.constant(getattr(function, "__name__", "module"), call)
         return None
 
     # New expressions
@@ -269,7 +272,9 @@ class _Rewriter(ast.NodeTransformer):
         call = _first_call(second)
         if x is None or call is None or (found := self.activation(call)) is None or not _is_name(found[0], z):
             return
-        if _loads(second, z) != 1 or not (self.loads[z] == 1 or _single_target(second) == z):
+        # After the second statement nothing reads the value: it has no other reader, or another value, or the method ends.
+        dead = self.loads[z] == 1 or _single_target(second) == z or isinstance(second, ast.Return)
+        if _loads(second, z) != 1 or not dead:
             return
         old = f"{ast.unparse(value)}; {ast.unparse(call)}"
         new = self.helper(fused.linear_then_gelu, value.func, found[1], x)
@@ -314,7 +319,7 @@ def _argument(node: ast.Call) -> ast.expr | None:
 
 def _approximate(keyword: ast.keyword) -> str | None:
     if keyword.arg == "approximate" and isinstance(keyword.value, ast.Constant):
-        return keyword.value.value if keyword.value.value in ("none", "tanh") else None  # type: ignore[return-value]
+        return keyword.value.value if keyword.value.value in ("none", "tanh") else None
     return None
 
 
@@ -392,19 +397,25 @@ def _hashable(function: Any) -> bool:
     return function is not None and getattr(type(function), "__hash__", None) is not None
 
 
-@cache
+@functools.cache
 def _with_form(approximate: str) -> fused.GeluCall:
     form = fused.Form(approximate, True)
     return fused.GeluCall(form, lambda x: F.gelu(x, approximate=approximate))
 
 
 def own_gelu(function: Any) -> fused.GeluCall | None:
-    """Returns the call of GELU for a function that computes GELU and is named for it, or None."""
+    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is no part of
+    the model; None for every other object."""
     if function is F.gelu:
-        return fused.as_operator(function)  # type: ignore[no-any-return]
-    if not isinstance(function, FunctionType) or "gelu" not in function.__name__.lower():
+        return fused.as_operator(function)
+    if isinstance(function, nn.Module):
+        call = functools.partial(type(function).forward, function) if gelu_candidate(function) else None
+    else:
+        named = isinstance(function, FunctionType) and "gelu" in function.__name__.lower()
+        call = function if named else None
+    if call is None:
         return None
     if isinstance(known := fused.as_operator(function), fused.GeluCall):
         return known
-    form, _ = gelu_form(function)
+    form, _ = gelu_form(call)
     return None if form is None else fused.known_function(function, form)

@@ -1,7 +1,7 @@
 """Reads the source of a function, and compiles a changed copy of the function.
 
 :func:`parsed` returns the syntax tree only if the tree compiles to the code that runs. A file that has changed since
-its import, a decorator, or a tool that rewrites code therefore cannot lead to a function that computes something else.
+its import, or a tool that rewrites code, therefore cannot lead to a function that computes something else.
 """
 
 import __future__
@@ -15,7 +15,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["UnreadableError", "compiled", "parsed"]
+__all__ = ["UnreadableError", "compiled", "innermost", "parsed", "redecorated"]
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _OUTER = "cupyops_outer"
@@ -47,8 +47,6 @@ def parsed(function: FunctionType) -> ast.FunctionDef:
 
 
 def _read(function: FunctionType) -> ast.FunctionDef:
-    if hasattr(function, "__wrapped__"):
-        raise UnreadableError("it is decorated")
     code = function.__code__
     try:
         text = inspect.getsource(code)
@@ -57,8 +55,9 @@ def _read(function: FunctionType) -> ast.FunctionDef:
         tree = tree.body[0] if isinstance(tree, ast.If) else tree
     except (OSError, TypeError, SyntaxError, IndexError) as error:
         raise UnreadableError("it has no source") from error
-    if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
-        raise UnreadableError("it is decorated")
+    if not isinstance(tree, ast.FunctionDef):
+        raise UnreadableError("it is no plain function")
+    tree.decorator_list = []  # decorators ran when the class was made; redecorated() keeps what they returned
     for node in ast.walk(tree):
         for name in (getattr(node, "id", ""), getattr(node, "attr", "")):
             if name.startswith("__") and not name.endswith("__"):
@@ -79,18 +78,23 @@ def _same(a: CodeType, b: CodeType) -> bool:
         if isinstance(x, CodeType) and isinstance(y, CodeType):
             if not _same(x, y):
                 return False
-        elif isinstance(x, str) and isinstance(y, str) and (x == y or x.endswith(y) or y.endswith(x)):
-            continue  # a qualified name of a nested function has the class before it
-        elif type(x) is not type(y) or repr(x) != repr(y):
+        elif type(x) is not type(y) or _constant(x) != _constant(y):
             return False
     return True
+
+
+def _constant(x: Any) -> str:
+    """Returns a text of a constant. Up to Python 3.10, the qualified name of a nested function is a constant, of which
+    the part before the function's own name depends on what is around."""
+    return x.rpartition(".<locals>.")[2] if isinstance(x, str) else repr(x)
 
 
 def _code_of(tree: ast.FunctionDef, code: CodeType, added: tuple[str, ...]) -> CodeType:
     """Returns the code of a function in a tree, whose free variables are those of ``code`` and ``added``."""
     free = [ast.arg(name) for name in (*added, *code.co_freevars)]
     arguments = ast.arguments(posonlyargs=[], args=free, kwonlyargs=[], kw_defaults=[], defaults=[])
-    outer = ast.FunctionDef(name=_OUTER, args=arguments, body=[tree], decorator_list=[], type_params=[])
+    outer: Any = ast.FunctionDef(name=_OUTER, args=arguments, body=[tree], decorator_list=[])
+    outer.type_params = []  # needed from Python 3.12 on
     imports = [ast.Import([ast.alias(name) for name in names])] if (names := _imported(code.co_filename)) else []
     module = ast.fix_missing_locations(ast.Module(body=[*imports, outer], type_ignores=[]))
     found = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
@@ -104,9 +108,10 @@ def _imported(filename: str) -> tuple[str, ...]:
     """Returns the names that a file imports at its top. CPython compiles a call of ``torch.exp`` in another way if the
     file imports ``torch``."""
     try:
-        found, nodes = [], list(ast.parse("".join(linecache.getlines(filename))).body)
+        nodes: list[ast.AST] = list(ast.parse("".join(linecache.getlines(filename))).body)
     except SyntaxError:
         return ()
+    found: list[str] = []
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -129,9 +134,45 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, values: Mapping[str,
     cells = {name: CellType(value) for name, value in values.items()}
     cells |= dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     closure = tuple(cells[name] for name in code.co_freevars)
+    return _copy(function, code, closure, {})
+
+
+def _copy(
+    function: FunctionType, code: CodeType, closure: tuple[CellType, ...], attributes: Mapping[str, Any]
+) -> FunctionType:
+    """Returns a function with another code and closure, and other attributes."""
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
     made.__annotations__ = function.__annotations__
     made.__qualname__, made.__doc__, made.__module__ = function.__qualname__, function.__doc__, function.__module__
-    vars(made).update(vars(function))
+    vars(made).update({**vars(function), **attributes})
     return made
+
+
+def innermost(function: FunctionType) -> FunctionType:
+    """Returns the function inside the wrappers of its decorators."""
+    while isinstance(inner := getattr(function, "__wrapped__", None), FunctionType):
+        function = inner
+    return function
+
+
+def redecorated(function: FunctionType, made: FunctionType) -> FunctionType:
+    """Returns copies of the wrappers around a function, around another function.
+
+    Args:
+        function: the outermost wrapper, or the function itself.
+        made: what takes the place of the innermost function.
+
+    Raises:
+        UnreadableError: a wrapper does not hold the function that it calls in its closure.
+    """
+    inner = getattr(function, "__wrapped__", None)
+    if not isinstance(inner, FunctionType):
+        return made
+    cells = function.__closure__ or ()
+    held = [c.cell_contents is inner for c in cells if c != CellType()]
+    if held.count(True) != 1 or len(held) != len(cells):
+        raise UnreadableError("its decorator does not hold it in a closure")
+    new = redecorated(inner, made)
+    closure = tuple(CellType(new) if same else cell for same, cell in zip(held, cells, strict=True))
+    return _copy(function, function.__code__, closure, {"__wrapped__": new})

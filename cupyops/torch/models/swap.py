@@ -12,7 +12,7 @@ from torch import nn
 
 from cupyops.errors import expected
 
-from .classes import made_class, original_class
+from .classes import is_optimised, made_class
 from .fused import sequential_forward
 from .leaves import FORWARDS, TRAITS, Leaf, leaf_of, members, unfit
 from .report import OptimizeReport, Site
@@ -119,24 +119,22 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Callable[[str, nn.Module], bool], list[str]]:
     """Returns whether a module is wanted, and a line for each pattern that matches no name."""
     names = [name for name, _ in _modules(root)]
-    notes = []
-    tests = []
-    for argument, given in (("include", include), ("exclude", exclude)):
+    notes: list[str] = []
+
+    def test(argument: str, given: Filter, otherwise: bool) -> Callable[[str, nn.Module], bool]:
         if given is None:
-            value = argument == "include"
-            tests.append(lambda name, module, value=value: value)
-        elif callable(given):
-            tests.append(given)
-        else:
-            patterns = [given] if isinstance(given, str) else given
-            if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
-                wanted = "be a pattern, a sequence of patterns or a function (name, module) -> bool"
-                raise TypeError(expected("optimize", argument, wanted, repr(given)))
-            notes += [
-                f"{argument}: no name matches {p!r}" for p in patterns if not any(fnmatchcase(n, p) for n in names)
-            ]
-            tests.append(lambda name, module, patterns=patterns: any(fnmatchcase(name, p) for p in patterns))
-    included, excluded = tests
+            return lambda name, module: otherwise
+        if callable(given):
+            return given
+        patterns = [given] if isinstance(given, str) else given
+        if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+            wanted = "be a pattern, a sequence of patterns or a function (name, module) -> bool"
+            raise TypeError(expected("optimize", argument, wanted, repr(given)))
+        unmatched = (p for p in patterns if not any(fnmatchcase(name, p) for name in names))
+        notes.extend(f"{argument}: no name matches {p!r}" for p in unmatched)
+        return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    included, excluded = test("include", include, True), test("exclude", exclude, False)
     return lambda name, module: bool(included(name, module)) and not excluded(name, module), notes
 
 
@@ -200,7 +198,7 @@ class _Plan:
     def methods(self, name: str, module: nn.Module) -> None:
         """Decides about a module whose methods call what can be replaced."""
         cls = type(module)
-        if module in self.classes or module in self.seen or original_class(cls) is not None:
+        if module in self.classes or module in self.seen or is_optimised(cls):
             return
         if isinstance(module, (*_WRAPPERS, _COMPILED, torch.jit.ScriptModule)):
             return
@@ -233,11 +231,14 @@ class _Plan:
         for i, owner in enumerate(mro):
             for method, function in vars(owner).items():
                 overridden = any(method in vars(c) for c in mro[:i]) or method.startswith("__")
-                if overridden or not isinstance(function, FunctionType) or not mentions(function, names):
+                if overridden or not isinstance(function, FunctionType):
+                    continue
+                parent = _parent(cls.__mro__[cls.__mro__.index(owner) + 1 :], method)
+                if not mentions(function, names if parent is None else {*names, "super"}):
                     continue
                 try:
                     kinds = self.kinds(module, called_paths(function))
-                    made, found = rewritten(function, kinds, _parent(mro[i + 1 :], method), self.fuse)
+                    made, found = rewritten(function, kinds, parent, self.fuse)
                 except UnreadableError as error:
                     if self.concerned(module, function):
                         self.skip(name, module, f"{method} cannot be rewritten: {error}")
