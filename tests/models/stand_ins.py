@@ -73,11 +73,23 @@ class RootNorm(nn.Module):
         return (self.shift + self.weight) * wide.to(dtype)
 
 
-class OneMoreRMSNorm(RootNorm):
-    """Scales by 1 + weight."""
+class OneMoreRMSNorm(nn.Module):
+    """Scales by 1 + weight, and rounds once, as Gemma's."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(dim)), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+        return (y * (1.0 + self.weight.float())).type_as(x)
+
+
+class HalfMoreRMSNorm(RootNorm):
+    """Scales by 1/2 + weight."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(width, shift=1.0)
+        super().__init__(width, shift=0.5)
 
 
 class NoWeightLayerNorm(nn.Module):
@@ -124,7 +136,7 @@ class PreNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop(self.attn(self.norm1(x)))
         x = x + self.drop(self.mlp(self.norm2(x)))
-        return x
+        return x  # noqa: RET504 - as it is written in models
 
 
 class PostNorm(nn.Module):
@@ -226,7 +238,9 @@ def sequential() -> nn.Module:
 
 
 def norms() -> nn.Module:
-    return nn.Sequential(RootNorm(WIDTH), NoWeightLayerNorm(), nn.LayerNorm((3, WIDTH), elementwise_affine=False))
+    return nn.Sequential(
+        RootNorm(WIDTH), OneMoreRMSNorm(WIDTH), NoWeightLayerNorm(), nn.LayerNorm((3, WIDTH), elementwise_affine=False)
+    )
 
 
 # A model by name, and the operators that it calls then, with the number of the calls.
@@ -240,7 +254,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 1, "gelu": 1}),
     "sequential": (sequential, {"linear_gelu": 1, "linear": 1, "rms_norm": 1}),
-    "norms": (norms, {"rms_norm": 1, "layer_norm": 2}),
+    "norms": (norms, {"rms_norm": 2, "layer_norm": 2}),
 }
 
 

@@ -10,6 +10,7 @@ an RMS norm that scales by 1 + weight) is a site that is not matched.
 """
 
 import argparse
+import ast
 import importlib
 import inspect
 import json
@@ -17,6 +18,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +37,7 @@ MOST_CLASSES = 8  # models tried of a folder; the one with the most modules is o
 LAYERS = re.compile(r"(num|n)_?(\w+_)?(hidden_)?(layers?|blocks?)$|^(encoder|decoder)_layers$|_depth$|^depth$")
 NORM = re.compile(r"layer_?norm|rms_?norm", re.IGNORECASE)
 GELU = re.compile(r"gelu", re.IGNORECASE)
+GIVEN = {"vocab_size": 64, "pad_token_id": 1, "prediction_length": 24, "context_length": 48, "num_key_value_heads": 2}
 
 
 def folders() -> list[str]:
@@ -50,8 +53,9 @@ def shrink(config: Any, depth: int = 0) -> Any:
     """Gives a configuration two layers, and so its parts."""
     if depth > 4:
         return config
-    if getattr(config, "vocab_size", 0) is None:
-        config.vocab_size, config.pad_token_id = 64, 1
+    for name, value in GIVEN.items():  # what some configurations leave to their user
+        if hasattr(config, name) and getattr(config, name) is None:
+            setattr(config, name, value)
     for name, value in list(vars(config).items()):
         if hasattr(value, "model_type") and hasattr(value, "to_dict"):
             shrink(value, depth + 1)
@@ -72,9 +76,9 @@ def model_classes(folder: str) -> list[type]:
     for file in sorted(package.glob("modeling_*.py")):
         module = importlib.import_module(f"transformers.models.{folder}.{file.stem}")
         for cls in vars(module).values():
-            if inspect.isclass(cls) and issubclass(cls, PreTrainedModel) and cls.__module__ == module.__name__:
-                if not cls.__name__.endswith("PreTrainedModel") and getattr(cls, "config_class", None) is not None:
-                    found.append(cls)
+            ours = inspect.isclass(cls) and issubclass(cls, PreTrainedModel) and cls.__module__ == module.__name__
+            if ours and not cls.__name__.endswith("PreTrainedModel") and getattr(cls, "config_class", None):
+                found.append(cls)
     return sorted(found, key=lambda c: (not c.__name__.endswith("Model"), len(c.__name__)))
 
 
@@ -99,16 +103,24 @@ def sites(model: nn.Module) -> Iterator[tuple[str, str, str, nn.Module]]:
             yield "gelu", name, cls.__name__, module
         else:
             for attribute, value in vars(module).items():
-                if isinstance(value, FunctionType) or "gelu" in getattr(value, "__name__", ""):
-                    if own_gelu(value) is not None:
-                        yield "gelu", name, f"self.{attribute}", module
+                function = isinstance(value, FunctionType) or "gelu" in getattr(value, "__name__", "")
+                if function and own_gelu(value) is not None:
+                    yield "gelu", name, f"self.{attribute}", module
             for method, function in vars(cls).items():
-                code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-                for called in () if code is None else code.co_names:
-                    if called in ("layer_norm", "rms_norm") and called not in vars(cls) and not hasattr(module, called):
-                        yield "norm", name, f"{called} in {method}", module
-                    elif "gelu" in called and not hasattr(module, called):
-                        yield "gelu", name, f"{called} in {method}", module
+                inner = inspect.unwrap(function) if isinstance(function, FunctionType) else None
+                for called in () if inner is None or method.startswith("__") else functions_of(inner):
+                    yield "gelu" if "gelu" in called else "norm", name, f"{called} in {method}", module
+
+
+def functions_of(function: FunctionType) -> Iterator[str]:
+    """The functions for GELU and normalisations that a method calls, its module's own and PyTorch's."""
+    if not any("gelu" in name or name in ("layer_norm", "rms_norm") for name in function.__code__.co_names):
+        return
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        own = called in function.__globals__ and "gelu" in called
+        if own or re.fullmatch(r"(F|(torch\.)?nn\.functional)\.(gelu|layer_norm|rms_norm)", called):
+            yield called
 
 
 def look(folder: str) -> dict[str, Any]:

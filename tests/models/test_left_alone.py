@@ -16,8 +16,8 @@ from .stand_ins import (
     ClippedGELU,
     EncoderLayer,
     FastGELU,
+    HalfMoreRMSNorm,
     Mlp,
-    OneMoreRMSNorm,
     PostNorm,
     PreNorm,
     QuickGELU,
@@ -96,7 +96,7 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tensor subclass": (subclassed_weight, "its weight is a Marked"),
     "quick gelu": (QuickGELU, "it differs from GELU by up to 0.009·max(1, |x|)"),
     "clipped gelu": (ClippedGELU, "it differs from GELU by up to 1·max(1, |x|)"),
-    "one more": (lambda: OneMoreRMSNorm(WIDTH), "it computes neither layer_norm nor rms_norm by rows"),
+    "half more": (lambda: HalfMoreRMSNorm(WIDTH), "it computes neither layer_norm nor rms_norm by rows"),
     "no subclasses": (Counting, "its class has no subclasses: no subclasses"),
 }
 

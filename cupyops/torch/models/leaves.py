@@ -22,7 +22,7 @@ from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 
 from .classes import is_optimised, made_class
-from .recognise import gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from .recognise import Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
 
 __all__ = ["FORWARDS", "Leaf", "leaf_of", "unfit"]
 
@@ -147,17 +147,20 @@ def _look_alike(module: nn.Module) -> _Kind | str | None:
             # A subclass of nn.LayerNorm calls one of PyTorch's functions, which a change of its method replaces.
             ours = isinstance(module, nn.LayerNorm | nn.RMSNorm) or named is None
             return None if ours else "it computes neither layer_norm nor rms_norm by rows"
-        return _norm_kind(norm.operator, f"self.{norm.eps}" if isinstance(norm.eps, str) else repr(norm.eps), module)
+        return _norm_kind(norm, module)
     return None
 
 
-def _norm_kind(operator: str, eps: str, module: nn.Module) -> _Kind:
+def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
+    operator, eps = norm.operator, f"self.{norm.eps}" if isinstance(norm.eps, str) else repr(norm.eps)
     weight, bias = (f"self.{p}" if module._parameters.get(p) is not None else "None" for p in ("weight", "bias"))
     # A module written in elementary operations has, under autocast, the dtype of its argument.
     condition = "({x}.dtype is float32 or {x}.dtype is float64 or not is_autocast_enabled('cuda'))"
     if weight != "None":
         condition += " and self.weight.dtype is {x}.dtype"
     shape = "{x}.shape[-1:]" if weight == "None" else "self.weight.shape"
+    if norm.one_more:
+        weight = "1 + self.weight.to(float32)"  # as the modules compute it: 1 + a 16-bit weight loses bits
     if operator == "rms_norm":
         return _Kind(operator, condition, f"rms_norm({{x}}, {shape}, {weight}, {eps})", "")
     operands = f"{shape}, {weight}, {bias}, {eps}"

@@ -38,10 +38,12 @@ class Norm(NamedTuple):
     Attributes:
         operator: ``"layer_norm"`` or ``"rms_norm"``.
         eps: the name of the attribute with eps, or eps itself.
+        one_more: whether the factor is 1 + weight, as in Gemma's RMS norm.
     """
 
     operator: str
     eps: str | float
+    one_more: bool = False
 
 
 def _quiet(function: Callable[..., Any], *args: Any) -> Any:
@@ -109,6 +111,7 @@ def gelu_form(function: Callable[..., Any]) -> tuple[Form | None, float]:
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
 _EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
+_NORMS = (("layer_norm", False), ("rms_norm", False), ("rms_norm", True))
 _OTHER_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 _PROBE_ROWS = (2, 5)
 
@@ -143,17 +146,22 @@ def norm_of(module: nn.Module) -> Norm | None:
         # At the scale of √eps, a result depends on eps as much as on the variance.
         probes = (x, x * max(eps, 1e-12) ** 0.5)
         found = [_quiet(_twin(module, values, torch.float32), p.clone()) for p in probes]
-        for operator in ("layer_norm", "rms_norm") if "bias" not in values else ("layer_norm",):
-            wanted = [_normalised(operator, p, values, eps) for p in probes]
+        for operator, one_more in _NORMS:
+            if operator == "rms_norm" and "bias" in values:
+                continue
+            wanted = [_normalised(operator, one_more, p, values, eps) for p in probes]
             if all(_close(y, w) for y, w in zip(found, wanted, strict=True)) and _keeps_dtype(module, values, x):
-                return Norm(operator, eps if named is None else named)
+                return Norm(operator, eps if named is None else named, one_more)
     return None
 
 
-def _normalised(operator: str, x: Tensor, values: dict[str, Tensor], eps: float) -> Tensor:
+def _normalised(operator: str, one_more: bool, x: Tensor, values: dict[str, Tensor], eps: float) -> Tensor:
+    weight, bias = values.get("weight"), values.get("bias")
+    if one_more and weight is not None:
+        weight = 1 + weight
     if operator == "rms_norm":
-        return F.rms_norm(x, x.shape[-1:], values.get("weight"), eps)
-    return F.layer_norm(x, x.shape[-1:], values.get("weight"), values.get("bias"), eps)
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def _close(y: Any, wanted: Tensor) -> bool:
