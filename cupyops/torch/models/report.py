@@ -101,14 +101,14 @@ class OptimizeReport:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Returns a line for each kind of row: its title, how many, and the names with * for the numbers."""
-    groups: dict[tuple[str, str], dict[str, int]] = {}
+    """Returns a line for each kind of row: its title, how many, and the names. Names that differ only in numbers share an
+    entry, with * for the numbers."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for title, name, what in rows:
         names = groups.setdefault((title, what), {})
-        pattern = re.sub(r"\b\d+\b", "*", name) or "(the model)"
-        names[pattern] = names.get(pattern, 0) + 1
+        names.setdefault(re.sub(r"\b\d+\b", "*", name), []).append(name or "(the model)")
     lines = []
     for (title, what), names in groups.items():
-        places = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in names.items())
-        lines.append(f"  {title}: {sum(names.values())} x {what}: {places}")
+        places = ", ".join(found[0] if len(found) == 1 else f"{p} ({len(found)})" for p, found in names.items())
+        lines.append(f"  {title}: {sum(map(len, names.values()))} x {what}: {places}")
     return lines

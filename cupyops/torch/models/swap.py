@@ -66,19 +66,21 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))
     >>> print(optimize(model, exclude="2"))
     optimize(Sequential): 3 places call cupyops, 1 are left alone
-      linear: 1 x Linear: *
-      gelu: 1 x GELU: *
+      linear: 1 x Linear: 0
+      gelu: 1 x GELU: 1
       linear_gelu: 1 x 0, 1: (the model)
     left alone:
-      excluded by name: 1 x LayerNorm: *
+      excluded by name: 1 x LayerNorm: 2
     """
     root = _checked(model)
     wanted, notes = _selection(root, include, exclude)
     plan = _Plan(wanted, fuse)
     for name, module in _modules(root):
         plan.leaf(name, module)
+    plan.settle()
     for name, module in _modules(root):
         plan.methods(name, module)
+    plan.settle()
     done: list[tuple[nn.Module, type[nn.Module]]] = []
     try:
         for module, made in plan.classes.items():
@@ -147,7 +149,8 @@ class _Plan:
         fuse: whether calls that stand beside each other become one.
         classes: the new classes.
         replaced, skipped: the sites of the report.
-        seen: the modules that have a line in the report, by the first name that has one.
+        seen: the modules that have been decided about.
+        excluded: the modules of which no name has been wanted so far.
     """
 
     wanted: Callable[[str, nn.Module], bool]
@@ -156,6 +159,7 @@ class _Plan:
     replaced: list[Site] = field(default_factory=list)
     skipped: list[Site] = field(default_factory=list)
     seen: set[nn.Module] = field(default_factory=set)
+    excluded: dict[nn.Module, Site] = field(default_factory=dict)
 
     def skip(self, name: str, module: nn.Module, reason: str, what: str | None = None) -> None:
         self.skipped.append(Site(name, what or type(module).__name__, reason=reason))
@@ -180,10 +184,21 @@ class _Plan:
         if isinstance(found, str):
             self.skip(name, module, found)
         elif not self.wanted(name, module):
-            self.seen.discard(module)  # another name of the same module may be wanted
-            self.skip(name, module, "excluded by name")
+            self.exclude(name, module, type(module).__name__)
         else:
             self.take(name, module, found)
+
+    def exclude(self, name: str, module: nn.Module, what: str) -> None:
+        """Leaves a module alone, unless it has another name that is wanted."""
+        self.seen.discard(module)
+        self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
+
+    def settle(self) -> None:
+        """Adds the modules of which no name is wanted to the report."""
+        left = {module: site for module, site in self.excluded.items() if module not in self.seen}
+        self.seen.update(left)
+        self.skipped.extend(left.values())
+        self.excluded.clear()
 
     def take(self, name: str, module: nn.Module, leaf: Leaf) -> None:
         try:
@@ -206,10 +221,12 @@ class _Plan:
         if not new:
             return
         self.seen.add(module)
-        texts = {f"{change.operator}: {change.text}" for change in changes}
-        reason = "excluded by name" if not self.wanted(name, module) else unfit(module)
-        if reason is not None:
-            self.skip(name, module, reason, "; ".join(sorted(texts)))
+        what = "; ".join(change.text for change in changes)
+        if not self.wanted(name, module):
+            self.exclude(name, module, what)
+            return
+        if (reason := unfit(module)) is not None:
+            self.skip(name, module, reason, what)
             return
         try:
             key = tuple(sorted((n, id(f)) for n, f in new.items()))
