@@ -57,7 +57,7 @@ class _Kind(NamedTuple):
     trait: str
 
 
-# torch.nn's own modules. The names of the traits are those of _TRAITS.
+# The modules of torch.nn.
 _LAYER_NORM = _Kind(
     "layer_norm",
     "",

@@ -1,5 +1,6 @@
 """The function :func:`optimize`: the modules of a model call the shipped operators."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,7 +24,6 @@ __all__ = ["optimize"]
 
 Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-_COMPILED = torch._dynamo.eval_frame.OptimizedModule
 
 
 def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None, fuse: bool = True) -> OptimizeReport:
@@ -99,12 +99,22 @@ def _checked(model: Any) -> nn.Module:
         raise TypeError(expected("optimize", "model", "be a torch.nn.Module", type(model).__name__))
     while isinstance(model, _WRAPPERS):
         model = model.module
-    if isinstance(model, _COMPILED):
+    if _sealed(model) == "compiled":
         wanted = "be the model before torch.compile: torch.compile(model) comes after optimize(model)"
         raise TypeError(expected("optimize", "model", wanted, "a compiled model"))
-    if isinstance(model, torch.jit.ScriptModule):
+    if _sealed(model):
         raise TypeError(expected("optimize", "model", "be a model in Python", "a scripted model"))
     return model
+
+
+def _sealed(module: nn.Module) -> str:
+    """Returns ``"compiled"`` or ``"scripted"`` for a module whose parts are not called as modules any more, else
+    ``""``."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "scripted"
+    # torch.compile loads this part of PyTorch, which takes a second to load.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return "compiled" if dynamo is not None and isinstance(module, dynamo.OptimizedModule) else ""
 
 
 def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -113,7 +123,7 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     while stack:
         name, module = stack.pop()
         yield name, module
-        if not isinstance(module, (*_WRAPPERS, _COMPILED, torch.jit.ScriptModule)):
+        if not _sealed(module):
             inner = [(f"{name}.{n}" if name else n, m) for n, m in module._modules.items() if m is not None]
             stack.extend(reversed(inner))
 
@@ -168,9 +178,8 @@ class _Plan:
         """Decides about a module whose whole ``forward`` may be one operator."""
         if module in self.seen:
             return
-        if isinstance(module, (_COMPILED, torch.jit.ScriptModule)):
+        if how := _sealed(module):
             self.seen.add(module)
-            how = "compiled" if isinstance(module, _COMPILED) else "scripted"
             self.skip(name, module, f"it is {how} already, with all that is in it")
             return
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
@@ -214,8 +223,6 @@ class _Plan:
         """Decides about a module whose methods call what can be replaced."""
         cls = type(module)
         if module in self.classes or module in self.seen or is_optimised(cls):
-            return
-        if isinstance(module, (*_WRAPPERS, _COMPILED, torch.jit.ScriptModule)):
             return
         new, changes = self.changed_methods(name, module)
         if not new:
