@@ -29,7 +29,7 @@ class Base(nn.Module):
         super().__init__()
         self.fc, self.act, self.norm = nn.Linear(UNITS, UNITS), nn.GELU(), nn.LayerNorm(UNITS)
         self.inner = nn.ModuleDict({"fc": nn.Linear(UNITS, UNITS), "act": nn.GELU("tanh")})
-        self.calls: list[str] = []
+        self.late: Callable[[], Tensor] = torch.Tensor
 
 
 def inplace(x: Tensor) -> Tensor:
@@ -207,6 +207,11 @@ def with_a_call_between(self: Any, x: Tensor) -> Tensor:
     return self.norm(x)
 
 
+def with_an_assignment_between(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    return (x := x * 2) + self.norm(x)
+
+
 def if_it_is_wanted(self: Any, x: Tensor) -> Tensor:
     x = x + self.fc(x)
     return self.norm(x) if self.training else x
@@ -229,7 +234,7 @@ def with_a_name_of_its_own(self: Any, x: Tensor) -> Tensor:
 
 def with_another_self(self: Any, x: Tensor) -> Tensor:
     self = self.inner
-    return self["act"](self["fc"](x))
+    return self.act(self.fc(x))
 
 
 def subtracted(self: Any, x: Tensor) -> Tensor:
@@ -245,6 +250,7 @@ UNFUSED = [
     read_after_a_loop,
     in_another_order,
     with_a_call_between,
+    with_an_assignment_between,
     if_it_is_wanted,
     in_place,
     with_an_argument_by_name,
@@ -275,6 +281,18 @@ def test_calls_beside_each_other_become_one(forward: Callable[..., Tensor], oper
 @pytest.mark.parametrize("forward", UNFUSED, ids=lambda f: f.__name__)
 def test_calls_of_which_something_sees_the_value_between_stay_two(forward: Callable[..., Tensor]) -> None:
     assert compared(forward) == []
+
+
+def test_a_value_that_a_function_reads_after_the_method_is_the_one_that_it_read() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.late = lambda: x
+        x = self.fc(x)
+        return self.act(x)
+
+    module, x = module_of(forward), torch.randn(3, UNITS, dtype=torch.float64)
+    optimize(module)
+    module(x)
+    torch.testing.assert_close(module.late(), module.fc(x))
 
 
 def test_a_sum_that_a_norm_has_read_does_not_keep_the_norm_alive() -> None:

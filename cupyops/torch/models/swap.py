@@ -1,9 +1,10 @@
 """The function :func:`optimize`: the modules of a model call the shipped operators."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import pairwise
 from types import FunctionType
 from typing import Any
@@ -320,7 +321,11 @@ def _parent(bases: Sequence[type], method: str) -> Parent | None:
         return None
     forward: Any = next((vars(base)["forward"] for base in bases if "forward" in vars(base)), None)
     kind = FORWARDS.get(forward)
-    if kind is None or kind.operator == "linear":
-        return None
-    ours: Mapping[str, Any] = members(forward, kind, forward.__code__.co_varnames[1])
-    return kind.operator, ours["forward"]
+    return None if kind is None or kind.operator == "linear" else (kind.operator, _by_operator(forward))
+
+
+@cache
+def _by_operator(forward: Any) -> Callable[..., Any]:
+    """Returns a function that takes the place of the ``forward`` of a module of ``torch.nn``, and calls the operator."""
+    made: Callable[..., Any] = members(forward, FORWARDS[forward], forward.__code__.co_varnames[1])["forward"]
+    return made
