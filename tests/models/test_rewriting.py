@@ -300,12 +300,13 @@ def test_a_sum_that_a_norm_has_read_does_not_keep_the_norm_alive() -> None:
     import weakref
 
     seen: list[Any] = []
+    alive: list[bool] = []
 
     class Watched(Base):
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.fc(x)
             x = x + self.watch(self.norm(x))
-            assert seen[0]() is None
+            alive.append(seen[0]() is not None)  # an assert here would be rewritten, and then the method is not
             return x
 
         def watch(self, y: Tensor) -> Tensor:
@@ -317,8 +318,9 @@ def test_a_sum_that_a_norm_has_read_does_not_keep_the_norm_alive() -> None:
     x = torch.randn(3, UNITS)
     module(x)
     seen.clear()
-    optimize(module)
+    assert "add_layer_norm" in [site.operator for site in optimize(module).replaced]
     module(x)
+    assert alive == [False, False]
 
 
 # The function that is made --------------------------------------------------------------------------------------------
