@@ -19,7 +19,7 @@ from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
-from .recognise import Form
+from .recognise import RMS_NORM_KEEPS_DTYPE, Form
 
 __all__ = [
     "FUNCTIONS",
@@ -68,9 +68,9 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
 
 
 def _rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    if weight is None or weight.dtype is input.dtype:
+    if weight is None or weight.dtype is input.dtype or RMS_NORM_KEEPS_DTYPE:
         return rms_norm(input, normalized_shape, weight, eps)
-    return F.rms_norm(input, normalized_shape, weight, eps)  # the result has the promoted dtype
+    return F.rms_norm(input, normalized_shape, weight, eps)
 
 
 def _layer_norm(

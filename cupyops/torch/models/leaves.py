@@ -22,7 +22,7 @@ from cupyops.torch.ops.linear import linear
 from cupyops.torch.ops.rms_norm import rms_norm
 
 from .classes import is_optimised, made_class
-from .recognise import Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
 
 __all__ = ["FORWARDS", "Leaf", "leaf_of", "unfit"]
 
@@ -64,10 +64,9 @@ _LAYER_NORM = _Kind(
     "layer_norm({x}, self.normalized_shape, self.weight, self.bias, self.eps)",
     "(self.normalized_shape, self.weight, self.bias, self.eps)",
 )
-# PyTorch's rms_norm of 16-bit rows and a float32 weight has the promoted dtype. The operator keeps the rows' dtype.
 _RMS_NORM = _Kind(
     "rms_norm",
-    "(self.weight is None or self.weight.dtype is {x}.dtype)",
+    "" if RMS_NORM_KEEPS_DTYPE else "(self.weight is None or self.weight.dtype is {x}.dtype)",
     "rms_norm({x}, self.normalized_shape, self.weight, self.eps)",
     "",
 )

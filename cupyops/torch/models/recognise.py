@@ -7,6 +7,7 @@ be recognised.
 """
 
 import re
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple
@@ -16,7 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Form", "Norm", "gelu_candidate", "gelu_form", "is_conv1d", "norm_candidate", "norm_of"]
+__all__ = [
+    "RMS_NORM_KEEPS_DTYPE",
+    "Form",
+    "Norm",
+    "gelu_candidate",
+    "gelu_form",
+    "is_conv1d",
+    "norm_candidate",
+    "norm_of",
+]
 
 
 class Form(NamedTuple):
@@ -114,6 +124,18 @@ _EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
 _NORMS = (("layer_norm", False), ("rms_norm", False), ("rms_norm", True))
 _OTHER_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LocalResponseNorm)
 _PROBE_ROWS = (2, 5)
+
+
+def _rms_norm_keeps_dtype() -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that it has no kernel for two dtypes
+        x = torch.ones(1, 2, dtype=torch.bfloat16, device="cpu")
+        return F.rms_norm(x, (2,), torch.ones(2, dtype=torch.float32, device="cpu")).dtype is x.dtype
+
+
+# Whether PyTorch's rms_norm of 16-bit rows with a float32 weight has the dtype of the rows, as the operator has. The
+# result depends on PyTorch's version.
+RMS_NORM_KEEPS_DTYPE = _rms_norm_keeps_dtype()
 
 
 def norm_candidate(module: nn.Module) -> bool:

@@ -99,7 +99,10 @@ def _code_of(tree: ast.FunctionDef, code: CodeType, added: tuple[str, ...]) -> C
     module = ast.fix_missing_locations(ast.Module(body=[*imports, outer], type_ignores=[]))
     found = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
     for name in (_OUTER, tree.name):
-        found = next(c for c in found.co_consts if isinstance(c, CodeType) and c.co_name == name)
+        inside = [c for c in found.co_consts if isinstance(c, CodeType) and c.co_name == name]
+        if not inside:
+            raise UnreadableError("it has type parameters")
+        found = inside[-1]
     return found
 
 
@@ -143,7 +146,10 @@ def _copy(
     """Returns a function with another code and closure, and other attributes."""
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
-    made.__annotations__ = function.__annotations__
+    if hasattr(function, "__annotate__"):  # from Python 3.14 on: annotations are not evaluated here
+        made.__annotate__ = function.__annotate__  # type: ignore[attr-defined]
+    else:
+        made.__annotations__ = function.__annotations__
     made.__qualname__, made.__doc__, made.__module__ = function.__qualname__, function.__doc__, function.__module__
     vars(made).update({**vars(function), **attributes})
     return made
