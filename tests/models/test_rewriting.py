@@ -159,6 +159,13 @@ def read_again(self: Any, x: Tensor) -> Tensor:
     return y + z
 
 
+def read_and_written_in_place(self: Any, x: Tensor) -> Tensor:
+    z = self.fc(x)
+    y = self.act(z)
+    z += 1
+    return y
+
+
 def read_in_the_same_statement(self: Any, x: Tensor) -> Tensor:
     x = self.fc(x)
     x = self.act(x) + x
@@ -243,6 +250,7 @@ def subtracted(self: Any, x: Tensor) -> Tensor:
 
 UNFUSED = [
     read_again,
+    read_and_written_in_place,
     read_in_the_same_statement,
     read_by_a_function_inside,
     read_in_a_handler,

@@ -150,9 +150,9 @@ class _Rewriter(ast.NodeTransformer):
         self.local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_stored(tree)}
         # Names that only this function's own statements read and write.
         self.private = {*code.co_varnames} - {*code.co_cellvars}
-        self.loads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+        self.loads = _readers(tree)
         # A handler could read a variable that the rewritten statement did not assign.
-        self.plain = not any(isinstance(n, ast.Try) for n in ast.walk(tree)) and "locals" not in code.co_names
+        self.plain = not any(isinstance(n, _TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
 
@@ -274,7 +274,7 @@ class _Rewriter(ast.NodeTransformer):
             return
         # After the second statement nothing reads the value: it has no other reader, or another value, or the method ends.
         dead = self.loads[z] == 1 or _single_target(second) == z or isinstance(second, ast.Return)
-        if _loads(second, z) != 1 or not dead:
+        if _readers(second)[z] != 1 or not dead:
             return
         old = f"{ast.unparse(value)}; {ast.unparse(call)}"
         new = self.helper(fused.linear_then_gelu, value.func, found[1], x)
@@ -339,8 +339,12 @@ def _is_alias(node: ast.stmt, name: str) -> bool:
     return _single_target(node) not in (None, name) and _is_name(getattr(node, "value", None), name)
 
 
-def _loads(node: ast.AST, name: str) -> int:
-    return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(node))
+def _readers(tree: ast.AST) -> Counter[str]:
+    """Returns how often each name is read. ``z += 1`` reads z, too."""
+    nodes = list(ast.walk(tree))
+    names = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    names += [n.target for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
+    return Counter(n.id for n in names)
 
 
 def _is_super_forward(node: ast.Call) -> bool:
@@ -367,6 +371,7 @@ def _first_call(statement: ast.stmt) -> ast.Call | None:
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # they have variables of their own
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _ORDERED = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Attribute, ast.Starred, ast.keyword)
 
 
