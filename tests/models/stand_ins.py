@@ -106,6 +106,14 @@ class ChannelsNorm(nn.LayerNorm):
         return features.permute(0, 3, 1, 2)
 
 
+class NamedChannelsNorm(nn.LayerNorm):
+    """Names its base class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.LayerNorm.forward(self, x.permute(0, 2, 3, 1))
+        return x.permute(0, 3, 1, 2)
+
+
 class Mlp(nn.Module):
     """A vision transformer's."""
 
@@ -227,10 +235,10 @@ class Picture(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.act = ChannelsNorm(4), nn.GELU()
+        self.norm, self.other, self.act = ChannelsNorm(4), NamedChannelsNorm(4), nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(x.reshape(-1, 4, 2, 2))).reshape(x.shape)
+        return self.act(self.other(self.norm(x.reshape(-1, 4, 2, 2)))).reshape(x.shape)
 
 
 def sequential() -> nn.Module:
@@ -252,7 +260,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "linear": 1}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
-    "channels first": (Picture, {"layer_norm": 1, "gelu": 1}),
+    "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),
     "sequential": (sequential, {"linear_gelu": 1, "linear": 1, "rms_norm": 1}),
     "norms": (norms, {"rms_norm": 2, "layer_norm": 2}),
 }

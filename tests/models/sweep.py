@@ -2,6 +2,7 @@
 
     python -m tests.models.sweep                # all folders, into sweep.json
     python -m tests.models.sweep bert gpt2      # the sites of these folders, printed
+    python -m tests.models.sweep --record bert  # these folders again, into sweep.json
 
 Each model is built from its configuration with two layers, without weights (on the meta device), in a process of its own with a
 time limit. A site is a module whose class says layer norm, RMS norm or GELU, an attribute that holds a function for GELU, or a
@@ -191,12 +192,16 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="*", help="only these, printed and not recorded")
-    chosen = parser.parse_args().folder
+    parser.add_argument("--record", action="store_true", help="record these folders beside the others")
+    arguments = parser.parse_args()
+    chosen = arguments.folder
     torch.set_num_threads(1)
     models = {}
     for folder in chosen or folders():
         models[folder] = apart(folder)
         print(folder, json.dumps(models[folder], indent=1 if chosen else None), flush=True)
+    if chosen and arguments.record:
+        models = dict(sorted((json.loads(RESULT.read_text(encoding="utf-8"))["models"] | models).items()))
     found = {
         "transformers": transformers.__version__,
         "torch": torch.__version__,
@@ -204,7 +209,7 @@ def main() -> None:
         "models": models,
     }
     print(json.dumps(found["summary"]))
-    if not chosen:
+    if not chosen or arguments.record:
         RESULT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -86,8 +86,16 @@ def subclassed_weight() -> nn.Module:
     return module
 
 
+class TwiceNorm(nn.LayerNorm):
+    """Computes its norm by other means."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * (input - input.mean(-1, keepdim=True))
+
+
 LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "own forward": (lambda: OwnLinear(2, 2), "its class has its own forward"),
+    "own norm": (lambda: TwiceNorm(WIDTH), "its class has its own forward"),
     "parametrised": (parametrised, "it has parametrizations, which change its class themselves"),
     "replaced forward": (replaced_forward, "its forward has been replaced on the instance"),
     "lazy": (lambda: nn.LazyLinear(3), "it is lazy and has no parameters yet: call the model once first"),

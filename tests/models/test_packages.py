@@ -114,3 +114,32 @@ def test_the_spellings_of_gelu_are_found_and_the_others_left(name: str, operator
     wanted = module(x)
     assert [site.operator for site in optimize(module).replaced] == ([operator] if operator else [])
     torch.testing.assert_close(module(x), wanted)
+
+
+def test_what_transformers_does_around_a_model_is_as_before(tmp_path: Any) -> None:
+    """Recorded hidden states, generation, gradient checkpointing and saving look modules up by class and by name."""
+    transformers = package("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_head=2, n_layer=2, pad_token_id=0, attn_implementation="eager")
+    model = transformers.GPT2LMHeadModel(config).eval()
+
+    def run() -> list[torch.Tensor]:
+        found = model(WORDS, output_hidden_states=True, output_attentions=True)
+        return [found.logits, *found.hidden_states, *found.attentions]
+
+    before, words = run(), model.generate(WORDS, max_new_tokens=3, do_sample=False)
+    optimize(model)
+    torch.testing.assert_close(run(), before, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.generate(WORDS, max_new_tokens=3, do_sample=False), words)
+    gradients = []
+    for recompute in (False, True):
+        if recompute:
+            model.train().gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(0)
+        with torch.random.fork_rng():
+            model.train()(WORDS, labels=WORDS).loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    model.save_pretrained(tmp_path)
+    read = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    torch.testing.assert_close(read(WORDS).logits, before[0], rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
+from .leaves import by_operator
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
 
 __all__ = [
@@ -88,6 +89,8 @@ FUNCTIONS: dict[Any, tuple[str, Callable[..., Any]]] = {
     F.gelu: ("gelu", _functional(gelu, F.gelu)),
     F.layer_norm: ("layer_norm", _functional(_layer_norm, F.layer_norm)),
     F.rms_norm: ("rms_norm", _functional(_rms_norm, F.rms_norm)),
+    nn.LayerNorm.forward: ("layer_norm", by_operator(nn.LayerNorm.forward)),
+    nn.RMSNorm.forward: ("rms_norm", by_operator(nn.RMSNorm.forward)),
 }
 
 _CALLS: dict[Any, GeluCall] = {F.gelu: GeluCall(Form("none", True), F.gelu)}

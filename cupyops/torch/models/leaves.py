@@ -7,6 +7,7 @@ for which the results would differ.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,7 +25,7 @@ from cupyops.torch.ops.rms_norm import rms_norm
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
 
-__all__ = ["FORWARDS", "Leaf", "leaf_of", "unfit"]
+__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "unfit"]
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -194,3 +195,10 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)
     return found
+
+
+@cache
+def by_operator(forward: Any) -> Callable[..., Any]:
+    """Returns a function that takes the place of the ``forward`` of a module of ``torch.nn``, and calls the operator."""
+    made: Callable[..., Any] = members(forward, FORWARDS[forward], forward.__code__.co_varnames[1])["forward"]
+    return made

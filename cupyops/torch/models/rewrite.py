@@ -12,7 +12,8 @@ rewritten method every statement stays, and each replaced call decides at run ti
 ``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
 ``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
 ``F.rms_norm(x, ...)``                      that computes GELU
-``super().forward(x)``                      the operator, if that is the ``forward`` of a module of ``torch.nn``
+``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
+``nn.LayerNorm.forward(self, x)``
 ==========================================  ==========================================================================
 """
 
@@ -69,7 +70,7 @@ def mentions(function: FunctionType, names: set[str]) -> bool:
 
 
 def _sounds_like(name: str) -> bool:
-    return "gelu" in name.lower() or name in ("layer_norm", "rms_norm")
+    return "gelu" in name.lower() or name in ("layer_norm", "rms_norm", "LayerNorm", "RMSNorm")
 
 
 def called_paths(function: FunctionType) -> set[Path]:
@@ -163,10 +164,10 @@ class _Rewriter(ast.NodeTransformer):
         return self.kinds.get(_path(node, self.owner))
 
     def named(self, node: ast.AST) -> Any:
-        """Returns the function that an expression of global names is, ``F.gelu``, or None."""
+        """Returns the function that an expression of global names is, ``F.gelu`` or ``nn.LayerNorm.forward``, or None."""
         if isinstance(node, ast.Name):
             return None if node.id in self.local else self.globals.get(node.id)
-        if isinstance(node, ast.Attribute) and isinstance(holder := self.named(node.value), ModuleType):
+        if isinstance(node, ast.Attribute) and isinstance(holder := self.named(node.value), _HOLDERS):
             return getattr(holder, node.attr, None)
         return None
 
@@ -371,6 +372,7 @@ def _first_call(statement: ast.stmt) -> ast.Call | None:
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # they have variables of their own
+_HOLDERS = (ModuleType, type)
 _TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _ORDERED = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Attribute, ast.Starred, ast.keyword)
 

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
 from itertools import pairwise
 from types import FunctionType
 from typing import Any
@@ -16,7 +15,7 @@ from cupyops.errors import expected
 
 from .classes import is_optimised, made_class
 from .fused import sequential_forward
-from .leaves import FORWARDS, TRAITS, Leaf, leaf_of, members, unfit
+from .leaves import FORWARDS, TRAITS, Leaf, by_operator, leaf_of, unfit
 from .report import OptimizeReport, Site
 from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
 from .source import UnreadableError
@@ -227,6 +226,9 @@ class _Plan:
             return
         new, changes = self.changed_methods(name, module)
         if not new:
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                self.seen.add(module)
+                self.skip(name, module, "its class has its own forward")
             return
         self.seen.add(module)
         what = "; ".join(change.text for change in changes)
@@ -321,11 +323,4 @@ def _parent(bases: Sequence[type], method: str) -> Parent | None:
         return None
     forward: Any = next((vars(base)["forward"] for base in bases if "forward" in vars(base)), None)
     kind = FORWARDS.get(forward)
-    return None if kind is None or kind.operator == "linear" else (kind.operator, _by_operator(forward))
-
-
-@cache
-def _by_operator(forward: Any) -> Callable[..., Any]:
-    """Returns a function that takes the place of the ``forward`` of a module of ``torch.nn``, and calls the operator."""
-    made: Callable[..., Any] = members(forward, FORWARDS[forward], forward.__code__.co_varnames[1])["forward"]
-    return made
+    return None if kind is None or kind.operator == "linear" else (kind.operator, by_operator(forward))
