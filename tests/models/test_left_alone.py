@@ -16,6 +16,7 @@ from .stand_ins import (
     WIDTH,
     ClippedGELU,
     FastGELU,
+    Functions,
     HalfMoreRMSNorm,
     Mlp,
     PreNorm,
@@ -269,6 +270,20 @@ def test_a_part_that_is_exchanged_later_is_called() -> None:
     torch.testing.assert_close(module(x), want)
     module.fc1 = nn.Sequential(module.fc1, nn.Tanh())  # type: ignore[assignment]
     torch.testing.assert_close(module(x), module.fc2(module.fc1(x).relu()))
+
+
+def test_a_function_that_is_exchanged_later_is_called() -> None:
+    class WithoutHash(list[float]):
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self[0]
+
+    module, x = Functions(), torch.randn(2, WIDTH)
+    optimize(module)
+    module.activation = WithoutHash([2.0])
+    y = nn.functional.gelu(module.fc(x), approximate="tanh")
+    y = nn.functional.layer_norm(y, (WIDTH,), module.weight)
+    want = 2 * nn.functional.rms_norm(2 * module.fc(y), (WIDTH,), module.weight, eps=1e-6)
+    torch.testing.assert_close(module(x), want)
 
 
 def test_a_parametrization_that_comes_later_is_computed() -> None:

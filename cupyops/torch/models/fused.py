@@ -103,7 +103,10 @@ def known_function(function: Callable[..., Any], form: Form) -> GeluCall:
 
 def as_operator(function: Any) -> Any:
     """Returns the call of GELU for a function that is known to compute GELU, and every other object as it is."""
-    return _CALLS.get(function, function)
+    try:
+        return _CALLS.get(function, function)
+    except TypeError:  # an object that has no hash
+        return function
 
 
 _HOOKS = (

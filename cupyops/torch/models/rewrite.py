@@ -221,7 +221,7 @@ class _Rewriter(ast.NodeTransformer):
             new = ast.Call(self.constant("forward", forward), args, node.keywords)
             return self.generic_visit(self.change(operator, node, new))
         function = None if self.kind(node.func) else self.named(node.func)
-        entry = fused.FUNCTIONS.get(function) if _hashable(function) else None
+        entry = next((found for known, found in fused.FUNCTIONS.items() if known is function), None)
         if entry is not None:
             operator, drop_in = entry
             new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
@@ -398,10 +398,6 @@ def _replace(root: ast.AST, old: ast.AST, new: ast.AST) -> None:
 
 
 # Functions that compute GELU ------------------------------------------------------------------------------------------
-
-
-def _hashable(function: Any) -> bool:
-    return function is not None and getattr(type(function), "__hash__", None) is not None
 
 
 @functools.cache
