@@ -132,9 +132,8 @@ def look(folder: str) -> dict[str, Any]:
         try:
             model = build(cls)
         except Exception as error:
-            errors.append(
-                f"{cls.__name__}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
-            )
+            words = next((line for line in str(error).splitlines() if line.strip()), "")
+            errors.append(f"{cls.__name__}: {type(error).__name__}: {words.strip()[:120]}")
             continue
         if largest is None or len(list(model.modules())) > len(list(largest.modules())):
             largest = model
