@@ -166,3 +166,12 @@ def test_the_sweep_matches_nineteen_sites_of_twenty_and_names_the_others() -> No
         missing = sum(found[k][1] - found[k][0] for k in ("norm", "gelu"))
         assert missing == sum(found["left"].values()), name
         assert all("no reason given" not in words for words in found["left"]), name
+
+
+def test_the_page_has_the_figures_of_the_sweep() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").split())
+    found = SWEEP["summary"]
+    matched, total = (found["norm"][i] + found["gelu"][i] for i in (0, 1))
+    version = ".".join(SWEEP["transformers"].split(".")[:2])
+    assert f"Of {found['folders']} folders of transformers {version}, {found['built']} are built." in page
+    assert f"{matched} of their {total} normalisations and GELUs are matched." in page
