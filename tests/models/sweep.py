@@ -186,6 +186,13 @@ def summary(models: dict[str, Any]) -> dict[str, Any]:
     return {"folders": len(models), "built": len(built), **counts, "share": round(matched / max(total, 1), 4)}
 
 
+def written(found: dict[str, Any]) -> str:
+    """The results as JSON, a folder a line."""
+    models = (f"  {json.dumps(name)}: {json.dumps(m, ensure_ascii=False)}" for name, m in found["models"].items())
+    head = (f" {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items() if k != "models")
+    return ",\n".join(["{\n" + next(head), *head, ' "models": {\n' + ",\n".join(models)]) + "\n }\n}\n"
+
+
 def main() -> None:
     import transformers
 
@@ -209,7 +216,7 @@ def main() -> None:
     }
     print(json.dumps(found["summary"]))
     if not chosen or arguments.record:
-        RESULT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        RESULT.write_text(written(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
