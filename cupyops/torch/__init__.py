@@ -4,6 +4,8 @@ export to ONNX. No other folder of cupyops imports PyTorch."""
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
 from cupyops.torch.core.operator import Operator, operator
+from cupyops.torch.models.report import OptimizeReport
+from cupyops.torch.models.swap import optimize
 from cupyops.torch.onnx.export import ExportReport, export_onnx
 from cupyops.torch.programs.elementwise import elementwise
 from cupyops.torch.programs.row_reduce import row_reduce
@@ -13,11 +15,13 @@ __all__ = [
     "CheckFailed",
     "ExportReport",
     "Operator",
+    "OptimizeReport",
     "bench_op",
     "check_op",
     "checks_for",
     "elementwise",
     "export_onnx",
     "operator",
+    "optimize",
     "row_reduce",
 ]

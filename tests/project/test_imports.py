@@ -38,7 +38,7 @@ ROOMS = (
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
-    ("cupyops.torch.check", "cupyops.torch.onnx"),
+    ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
     ("autograd_bridge",),
