@@ -45,6 +45,7 @@ ROOMS = (
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
+    ("cupyops.torch.models",),
     ("cupyops.torch.check", "cupyops.torch.onnx"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
