@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cupyops.arrays import check_devices
+from cupyops.arrays import check_devices, device_of
 from cupyops.dtypes import DTYPES
 from cupyops.launch.kernel import Kernel
 from cupyops.launch.memo import memo
@@ -20,7 +20,6 @@ from cupyops.ops.layer_norm.checks import check_normalized_shape, stats_shape
 from cupyops.programs.expressions import parse
 from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_of, text_of
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
-from cupyops.torch.programs.row_reduce import body_of
 
 __all__ = ["backward", "check", "check_backward", "forward"]
 
@@ -58,16 +57,6 @@ def _forward_kernel(weight: bool, config: ProgramConfig, dtype: str) -> Kernel:
 @cache
 def _backward_kernel(weight: bool, config: ProgramConfig, dtype: str) -> Kernel:
     return kernel_of(_BACKWARD[weight], text_of(_BACKWARD[weight]), config, dtype)
-
-
-_backward_of_both = body_of(
-    _BACKWARD[True],
-    lambda config, dtype: _backward_kernel(True, config, dtype),
-    ("element", "column"),
-    wants=True,
-    columns_like=("x", "weight"),
-)
-_backward_of_x = body_of(_BACKWARD[False], lambda config, dtype: _backward_kernel(False, config, dtype), ("element",))
 
 
 class _Plan(NamedTuple):
@@ -121,6 +110,22 @@ def _forward_plan(x: Tensor, weight: Tensor | None, shape: tuple[int, ...]) -> _
     return _Plan(kernel, aside, acc, (rows, n, min(-(-rows // config.groups), 2**31 - 1)))
 
 
+class _BackwardPlan(NamedTuple):
+    """The checked configuration of a backward.
+
+    Attributes:
+        kernel: the kernel; None if nothing is to be launched.
+        acc: the dtype of the partial sums.
+        zeroed: the kernel adds to the partial sums, which must start at zero.
+        sizes: the values of the kernel's size parameters. With a weight, the last size is the number of partial sums.
+    """
+
+    kernel: Kernel | None
+    acc: str = ""
+    zeroed: bool = False
+    sizes: tuple[int, ...] = ()
+
+
 def backward(
     grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, want_x: bool, want_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -138,13 +143,46 @@ def backward(
     Raises:
         RuntimeError, TypeError, ValueError: as :func:`check_backward`.
     """
-    check_backward(grad, x, shape, rstd, weight)
-    n = math.prod(shape)
-    grad, rows, rstd = grad.reshape(-1, n), x.reshape(-1, n), rstd.reshape(-1)
+    want_weight = want_weight and weight is not None
+    kernel, acc, zeroed, sizes = _backward_plan(grad, x, rstd, weight, tuple(shape), want_x, want_weight)
+    grad, x, rstd = grad.contiguous(), x.contiguous(), rstd.contiguous()
+    grad_x = torch.empty_like(x) if want_x else None
+    if kernel is None:
+        return grad_x, torch.zeros_like(weight) if want_weight else None  # type: ignore[arg-type]
     if weight is None:
-        return (_backward_of_x(grad, rows, rstd).view(x.shape) if want_x else None), None
-    grad_x, grad_weight = _backward_of_both(grad, rows, rstd, weight.reshape(n), want_x, want_weight)
-    return grad_x.view(x.shape) if want_x else None, grad_weight.view(weight.shape) if want_weight else None
+        kernel.launch_vouched(grad, x, rstd, grad_x, *sizes)
+        return grad_x, None
+    sums = _library.empty((sizes[-1], sizes[1]), acc, x) if want_weight else None
+    if sums is not None and zeroed:
+        sums.zero_()
+    kernel.launch_vouched(grad, x, rstd, weight.contiguous(), grad_x, sums, *sizes)
+    return grad_x, None if sums is None else sums.sum(0).to(weight.dtype).view(weight.shape)
+
+
+@memo("grad", "x", "rstd", "weight?")
+def _backward_plan(
+    grad: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    shape: tuple[int, ...],
+    want_x: bool,
+    want_weight: bool,
+) -> _BackwardPlan:
+    check_backward(grad, x, shape, rstd, weight)
+    rows, n = rstd.numel(), math.prod(shape)
+    if rows == 0 or not (want_x or want_weight):
+        return _BackwardPlan(None)
+    dtype, program = DTYPE_NAMES[x.dtype], _BACKWARD[weight is not None]
+    config, acc = config_of(n, dtype, program.held), DTYPES[dtype].acc
+    kernel = _backward_kernel(weight is not None, config, dtype)
+    blocks = min(-(-rows // config.groups), 2**31 - 1)
+    if weight is None:
+        return _BackwardPlan(kernel, acc, False, (rows, n, blocks))
+    dtypes = {"scalar_t": dtype, "rstd_t": DTYPE_NAMES[rstd.dtype], "weight_t": dtype}
+    types = {kind: dtypes[kind] for kind in kernel.signature.bindings}
+    blocks = min(blocks, kernel.resident_blocks(types, device_of(_library, x)))
+    return _BackwardPlan(kernel, acc, config.stream, (rows, n, blocks, blocks * config.groups))
 
 
 def check(x: Tensor, shape: Sequence[int], weight: Tensor | None) -> None:
