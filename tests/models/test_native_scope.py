@@ -132,6 +132,21 @@ def test_a_kernel_of_another_library_comes_back() -> None:
         library._destroy()
 
 
+def in_a_process(code: str) -> None:
+    """Runs code that must neither fail nor write to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
 WARNINGS = """
 import sys, warnings
 import torch
@@ -149,17 +164,7 @@ with warnings.catch_warnings(record=True) as seen:
 
 
 def test_entering_gives_no_warning_and_takes_none_away() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WARNINGS],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    in_a_process(WARNINGS)
 
 
 def test_other_warnings_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +261,46 @@ def test_a_call_that_is_under_way_at_the_end_ends_well(monkeypatch: pytest.Monke
         ended.set()
         thread.join()
     torch.testing.assert_close(found[0], F.gelu(torch.ones(3)))
+
+
+TOGGLED = """
+import threading
+import torch
+import torch.nn.functional as F
+from cupyops.torch import native
+
+x, wanted, faults, done = torch.ones(3), F.gelu(torch.ones(3)), [], threading.Event()
+
+def work():
+    try:
+        while not done.is_set():
+            assert torch.equal(F.gelu(x), wanted)
+    except BaseException as error:
+        faults.append(error)
+
+threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(1500):
+    with native(["cpu"]):
+        pass
+done.set()
+for thread in threads:
+    thread.join()
+assert not faults, faults
+"""
+
+
+def test_threads_that_compute_survive_the_end_of_a_block() -> None:
+    in_a_process(TOGGLED)  # a kernel whose memory is gone would end the process
+
+
+def test_removed_kernels_are_let_go_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "_KEPT", -1.0)
+    for _ in range(3):
+        with native(["cpu"]):
+            pass
+    assert len(overrides._removed) == 1
 
 
 # What the kernels do not take -----------------------------------------------------------------------------------------

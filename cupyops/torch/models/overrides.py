@@ -1,6 +1,7 @@
 """Overrides of ATen's operators by this project's kernels, for a block of code or for the rest of the process."""
 
 import threading
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,12 @@ _lock = held_across_fork(threading.Lock())
 _entries: Counter[str] = Counter()  # by the type of device, the running blocks and the switch
 _switched: tuple[str, ...] = ()  # the devices that set_native() has turned on
 _libraries: dict[str, torch.library.Library] = {}
-# A thread may be inside a kernel while another thread removes it. These references keep the removed kernels alive.
-_removed: deque[list[Any]] = deque(maxlen=16)
+# By the type of device: references that keep the registered kernels alive.
 _registered: dict[str, list[Any]] = {}
+# The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
+# lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
+_removed: deque[tuple[float, list[Any]]] = deque()
+_KEPT = 60.0  # seconds, much longer than a thread waits for the interpreter's lock
 
 
 @contextmanager
@@ -40,8 +44,8 @@ def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
 
     The block holds for all threads of the process, since PyTorch computes gradients in threads of its own. Blocks may
     be nested, and may run in several threads. When the last block has ended, PyTorch's dispatch tables are what they
-    were. A forward inside a block may have its backward outside of the block, and the other way round. Enter the first
-    block and leave the last one while no other thread computes: PyTorch's dispatcher reads its tables without a lock.
+    were. A forward inside a block may have its backward outside of the block, and the other way round. A call that runs
+    while another thread enters or leaves a block takes either kernel.
 
     ``torch.compile`` and ``torch.export`` make the same graphs as without the block. Inductor generates its own kernels
     for these operators.
@@ -165,7 +169,10 @@ def _register(device: str) -> None:
 def _remove(device: str) -> None:
     library = _libraries.pop(device, None)
     if library is not None:
-        _removed.append(_registered.pop(device))
+        now = time.monotonic()
+        while _removed and now - _removed[0][0] > _KEPT:
+            _removed.popleft()
+        _removed.append((now, _registered.pop(device)))
         library._destroy()
 
 
