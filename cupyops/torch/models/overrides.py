@@ -157,6 +157,8 @@ def _register(device: str) -> None:
     try:
         with _without_the_warning():
             for name, make in OVERRIDES[device].items():
+                if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                    continue  # this build of PyTorch computes the operator by others, which autograd records
                 own = partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
                 library.impl(name, make(own), key)
                 _registered[device].append(torch.library.get_kernel(f"aten::{name}", key))
