@@ -1,1 +1,1 @@
-"""Models as a whole: :func:`.swap.optimize` has their modules call the shipped operators."""
+"""PyTorch models on this project's kernels: ATen's operators overridden, modules exchanged."""
