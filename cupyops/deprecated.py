@@ -102,10 +102,13 @@ class _Moved(Loader):
         self._now = now
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return import_module(self._now)
+        module = import_module(self._now)
+        self._spec = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: the import under the present name has executed the module."""
+        """Executes nothing: the import under the present name has done so. importlib has replaced the module's spec."""
+        module.__spec__ = self._spec
 
 
 class MovedModules(MetaPathFinder):

@@ -16,8 +16,7 @@ from examples.command import Parser, at_least, run_command
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("add_model", __doc__)
-    parser.add_common()
+    parser = Parser("add_model", __doc__, "device", "backend", "seed")
     parser.add_argument(
         "--n", type=at_least(1), default=1024, metavar="N", help="length of both parameters (default: %(default)s)"
     )

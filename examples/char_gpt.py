@@ -4,27 +4,60 @@
 
     python -m examples.char_gpt                          # on a CPU a small model, about a minute
     python -m examples.char_gpt --text book.txt          # another text, UTF-8
-    python -m examples.char_gpt --compile                # the same through torch.compile
     python -m examples.char_gpt --resume                 # go on after an interruption, to the same result
-    python -m examples.char_gpt --compare --compile --steps 200     # tokens per second beside PyTorch's own operators
+    python -m examples.char_gpt --compare --compile      # tokens per second beside PyTorch's own operators
 
-A resumed run comes to the numbers of one without a break: bit by bit on a CPU; on a GPU, PyTorch's attention may add in
-another order each time. The model is in `examples/gpt/model.py`. A run writes into ``--out``: ``checkpoint.pt``,
-``metrics.json`` and TensorBoard events, at every evaluation. An earlier run's files there first move into ``earlier-1``
-(2, 3, ...) beneath it: none is lost.
+A run writes ``checkpoint.pt``, ``metrics.json`` and TensorBoard events into ``--out`` at every evaluation. A resumed run
+comes to the same numbers, bit by bit on a CPU; on a GPU, PyTorch's attention may add in another order each time.
 """
 
 import argparse
-import io
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from examples.command import CHECKPOINT, Diverged, UserError, progress, run_command
-from examples.gpt.options import SETTINGS, UNTIMED_STEPS, complete, parse
+from examples.command import CHECKPOINT, Diverged, Parser, UserError, at_least, checked, positive, progress, run_command
+
+# A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; its batches of 65536 characters
+# keep a GPU of today busy for longer than Python takes to ask for a step.
+SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default on a GPU
+    "layers": ("blocks of attention and network", 3, 6),
+    "heads": ("heads of attention; they divide the width", 4, 6),
+    "width": ("length of each character's vector", 128, 384),
+    "context": ("characters that the model sees at once", 64, 256),
+    "batch_size": ("windows of text in a step", 16, 256),
+    "steps": ("steps of the optimizer", 800, 2000),
+    "eval_every": ("steps between evaluations, samples and checkpoints", 200, 200),
+    "eval_batches": ("batches that the validation loss is the mean of", 20, 12),
+    "lr": ("highest learning rate of AdamW", 4e-3, 1e-3),
+}
+# They decide the numbers; the steps do, too, because the learning rate falls towards the last one.
+SETTINGS = ("layers", "heads", "width", "context", "batch_size", "steps", "lr", "amp", "seed", "backend", "compile")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line. Options that depend on the device are None unless they are given."""
+    parser = Parser("char_gpt", __doc__, "device", "backend", "seed", out="runs/char_gpt")
+    add = parser.add_argument
+    text = checked(Path, Path.exists, "name a file that exists")
+    add("--text", type=text, metavar="FILE", help="what to learn, in UTF-8 (default: the standard library's sources)")
+    for name, (meaning, cpu, gpu) in SIZES.items():
+        kind, told = positive if name == "lr" else at_least(1), f"{meaning} (default: {cpu} on a CPU, {gpu} on a GPU)"
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=told)
+    told = "bfloat16 autocast (default: on a GPU of compute capability 8.0 or newer)"
+    add("--amp", action=argparse.BooleanOptionalAction, help=told)
+    add("--compile", action="store_true", help="train through torch.compile")
+    add("--prompt", default="", help="what samples continue (default: a line's beginning)")
+    add("--sample-length", type=at_least(1), default=300, metavar="N", help="characters (default: %(default)s)")
+    add("--compare", action="store_true", help="measure the tokens per second of both backends, and write no file")
+    options = parser.parse_run(argv)
+    if options.width and options.heads and options.width % options.heads:
+        parser.error(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
+    return options
+
 
 if __name__ == "__main__":
     parse()  # --help and mistakes are answered here, before PyTorch is imported
@@ -32,20 +65,24 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
-from examples.command import describe_device
-from examples.gpt.compare import compare
-from examples.gpt.model import build_model, generate
+from benchmarks.char_gpt import compare
+from examples.command import describe_device, pick_device
+from examples.gpt.model import build_model, generate, learning_rate, make_optimizer
 from examples.gpt.text import Corpus, Windows, load_corpus
 from examples.run import Run, check_finite
 
 
-def learning_rate(options: argparse.Namespace, step: int) -> float:
-    """The rate of step `step`, counted from 0: a linear rise to `--lr`, then half a cosine down to a tenth of it."""
-    rise = min(100, max(1, options.steps // 10))
-    if step < rise:
-        return options.lr * (step + 1) / rise
-    done = (step - rise) / max(1, options.steps - rise)
-    return options.lr * (0.1 + (1 - 0.1) * (1 + math.cos(math.pi * done)) / 2)
+def complete(options: argparse.Namespace) -> argparse.Namespace:
+    """Give the options that are None the defaults of the device."""
+    on_gpu = (device := pick_device(options.device)).type == "cuda"
+    # Without bfloat16 units, before compute capability 8.0, autocast would cost time instead of saving it.
+    amp = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
+    for name, (_, *values) in {**SIZES, "amp": ("", amp, amp)}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, values[on_gpu])
+    if options.width % options.heads:
+        raise UserError(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
+    return options
 
 
 class Trainer:
@@ -54,19 +91,14 @@ class Trainer:
     def __init__(self, fabric: Any, options: argparse.Namespace, corpus: Corpus) -> None:
         self.fabric, self.options, self.corpus = fabric, options, corpus
         self.module = build_model(len(corpus.characters), options)
-        parameters = list(self.module.parameters())
-        matrices = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1}
-        vectors = {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}  # norms and biases
-        optimizer = torch.optim.AdamW([matrices, vectors], lr=options.lr, betas=(0.9, 0.95), fused=True)
         # All batches have one shape: compiled once for training and once for validation; on a GPU into CUDA graphs,
         # because the host takes longer to launch this model's kernels than a GPU to run them.
         mode = "reduce-overhead" if fabric.device.type == "cuda" else None
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # PyTorch's manager of graphs begins with one
-        forward = torch.compile(self.module, dynamic=False, mode=mode) if options.compile else self.module
-        self.model, self.optimizer = fabric.setup(forward, optimizer)
+        model = torch.compile(self.module, dynamic=False, mode=mode) if options.compile else self.module
+        self.model, self.optimizer = fabric.setup(model, make_optimizer(self.module, options.lr))
         self.windows = Windows(corpus, options.context, options.batch_size, fabric.device, options.seed)
-        prompt = options.prompt or ("\n" if "\n" in corpus.characters else corpus.characters[0])
-        self.prompt = corpus.encode(prompt).to(fabric.device)
+        self.prompt = corpus.encode(options.prompt or corpus.beginning).to(fabric.device)
 
     def step(self, step: int) -> Tensor:
         """Take step `step`, counted from 0; return its loss (), which stays on the device."""
@@ -74,64 +106,43 @@ class Trainer:
         self.fabric.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.options, step)
+            group["lr"] = learning_rate(step, self.options.steps, self.options.lr)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach().clone()  # a CUDA graph's own is overwritten by the next step
 
     def warm_up(self) -> None:
-        """One forward and backward that change nothing: kernels are compiled, or say what they lack."""
-        shape = (self.options.batch_size, self.options.context)
-        characters = torch.zeros(shape, dtype=torch.int64, device=self.fabric.device)
+        """Compute gradients and drop them: kernels are compiled, or say what they lack, and CUDA graphs are captured."""
+        characters = torch.zeros(self.windows.shape, dtype=torch.int64, device=self.fabric.device)
         try:
-            self.fabric.backward(self.model(characters, characters))
+            for _ in range(3):  # PyTorch captures a graph in the second call, and replays it from the third call on
+                self.fabric.backward(self.model(characters, characters))
+                self.optimizer.zero_grad()
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).split("\n\n")[0]  # what follows is advice for PyTorch's developers
             raise UserError(f"--compile: PyTorch could not compile the model: {reason}") from error
-        self.optimizer.zero_grad()
-
-    @torch.no_grad()
-    def validation_loss(self) -> float:
-        """Mean loss over the held-out windows, in nats per character."""
-        losses = [self.model(*batch).clone() for batch in self.windows.held_out(self.options.eval_batches)]
-        return torch.stack(losses).double().mean().item()
 
     def sample(self, step: int) -> str:
         """What the model writes behind `--prompt`: a function of the seed, the step and the parameters alone."""
-        generator = torch.Generator(self.fabric.device).manual_seed((self.options.seed + step) % 2**63)
         with self.fabric.autocast():
-            tokens = generate(self.module, self.prompt, self.options.sample_length, generator)
+            tokens = generate(self.module, self.prompt, self.options.sample_length, self.options.seed + step)
         return self.corpus.decode(tokens)
-
-    def synchronize(self) -> float:
-        """Wait until the device has done all that it was given; return the time."""
-        if self.fabric.device.type == "cuda":
-            torch.cuda.synchronize(self.fabric.device)
-        return time.perf_counter()
-
-    def describe(self, echo: Callable[[str], object]) -> None:
-        """Print what is trained, where and on what."""
-        o, corpus = self.options, self.corpus
-        echo(f"device:  {describe_device(self.fabric.device)}, {'bfloat16 autocast' if o.amp else 'float32'}")
-        parts = f"{len(corpus.characters)} different, {corpus.held_out:,} held out"
-        echo(f"text:    {corpus.source}: {len(corpus.tokens):,} characters, {parts}")
-        sizes = f"{o.layers} layers, {o.width} wide, {o.heads} heads, context {o.context}"
-        echo(f"model:   {sum(p.numel() for p in self.module.parameters()):,} parameters: {sizes}")
-        size = f"{o.batch_size} × {o.context} = {o.batch_size * o.context:,} characters"
-        echo(f"steps:   {o.steps:,} of {size}, {'compiled' if o.compile else 'eager'}")
 
 
 def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> tuple[list[dict[str, Any]], str]:
     """Train as the options say; every line for the reader goes to `echo`. Returns a record per evaluation, and the last
     sample. Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept.
     """
-    complete(options)
-    corpus = load_corpus(options.text, options.context)
+    corpus = load_corpus(complete(options).text, options.context)
     settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
     with Run("char_gpt", options, settings, unit="step", records="evaluations", echo=echo) as run:
         trainer, tokens_per_step = Trainer(run.fabric, options, corpus), options.batch_size * options.context
-        trainer.describe(echo)
+        echo(f"device:  {describe_device(run.device)}, {'bfloat16 autocast' if options.amp else 'float32'}")
         echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'})")
+        echo(f"text:    {corpus}")
+        sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
+        echo(f"model:   {sum(p.numel() for p in trainer.module.parameters()):,} parameters: {sizes}")
+        echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
         trainer.warm_up()  # a mistake shows before any file is touched
         generator = trainer.windows.generator
         state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state()}
@@ -141,30 +152,27 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         generator.set_state(state["generator"])
 
         done = state["step"]
-        untimed = done + UNTIMED_STEPS
         while done < options.steps:
             last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
-            stack, timed = [], range(max(done, untimed), last)
-            with progress("Training", last - done, "step") as advance:
+            with progress("Training", last - done, "step") as bar:
+                stack, began = [], time.perf_counter()
                 for step in range(done, last):
-                    if step == timed.start:
-                        began = trainer.synchronize()
                     stack.append(trainer.step(step))
-                    advance(1)
-                tokens, ended = len(timed) * tokens_per_step, trainer.synchronize()
-            losses, seconds = torch.stack(stack).cpu(), ended - began if timed else 0.0
+                    bar.update(1)
+                losses = torch.stack(stack).cpu()  # waits for the device
+                tokens, seconds = (last - done) * tokens_per_step, time.perf_counter() - began
             check_finite(losses, trainer.module, "step {}", first=done + 1, after=f"step {last}", lr=options.lr)
-            gpu, loss, validation = run.gpu_use(last), losses.double().mean().item(), trainer.validation_loss()
+            loss, gpu = losses.double().mean().item(), run.gpu_use(last)
+            validation = trainer.windows.validation_loss(trainer.model, options.eval_batches)
             if not math.isfinite(validation):
                 raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
-
-            result = f"validation loss {validation:.4f} nats = {validation / math.log(2):.4f} bits per character"
-            speed = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
-            echo(f"step {last:>5}: training loss {loss:.4f}, {result}{speed}")
+            bits = validation / math.log(2)
+            told = f"validation loss {validation:.4f} nats = {bits:.4f} bits per character"
+            echo(f"step {last:>5}: training loss {loss:.4f}, {told}, {tokens / seconds:,.0f} tokens/s")
             run.log("Loss/Train", losses.tolist(), done + 1)
             run.log("Loss/Validation", [validation], last)
-            run.log("BitsPerCharacter/Validation", [validation / math.log(2)], last)
-            run.log("Speed/TokensPerSecond", [tokens / seconds] if tokens else [], last)
+            run.log("BitsPerCharacter/Validation", [bits], last)
+            run.log("Speed/TokensPerSecond", [tokens / seconds], last)
             record = {"step": last, "train_loss": loss, "validation_loss": validation, "tokens": tokens}
             history.append({**record, "seconds": seconds, "gpu": gpu})
             done = state["step"] = last
@@ -174,19 +182,16 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
                 echo(f"sample after step {last}:\n{trainer.sample(last)}\n")
         sample, loss = trainer.sample(done), history[-1]["validation_loss"]
         seconds, tokens = (sum(record[name] for record in history) for name in ("seconds", "tokens"))
-        told = f"{tokens / seconds:,.0f}" if tokens else f"not measured in {UNTIMED_STEPS} steps or fewer"
-        echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {told}")
+        echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {tokens / seconds:,.0f}")
         echo(f"validation loss: {loss:.4f} nats = {loss / math.log(2):.4f} bits per character")
     return history, sample
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a sample may hold what the terminal's encoding does not
     options = parse(argv)
     if options.compare:
-        return run_command("char_gpt", lambda: compare(Trainer, options))
+        return run_command("char_gpt", lambda: compare(Trainer, complete(options)))
     return run_command("char_gpt", lambda: train(options), options.out / CHECKPOINT)
 
 

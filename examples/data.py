@@ -3,14 +3,10 @@
 import gzip
 import hashlib
 import http.client
-import math
-import ssl
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cupyops.installing import pip_install
-from examples.command import UserError, progress, whole_file
+from examples.command import UserError, progress, write_whole
 
 # Images --------------------------------------------------------------------------------------------------------------
 
@@ -56,11 +51,9 @@ def load_digits() -> tuple[ImageSet, ImageSet]:
     The 8×8 images are scaled to 28×28 (bilinear) and to 8 bits. In the order of the collection, every fifth image of
     each class is for testing: 1,442 and 355 images, the same for everybody.
     """
-    try:
-        from sklearn.datasets import load_digits as bundled
-    except ImportError:
-        raise UserError(f"the digits need scikit-learn: {pip_install('examples', 'scikit-learn')}") from None
-    digits = bundled()
+    from sklearn import datasets
+
+    digits = datasets.load_digits()
     small = torch.from_numpy(digits.images).to(torch.float32).unsqueeze(1) / 16  # inked pixels of a 4×4 cell: 0 to 16
     scaled = F.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
     images, labels = scaled.squeeze(1).mul(255).round().to(torch.uint8), torch.from_numpy(digits.target)
@@ -79,21 +72,15 @@ def epoch_order(seed: int, epoch: int, count: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(mixed))
 
 
-class MnistFile(NamedTuple):
-    """One of MNIST's four files: its name unpacked, and the MD5 of the file packed (as published) and unpacked."""
+# MNIST ---------------------------------------------------------------------------------------------------------------
 
-    name: str
-    md5_gz: str
-    md5_raw: str
-
-
-# Training images, training labels, test images, test labels.
-MNIST_FILES = (
-    MnistFile("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-    MnistFile("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-    MnistFile("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-    MnistFile("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-)
+# Training images, training labels, test images, test labels: each file's name, and the MD5 of its contents unpacked.
+MNIST_FILES = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -103,104 +90,73 @@ MNIST_MIRRORS = (
 def load_mnist(folder: Path, mirrors: Sequence[str] | None = None) -> tuple[ImageSet, ImageSet]:
     """MNIST's 60,000 training and 10,000 test images, from the four original files in `folder`, gzipped or raw.
 
-    Absent files are downloaded there from the first of the `mirrors` that has them. Every file's MD5 is verified.
-    Raises `UserError`, which names the file, the checksum expected and found, or what each mirror did.
+    Absent files are downloaded there from the first of the `mirrors` (folder URLs) that has them. Every file's MD5 is
+    verified. Raises `UserError`, which names the file and both checksums, or says what each mirror did.
     """
-    tensors = []
-    for file in MNIST_FILES:
-        path = locate(file, folder, MNIST_MIRRORS if mirrors is None else mirrors)
-        tensors.append(parse_idx(read_verified(path, file), path, dimensions=1 if "labels" in file.name else 3))
+    wanted = MNIST_MIRRORS if mirrors is None else mirrors
+    tensors = [parse_idx(read_mnist(name, folder, wanted)) for name in MNIST_FILES]
     return ImageSet(*tensors[:2]), ImageSet(*tensors[2:])
 
 
-def locate(file: MnistFile, folder: Path, mirrors: Sequence[str]) -> Path:
-    """The path of `file` in `folder`, gzipped if both forms are there; downloaded if neither is."""
-    try:
-        for path in (folder / f"{file.name}.gz", folder / file.name):
-            if path.exists():
-                return path
-        print(f"{folder} has no {file.name}[.gz]: downloading it")
-        folder.mkdir(parents=True, exist_ok=True)
-        return fetch(f"{file.name}.gz", folder, file.md5_gz, mirrors)
-    except OSError as error:
-        raise UserError(f"cannot use {folder}: {error}; name another folder with --data-dir") from None
-    except UserError as error:
-        raise UserError(
-            f"{error}. Without a network: copy the four MNIST files ({', '.join(f.name for f in MNIST_FILES)}, each "
-            f"raw or .gz) into {folder} or name their folder with --data-dir; --dataset digits needs no download"
-        ) from None
+def read_mnist(name: str, folder: Path, mirrors: Sequence[str]) -> bytes:
+    """The contents of one of the `MNIST_FILES`, unpacked; downloaded if `folder` has it neither gzipped nor raw.
 
-
-def read_verified(path: Path, file: MnistFile) -> bytes:
-    """The unpacked contents of `path`, whose checksum is that of `file`."""
-    packed = path.suffix == ".gz"
-    wanted = file.md5_gz if packed else file.md5_raw
-    try:
-        contents = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): expected {file.name} with MD5 {wanted}") from None
-    if (found := hashlib.md5(contents, usedforsecurity=False).hexdigest()) != wanted:
-        raise UserError(
-            f"{path} ({len(contents):,} bytes) is damaged or is not the original MNIST file: expected MD5 {wanted}, "
-            f"found {found}; delete it to have it downloaded again, or name another folder with --data-dir"
-        )
-    try:
-        return gzip.decompress(contents) if packed else contents
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is not a readable gzip file: {error}") from None
-
-
-def parse_idx(contents: bytes, path: Path, dimensions: int) -> Tensor:
-    """Read the IDX format: two zero bytes, type code 8 (uint8), the rank, each size as a big-endian uint32, the data.
-
-    Returns a uint8 tensor of rank `dimensions`. Raises `UserError`, which names `path`, for other contents.
+    A file that is downloaded appears whole and verified, or not at all.
     """
-    header, magic = 4 + 4 * dimensions, bytes((0, 0, 8, dimensions))
-    if len(contents) < header or contents[:4] != magic:
-        raise UserError(f"{path}: an IDX file of rank {dimensions} begins with {magic!r}, got {contents[:4]!r}")
-    sizes = np.frombuffer(contents, ">u4", dimensions, offset=4).tolist()
-    if len(contents) != (wanted := header + math.prod(sizes)):
-        raise UserError(f"{path}: sizes {sizes} ask for {wanted:,} bytes, the file has {len(contents):,}")
-    return torch.from_numpy(np.frombuffer(contents, np.uint8, offset=header).reshape(sizes).copy())
-
-
-# Downloads -----------------------------------------------------------------------------------------------------------
-
-# What a mirror can do wrong; ValueError is a malformed URL, or the verdict of `fetch` on the body. Every other OSError
-# is about this machine's disk, which the next mirror would not mend.
-NETWORK = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
-MIRROR_ERRORS = (*NETWORK, ValueError)
-
-
-def fetch(name: str, folder: Path, md5: str, mirrors: Sequence[str]) -> Path:
-    """Download `name` into `folder` from the first of the `mirrors` (folder URLs) that delivers the checksum `md5`.
-
-    The file appears whole and verified, or not at all. Raises `UserError` with what each mirror did, and `OSError` if
-    `folder` cannot be written.
-    """
+    packed = folder / f"{name}.gz"
+    for path in (packed, folder / name):
+        if path.exists():
+            try:
+                return unpack(path.read_bytes(), MNIST_FILES[name])
+            except ValueError as error:
+                mend = "delete it to have it downloaded again, or name another folder with --data-dir"
+                raise UserError(f"{path} is damaged or is not the original MNIST file: {error}; {mend}") from None
+    print(f"{folder} has no {name}[.gz]: downloading it")
+    folder.mkdir(parents=True, exist_ok=True)
     failures = []
     for mirror in mirrors:
-        url = f"{mirror.rstrip('/')}/{name}"
+        url = f"{mirror.rstrip('/')}/{name}.gz"
         try:
-            with whole_file(folder / name) as temporary:
-                download(url, temporary, name, md5)
-            return folder / name
-        except MIRROR_ERRORS as error:
+            body = download(url)
+            contents = unpack(body, MNIST_FILES[name])
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: of `unpack`, or a malformed URL
             failures.append(f"{url}: {error}")
-    raise UserError(f"could not download {name} ({'; '.join(failures) or 'no mirror was given'})")
+        else:
+            write_whole(packed, body)
+            return contents
+    raise UserError(
+        f"could not download {packed.name} ({'; '.join(failures) or 'no mirror was given'}). Without a network: copy the "
+        f"four MNIST files ({', '.join(MNIST_FILES)}, each raw or .gz) into {folder} or name their folder with "
+        "--data-dir; --dataset digits needs no download"
+    )
 
 
-def download(url: str, target: Path, name: str, md5: str) -> None:
-    """Write the body of `url` to `target`; raise `ValueError` if the body is cut short or has another checksum."""
-    digest, done = hashlib.md5(usedforsecurity=False), 0
-    with urllib.request.urlopen(url, timeout=30) as response, target.open("wb") as file:
-        size = int(response.headers["Content-Length"]) if response.headers["Content-Length"] else None
-        with progress(f"Downloading {name}", size, "B") as advance:
+def download(url: str) -> bytes:
+    """The body of `url`."""
+    body = bytearray()
+    with urllib.request.urlopen(url, timeout=30) as response:
+        size = int(response.headers["Content-Length"] or 0) or None
+        with progress(f"Downloading {url.rsplit('/', 1)[1]}", size, "B") as bar:
             while chunk := response.read(1 << 18):
-                digest.update(chunk)
-                done += file.write(chunk)
-                advance(len(chunk))
-    if size is not None and done != size:
-        raise ValueError(f"the connection ended after {done:,} of {size:,} bytes")
-    if digest.hexdigest() != md5:
-        raise ValueError(f"expected MD5 {md5}, got {digest.hexdigest()}")
+                body += chunk
+                bar.update(len(chunk))
+    return bytes(body)
+
+
+def unpack(contents: bytes, md5: str) -> bytes:
+    """`contents`, unpacked if they are gzipped; `ValueError` if they are damaged or have another checksum."""
+    try:
+        raw = gzip.decompress(contents) if contents.startswith(b"\x1f\x8b") else contents
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{len(contents):,} bytes that cannot be unpacked: {error}") from None
+    if (found := hashlib.md5(raw, usedforsecurity=False).hexdigest()) != md5:
+        raise ValueError(f"expected MD5 {md5} when unpacked, found {found}")
+    return raw
+
+
+def parse_idx(contents: bytes) -> Tensor:
+    """The uint8 tensor of a verified file, in the IDX format: two zero bytes, a type code, the rank, each size as a
+    big-endian uint32, the data."""
+    rank = contents[3]
+    sizes = np.frombuffer(contents, ">u4", rank, offset=4).tolist()
+    return torch.from_numpy(np.frombuffer(contents, np.uint8, offset=4 + 4 * rank).reshape(sizes).copy())

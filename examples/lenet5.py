@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.command import CHECKPOINT, EPILOG, Parser, UserError, at_least, naming, positive, progress, run_command
+from examples.command import CHECKPOINT, Parser, UserError, at_least, naming, positive, progress, run_command
 
 EPOCHS = {"digits": 20, "mnist": 10}
 SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they decide the numbers; the epochs may grow
@@ -27,9 +27,8 @@ SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they de
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("lenet5", __doc__, EPILOG)
+    parser = Parser("lenet5", __doc__, "device", "backend", "seed", out="runs/lenet5")
     add = parser.add_argument
-    parser.add_common()
     source = "digits comes with scikit-learn; mnist is read from --data-dir, or downloaded (default: %(default)s)"
     add("--dataset", choices=tuple(EPOCHS), default="digits", help=source)
     files = "the four original MNIST files, gzipped or raw (default: %(default)s)"
@@ -41,7 +40,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--lr", type=positive, default=3e-3, help="learning rate of NAdam (default: %(default)s)")
     add("--fast", action="store_true", help="keep the data on the GPU and replay the step as a CUDA graph (GPU only)")
     add("--export", type=Path, metavar="FILE", help="write the trained model as an ONNX file, and test that, too")
-    parser.add_run("runs/lenet5")
     options = parser.parse_run(argv)
     if options.export is not None and not options.export.parent.is_dir():
         parser.error(f"--export: there is no folder {options.export.parent}; make it, or name another file")
@@ -147,11 +145,11 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         for epoch in range(state["epoch"] + 1, options.epochs + 1):
             order = epoch_order(options.seed, epoch, len(train_set))
             began = time.perf_counter()
-            with progress(f"Epoch {epoch}", math.ceil(len(order) / size), "batch") as advance:
+            with progress(f"Epoch {epoch}", math.ceil(len(order) / size), "batch") as bar:
                 if options.fast:
-                    losses = optimizer.train_epoch(order, advance)
+                    losses = optimizer.train_epoch(order, bar.update)
                 else:
-                    losses = train_epoch(fabric, model, optimizer, train_set.batches(size, device, order), advance)
+                    losses = train_epoch(fabric, model, optimizer, train_set.batches(size, device, order), bar.update)
             train_seconds = time.perf_counter() - began
             check_finite(losses, model, f"batch {{}} of epoch {epoch}", after=f"epoch {epoch}", lr=options.lr)
             gpu = run.gpu_use(epoch)

@@ -17,8 +17,7 @@ from examples.command import Parser, naming, run_command
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("linear_regression", __doc__)
-    parser.add_common()
+    parser = Parser("linear_regression", __doc__, "device", "backend", "seed")
     add = parser.add_argument
     add("--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file")
     own = "with --export: as a node of our own, with its body in standard ones"

@@ -30,14 +30,13 @@ OURS, GRAPH = "cupyops", "cupyops, in a CUDA graph"
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser, default = Parser("lltm_benchmark", __doc__), "(default: %(default)s)"
+    parser, default = Parser("lltm_benchmark", __doc__, "seed"), "(default: %(default)s)"
     add, whole = parser.add_argument, at_least(1)
     add("-b", "--batch", type=whole, default=16, metavar="N", help=f"rows {default}")
     add("-f", "--features", type=whole, default=32, metavar="N", help=default)
     add("-s", "--state", type=whole, default=128, metavar="N", help=f"units {default}")
     add("-t", "--steps", type=whole, metavar="N", help="a sequence of so many steps instead of a cell")
     add("-r", "--runs", type=whole, default=500, metavar="N", help=f"of each version {default}")
-    parser.add_seed()
     add("--no-build", action="store_true", help="leave out the versions in C++, whose build takes a minute")
     add("--plot", type=Path, metavar="FILE", help="draw bars into this file, .svg or .png")
     return parser.parse_args(argv)
@@ -53,7 +52,6 @@ from autograd_bridge import lltm, lltm_cell
 from benchmarks.lltm_timing import Step, Timing, cell_step, graph_step, inputs_for, measure
 from benchmarks.peers import Unavailable
 from benchmarks.peers.lltm_extension import Cell, cpp_cell, cuda_cell, python_cell
-from cupyops.installing import pip_install
 from examples.command import describe_device
 
 
@@ -144,13 +142,10 @@ def plot(timings: list[Timing], path: Path, title: str) -> None:
     """Bars of the medians.
 
     Raises:
-        UserError: matplotlib is missing, or does not know the kind of file.
-        Unwritable: the file cannot be written; one that is there stays.
+        UserError: matplotlib does not know the kind of file, or the file cannot be written; one that is there stays.
     """
-    try:
-        from matplotlib.figure import Figure  # not pyplot: no window, no global state
-    except ModuleNotFoundError as error:
-        raise UserError(f"--plot needs matplotlib ({error}); {pip_install('examples', 'matplotlib')}") from None
+    from matplotlib.figure import Figure  # not pyplot: no window, no global state
+
     figure = Figure(figsize=(8, 0.5 * len(timings) + 1.2), layout="tight")
     axes = figure.subplots()
     names = [t.name for t in timings][::-1]

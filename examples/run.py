@@ -1,16 +1,17 @@
 """What the training runs share: Lightning Fabric, and the files that a run keeps."""
 
 import io
+import itertools
 import json
 import logging
 import pickle
-import shutil
 import statistics
 import sys
 import threading
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,43 +19,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cupyops.errors import MissingDependencyError
-from cupyops.installing import pip_install
 from examples.command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
 
 ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "tensorboard")
 
 
+@dataclass
 class Run:
     """A training run: `device`, `fabric`, and the folder `options.out` with checkpoint, metrics and TensorBoard events.
 
     The folder stays untouched until `begin`. Leaving the `with` block closes the event file.
 
-    Args:
+    Attributes:
         example: name of the example; a checkpoint of another one is refused.
         settings: whatever decides the numbers, by option name: a resumed run must repeat them.
         unit: "epoch" or "step", the key under which the state counts what is done.
         records: the key of the state's "history" in `metrics.json`, beside what stands in `metrics`.
     """
 
-    def __init__(
-        self,
-        example: str,
-        options: Namespace,
-        settings: Mapping[str, object],
-        *,
-        unit: str,
-        records: str,
-        echo: Callable[[str], object] = print,
-    ) -> None:
-        self.out: Path = options.out
-        self.options, self.unit, self.records, self.echo = options, unit, records, echo
-        self.metrics: dict[str, Any] = {}
-        self.told = False
-        self.device = pick_device(options.device)
-        self.header = {"format": f"examples.{example}/1", "settings": {**settings, "device": self.device.type}}
-        self.fabric = make_fabric(self.device, amp=getattr(options, "amp", False), log_to=self.out, echo=echo)
-        if options.resume:
+    example: str
+    options: Namespace
+    settings: dict[str, object]
+    unit: str
+    records: str
+    echo: Callable[[str], object] = print
+    metrics: dict[str, Any] = field(default_factory=dict)
+    told: bool = False
+
+    def __post_init__(self) -> None:
+        self.out: Path = self.options.out
+        self.device = pick_device(self.options.device)
+        settings = {**self.settings, "device": self.device.type}
+        self.header: dict[str, Any] = {"format": f"examples.{self.example}/1", "settings": settings}
+        self.fabric = make_fabric(self.device, getattr(self.options, "amp", False), self.out, self.echo)
+        if self.options.resume:
             self.check()
 
     def check(self) -> None:
@@ -62,66 +60,54 @@ class Run:
         path, mend = self.out / CHECKPOINT, "leave out --resume to begin anew"
         try:
             with zipfile.ZipFile(path) as archive:  # torch.load does not look at the checksums that torch.save writes
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise UserError(f"{path} is damaged: the checksum of its part {damaged} is wrong; {mend}")
+                if part := archive.testzip():
+                    raise zipfile.BadZipFile(f"the checksum of its part {part} is wrong")
             found = self.fabric.load(path, weights_only=True)
         except (zipfile.BadZipFile, EOFError, pickle.UnpicklingError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise UserError(f"{path} is damaged or is no checkpoint ({reason}); {mend}") from None
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}; {mend}") from None
-        kind, wanted = found.get("format"), self.header["format"]
-        if kind != wanted:
-            raise UserError(
-                f"{path} is no checkpoint of this example: expected format {wanted!r}, found {kind!r}; {mend}"
-            )
-        settings: Mapping[str, object] = self.header["settings"]  # type: ignore[assignment]
-        others = [
-            f"--{name.replace('_', '-')} was {found['settings'].get(name)}, is {value}"
-            for name, value in settings.items()
-            if found["settings"].get(name) != value
-        ]
+        if found.get("format") != self.header["format"]:
+            others = f"expected format {self.header['format']!r}, found {found.get('format')!r}"
+            raise UserError(f"{path} is no checkpoint of this example: {others}; {mend}")
+        pairs = {name: (found["settings"].get(name), value) for name, value in self.header["settings"].items()}
+        others = "; ".join(f"--{n.replace('_', '-')} was {a}, is {b}" for n, (a, b) in pairs.items() if a != b)
         if others:
-            others_told = "; ".join(others)
-            raise UserError(f"--resume must repeat the settings that {path} was made with: {others_told}; or {mend}")
+            raise UserError(f"--resume must repeat the settings that {path} was made with: {others}; or {mend}")
 
     def begin(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         """Make the folder ready: go on from its checkpoint, or move an earlier run's files aside and save the start.
 
         Modules and optimizers in `state` are loaded in place, other values are replaced. Returns the state's history.
         """
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            if self.options.resume:
-                self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
-                done, units = state[self.unit], f"{self.unit}s"
-                self.echo(f"output:  {self.out}, going on after {self.unit} {done}")
-                if done >= getattr(self.options, units):
-                    more = "" if units in self.header["settings"] else f"; a higher --{units} goes on"
-                    self.echo(f"Nothing to train: {done} {units} are done{more}")
-                return state["history"]
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.options.resume:
+            self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
+            done, units = state[self.unit], f"{self.unit}s"
+            self.echo(f"output:  {self.out}, going on after {self.unit} {done}")
+            if done >= getattr(self.options, units):
+                more = "" if units in self.settings else f"; a higher --{units} goes on"
+                self.echo(f"Nothing to train: {done} {units} are done{more}")
+        else:
             earlier = set_aside(self.out)
             self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
             self.save(state)
-        except OSError as error:
-            raise UserError(f"cannot write to {self.out}: {error}; name another folder with --out") from None
-        return state["history"]
+        history: list[dict[str, Any]] = state["history"]
+        return history
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write `checkpoint.pt` and `metrics.json`, each whole, or raise `Unwritable` and leave the last ones."""
+        """Write `checkpoint.pt` and `metrics.json`, each whole, or raise `UserError` and leave the last ones."""
         self.fabric.save(self.out / CHECKPOINT, {**self.header, **state})
-        config = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self.options).items()}
-        about = {
-            "config": config,
-            "device": str(self.device),
+        metrics = {
+            "config": vars(self.options),
+            "device": self.device,
             "device_description": describe_device(self.device),
             "python": sys.version.split()[0],
             "torch": torch.__version__,
             "parameters": sum(p.numel() for p in state["model"].parameters()),
+            **self.metrics,
+            self.records: state["history"],
         }
-        metrics = {**about, **self.metrics, self.records: state["history"]}
-        write_whole(self.out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+        write_whole(self.out / "metrics.json", (json.dumps(metrics, indent=2, default=str) + "\n").encode())
 
     def log(self, name: str, values: Sequence[float], first: int) -> None:
         """Add `values` to TensorBoard's curve `name`, at steps numbered from `first`."""
@@ -137,20 +123,15 @@ class Run:
         if self.device.type != "cuda":
             return None
         try:
-            busy, used = torch.cuda.utilization(self.device), torch.cuda.device_memory_used(self.device)
-        except ModuleNotFoundError:
-            reason = f"nvidia-ml-py is not installed ({pip_install('examples', 'nvidia-ml-py')})"
-        except Exception as error:  # NVML's own classes, which are not importable everywhere
-            reason = f"the driver does not tell ({error})"
-        else:
-            use = {"utilisation_percent": busy, "memory_mib": used / 2**20}
-            self.log("GPU/Utilisation_percent", [busy], step)
-            self.log("GPU/Memory_MiB", [use["memory_mib"]], step)
-            return use
-        if not self.told:
-            self.told = True
-            self.echo(f"No GPU utilisation: {reason}")
-        return None
+            busy, used = torch.cuda.utilization(self.device), torch.cuda.device_memory_used(self.device) / 2**20
+        except Exception as error:  # nvidia-ml-py is not there, or one of its own classes
+            if not self.told:
+                self.told = True
+                self.echo(f"No GPU utilisation: {error}")
+            return None
+        self.log("GPU/Utilisation_percent", [busy], step)
+        self.log("GPU/Memory_MiB", [used], step)
+        return {"utilisation_percent": busy, "memory_mib": used}
 
     def summarise(self, history: Sequence[dict[str, Any]], curves: Mapping[str, str], title: str) -> None:
         """Print the times per epoch and the use of the GPU, and draw `curves` (label to key of a record)."""
@@ -164,8 +145,8 @@ class Run:
         try:
             plot_curves(self.out / "curves.png", {t: [r[key] for r in history] for t, key in curves.items()}, title)
             self.echo(f"Curves: {self.out / 'curves.png'}")
-        except ImportError:
-            self.echo(f"No curves: matplotlib is not installed ({pip_install('examples', 'matplotlib')})")
+        except ModuleNotFoundError as error:
+            self.echo(f"No curves: {error}")
 
     def __enter__(self) -> "Run":
         self.hook, threading.excepthook = threading.excepthook, self.thread_ended
@@ -173,17 +154,15 @@ class Run:
 
     def thread_ended(self, how: Any) -> None:
         """TensorBoard's writing thread gives its error to whoever logs next; Python need not print the error, too."""
-        if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard.")):
+        if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard")):
             self.hook(how)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             with naming(self.out / "tensorboard"):
                 for logger in self.fabric.loggers:
                     logger.finalize("success" if error is None else "failed")
-        except OSError:
+        except UserError:
             if error is None:  # else `error` is what ends the run
                 raise
         finally:
@@ -191,20 +170,15 @@ class Run:
 
 
 def make_fabric(
-    device: torch.device, *, amp: bool, log_to: Path | None = None, echo: Callable[[str], object] = print
+    device: torch.device, amp: bool, log_to: Path | None = None, echo: Callable[[str], object] = print
 ) -> Any:
     """A `lightning_fabric.Fabric` on one device, in float32 or bfloat16 autocast, that writes whole checkpoints.
 
     TensorBoard events go to `log_to`.
     """
-    try:
-        from lightning_fabric import Fabric
-        from lightning_fabric.loggers import TensorBoardLogger
-        from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{error}. Install it with: {pip_install('examples', 'lightning-fabric')}"
-        ) from None
+    from lightning_fabric import Fabric
+    from lightning_fabric.loggers import TensorBoardLogger
+    from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
     class WholeFiles(TorchCheckpointIO):
         """Fabric's own writes to the system's temporary folder, from which a move to another disk is no rename."""
@@ -217,20 +191,14 @@ def make_fabric(
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no line for each precision that it sets
     loggers: list[Any] = []
     if log_to is not None:
-        try:
-            from torch.utils import tensorboard  # noqa: F401
-        except ImportError:
-            echo(f"No TensorBoard events: tensorboard is not installed ({pip_install('examples', 'tensorboard')})")
-        else:
-            # A queue that holds an epoch: the writing thread works through it while the next epoch trains.
+        try:  # a queue that holds an epoch: the writing thread works through it while the next epoch trains
             loggers = [TensorBoardLogger(log_to, name="", version="tensorboard", max_queue=4096)]
-    return Fabric(
-        accelerator=device.type,
-        devices=1 if device.index is None else [device.index],
-        precision="bf16-mixed" if amp else "32-true",
-        loggers=loggers,
-        plugins=[WholeFiles()],
-    )
+        except ModuleNotFoundError as error:
+            reason = str(error).split("\n")[0]
+            echo(f"No TensorBoard events: {reason}")
+    devices, precision = 1 if device.index is None else [device.index], "bf16-mixed" if amp else "32-true"
+    common: dict[str, Any] = {"loggers": loggers, "plugins": [WholeFiles()], "precision": precision}
+    return Fabric(accelerator=device.type, devices=devices, **common)
 
 
 def set_aside(folder: Path) -> Path | None:
@@ -238,12 +206,10 @@ def set_aside(folder: Path) -> Path | None:
     left = [folder / name for name in ARTEFACTS if (folder / name).exists()]
     if not left:
         return None
-    number = 1
-    while (target := folder / f"earlier-{number}").exists():
-        number += 1
+    target = next(path for n in itertools.count(1) if not (path := folder / f"earlier-{n}").exists())
     target.mkdir()
     for path in left:
-        shutil.move(path, target / path.name)
+        path.rename(target / path.name)
     return target
 
 
@@ -263,14 +229,13 @@ def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1
 def plot_curves(path: Path, curves: Mapping[str, Sequence[float]], title: str) -> None:
     """Draw curves over the epochs, side by side, into a PNG."""
     from matplotlib.figure import Figure  # not pyplot: no window, no global state
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     figure.suptitle(title)
     for axes, (label, values) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
         axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3)
         axes.set(xlabel="epoch", ylabel=label, yscale="log" if "loss" in label else "linear")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.locator_params(axis="x", integer=True)
         axes.grid(visible=True, alpha=0.3)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=120)

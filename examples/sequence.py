@@ -19,7 +19,7 @@ from examples.command import Parser, at_least, positive, run_command
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser, default = Parser("sequence", __doc__), "(default: %(default)s)"
+    parser, default = Parser("sequence", __doc__, "device", "seed"), "(default: %(default)s)"
     add = parser.add_argument
     add("--task", choices=("adding", "digits"), default="adding", help=default)
     add("--models", nargs="+", choices=("lltm", "lstm"), default=["lltm", "lstm"], help="default: both")
@@ -28,8 +28,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--state", type=at_least(1), default=32, metavar="N", help=f"units {default}")
     add("--iterations", type=at_least(1), default=1500, metavar="N", help=default)
     add("--lr", type=positive, default=5e-3, help=f"of Adam {default}")
-    parser.add_device()
-    parser.add_seed()
     return parser.parse_args(argv)
 
 

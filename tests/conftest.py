@@ -1,4 +1,4 @@
-"""What every test file shares: lanes, the GPU marks, and a cache folder of the tests' own."""
+"""What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
 
 import os
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ def _missing_for_gpu() -> str:
 NO_GPU = _missing_for_gpu()
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 NO_COMPILER = host.missing()
-# The same assertions in each lane: the reference on the CPU, the kernel on the CPU under sanitizers, the kernel on the GPU.
-LANES = [
+# The same assertions on each backend: the reference on the CPU, the kernel on the CPU under sanitizers, the kernel on the GPU.
+BACKENDS = [
     pytest.param("reference"),
     pytest.param("simulator", marks=pytest.mark.simulator),
     pytest.param("cuda", marks=pytest.mark.gpu),
@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("gpu") and NO_GPU:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {NO_GPU}"))
         if item.get_closest_marker("simulator") and NO_COMPILER:
-            item.add_marker(pytest.mark.skip(reason=f"the simulator lane: {NO_COMPILER}"))
+            item.add_marker(pytest.mark.skip(reason=f"the simulator backend: {NO_COMPILER}"))
         if item.get_closest_marker("multi_gpu") and torch.cuda.device_count() < 2:
             item.add_marker(pytest.mark.skip(reason="needs two GPUs"))
         if item.get_closest_marker("large") and os.environ.get("CUPYOPS_TEST_LARGE") != "1":
@@ -121,23 +121,23 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=LANES)
-def lane(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """What runs an operator: plain PyTorch on the CPU, the kernel on the CPU, the kernel on the GPU."""
     with cupyops.simulate(request.param == "simulator", sanitize=True):
         yield str(request.param)
 
 
 @pytest.fixture
-def device(lane: str) -> str:
+def device(backend: str) -> str:
     """Where the tensors of a test are."""
-    return "cuda" if lane == "cuda" else "cpu"
+    return "cuda" if backend == "cuda" else "cpu"
 
 
 @pytest.fixture
-def kernels(lane: str) -> bool:
+def kernels(backend: str) -> bool:
     """Whether kernels run, whose results are the same bits for every layout."""
-    return lane != "reference"
+    return backend != "reference"
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """The list of the shipped operators.
 
 The file ``cupyops/torch/ops/NAME.py`` of an operator NAME defines the public function NAME, the module, the reference
-and the ONNX form. The operators of a FAMILY share tests (``tests/operators/test_FAMILY.py``), a benchmark
-(``benchmarks/FAMILY.py``) and a prefix: the names of their kernels begin with FAMILY.
+and the ONNX form. The operators of a FAMILY share tests (``tests/operators/test_FAMILY.py``), test data
+(``tests/cases/FAMILY.py``), a benchmark (``benchmarks/FAMILY.py``) and a prefix: the names of their kernels begin with
+FAMILY.
 
 :mod:`cupyops` and :mod:`autograd_bridge` import the operators line by line, for type checkers and editors.
-``tests/operators/test_registry.py`` compares these lines, the tests' cases, the benchmarks, the ONNX forms and the
+``tests/operators/test_registry.py`` compares these lines, the test data, the benchmarks, the ONNX forms and the
 kernels of ``warmup()`` with the list.
 """
 
@@ -22,7 +23,7 @@ class Shipped:
         name: name of the operator, of its public function and of its file.
         work: the sizes over which the benchmark measures the operator's time: ``"elements"``, ``"rows"`` (elements and
             the length of a row), ``"products"`` (shapes of a matrix product) or ``"steps"`` (steps of a recurrence).
-        family: name of the family. The operators of a family share tests and a benchmark.
+        family: name of the family. The operators of a family share tests, test data and a benchmark.
         body: the module with the operator's functions for CuPy arrays; "" for an operator that only takes tensors.
     """
 

@@ -1,1 +1,1 @@
-"""The parts of ``python -m examples.char_gpt``: text, model, options, steps, runs, and a comparison of speeds."""
+"""The parts of ``python -m examples.char_gpt``: the model, and the text that the model learns."""

@@ -162,12 +162,29 @@ def build_model(vocabulary: int, options: Namespace) -> CharGPT:
         return CharGPT(vocabulary, **sizes, operators=OPERATORS[options.backend])
 
 
+def make_optimizer(model: CharGPT, lr: float) -> torch.optim.AdamW:
+    """AdamW that lets the matrices decay, and not the norms and biases."""
+    matrices = {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}
+    vectors = {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}
+    return torch.optim.AdamW([matrices, vectors], lr=lr, betas=(0.9, 0.95), fused=True)
+
+
+def learning_rate(step: int, steps: int, highest: float) -> float:
+    """The rate of step `step`, counted from 0: a linear rise to `highest`, then half a cosine to a tenth of it."""
+    rise = min(100, max(1, steps // 10))
+    if step < rise:
+        return highest * (step + 1) / rise
+    done = (step - rise) / max(1, steps - rise)
+    return highest * (0.1 + (1 - 0.1) * (1 + math.cos(math.pi * done)) / 2)
+
+
 @torch.no_grad()
-def generate(model: CharGPT, prompt: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
     """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
 
     Nothing is read back from the device until all is drawn.
     """
+    generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     tokens = torch.zeros(len(prompt) + count, dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), len(tokens)):

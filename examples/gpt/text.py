@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from examples.command import UserError
 
@@ -37,6 +37,15 @@ class Corpus:
         self.held_out = max(len(text) // 10, window)
         self.train, self.validation = self.tokens[: -self.held_out], self.tokens[-self.held_out :]
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        parts = f"{len(self.characters)} different, {self.held_out:,} held out"
+        return f"{self.source}: {len(self.tokens):,} characters, {parts}"
+
+    @property
+    def beginning(self) -> str:
+        """What a sample continues unless it is given a prompt: a line's beginning."""
+        return "\n" if "\n" in self.characters else self.characters[0]
 
     def about(self) -> dict[str, object]:
         """What `metrics.json` says of the text."""
@@ -69,7 +78,7 @@ class Windows:
 
     def __init__(self, corpus: Corpus, context: int, size: int, device: torch.device, seed: int) -> None:
         self.train, self.validation = corpus.train.to(device), corpus.validation.to(device)
-        self.size, self.window = size, torch.arange(context + 1, device=device)
+        self.shape, self.window = (size, context), torch.arange(context + 1, device=device)
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def at(self, tokens: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,13 +89,19 @@ class Windows:
     def draw(self) -> tuple[Tensor, Tensor]:
         """The next batch of training."""
         ends, device = len(self.train) - len(self.window) + 1, self.train.device
-        return self.at(self.train, torch.randint(ends, (self.size,), generator=self.generator, device=device))
+        return self.at(self.train, torch.randint(ends, self.shape[:1], generator=self.generator, device=device))
 
     def held_out(self, batches: int) -> Iterator[tuple[Tensor, Tensor]]:
         """So many batches of windows evenly spread over the held-out text: always the same ones."""
         last = len(self.validation) - len(self.window)
-        starts = torch.linspace(0, last, batches * self.size, dtype=torch.float64).long().to(self.validation.device)
-        return (self.at(self.validation, part) for part in starts.split(self.size))
+        starts = torch.linspace(0, last, batches * self.shape[0], dtype=torch.float64).long().to(self.validation.device)
+        return (self.at(self.validation, part) for part in starts.split(self.shape[0]))
+
+    @torch.no_grad()
+    def validation_loss(self, model: nn.Module, batches: int) -> float:
+        """The model's mean loss over the held-out windows, in nats per character."""
+        losses = [model(*batch).clone() for batch in self.held_out(batches)]
+        return torch.stack(losses).double().mean().item()
 
 
 def load_corpus(path: Path | None, context: int) -> Corpus:
@@ -112,8 +127,6 @@ def read_text(path: Path) -> str:
     r"""A file's text, in UTF-8, with line ends made `\n`; `UserError`, with the file's name, where there is none."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"--text: there is no file {path}") from None
     except OSError as error:
         raise UserError(f"--text: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from examples import char_gpt, lenet5
 from examples.data import ImageSet
-from examples.gpt.options import complete
 from examples.gpt.text import Corpus
 from examples.run import make_fabric
 
@@ -104,15 +103,13 @@ def gpt_arguments(out: Path, *more: object) -> list[str]:
 
 
 def gpt_options(out: Path, *more: object) -> Namespace:
-    options = char_gpt.parse(gpt_arguments(out, *more))
-    complete(options)
-    return options
+    return char_gpt.complete(char_gpt.parse(gpt_arguments(out, *more)))
 
 
 def gpt_trainer(out: Path, *more: object) -> char_gpt.Trainer:
     options = gpt_options(out, *more)
     device = CPU if options.device == "cpu" else torch.device("cuda", torch.cuda.current_device())
-    return char_gpt.Trainer(make_fabric(device, amp=options.amp), options, corpus())
+    return char_gpt.Trainer(make_fabric(device, options.amp), options, corpus())
 
 
 # Both ----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""examples/char_gpt.py: what a run learns, prints and writes, and how backends are compared."""
+"""examples/char_gpt.py: what a run learns, prints and writes, and how its backends are compared."""
 
 import functools
 import json
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from examples.char_gpt import Trainer, main, train
+from benchmarks.char_gpt import ROUNDS, UNTIMED_STEPS, compare
+from examples import char_gpt
+from examples.char_gpt import SIZES, Trainer, complete, main, parse, train
 from examples.command import Diverged
-from examples.gpt.compare import ROUNDS, compare
-from examples.gpt.options import SIZES, UNTIMED_STEPS, complete, parse
+from examples.gpt.text import Windows
 from tests.examples.example_support import TEXT, gpt_arguments, gpt_options, interrupt, quiet, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,20 +66,13 @@ def test_run_prints_its_lines_and_writes_its_files(tmp_path: Path, capsys: pytes
     assert (metrics["config"]["steps"], metrics["tokens_per_step"]) == (12, 64)
 
 
-def test_speed_is_reckoned_without_the_first_steps(tmp_path: Path) -> None:
+def test_speed_is_that_of_each_stretch(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    out = tmp_path / "out"
-    history, _ = train(gpt_options(out, "--steps", 24, "--eval-every", 8), quiet)
-    assert [record["tokens"] for record in history] == [0, (16 - UNTIMED_STEPS) * 64, 8 * 64]
-    assert [record["seconds"] > 0 for record in history] == [False, True, True]
-    events = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("Speed/TokensPerSecond")] == [16, 24]
-
-
-def test_run_too_short_to_measure_says_so(tmp_path: Path) -> None:
-    lines: list[str] = []
-    train(gpt_options(tmp_path / "out", "--steps", 4), lines.append)
-    assert "tokens per second: not measured in 10 steps or fewer" in "\n".join(lines).splitlines()
+    history, _ = train(gpt_options(tmp_path, "--eval-every", 8), quiet)
+    assert [record["tokens"] for record in history] == [8 * 64, 4 * 64]
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    speeds = [(record["step"], pytest.approx(record["tokens"] / record["seconds"])) for record in history]
+    assert [(event.step, event.value) for event in events.Scalars("Speed/TokensPerSecond")] == speeds
 
 
 def test_evaluating_more_often_changes_no_number_of_the_training(tmp_path: Path) -> None:
@@ -97,7 +91,7 @@ def test_resumed_run_writes_the_last_sample_again(tmp_path: Path) -> None:
 
 
 def test_validation_loss_that_is_not_finite_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "validation_loss", lambda _: math.inf)
+    monkeypatch.setattr(Windows, "validation_loss", lambda *_: math.inf)
     with pytest.raises(Diverged, match="the validation loss became inf after step 4"):
         train(gpt_options(tmp_path / "out"), quiet)
 
@@ -113,20 +107,17 @@ def test_defaults_of_the_cpu_train_on_the_standard_library(tmp_path: Path, capsy
 
 def test_options_left_out_are_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     def completed(*arguments: str) -> Namespace:
-        options = parse(arguments)
-        complete(options)
-        return options
+        return complete(parse(arguments))
 
     made = vars(completed("--device", "cpu", "--steps", "7"))
     assert {name: made[name] for name in SIZES} == {name: size[1] for name, size in SIZES.items()} | {"steps": 7}
-    assert (made["lr"], made["amp"]) == (4e-3, False)
+    assert not made["amp"]
     assert completed("--device", "cpu", "--amp").amp
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(char_gpt, "pick_device", torch.device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     made = vars(completed("--device", "cuda:0"))
     assert {name: made[name] for name in SIZES} == {name: size[2] for name, size in SIZES.items()}
-    assert (made["lr"], made["amp"]) == (1e-3, False)
+    assert not made["amp"]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert completed("--device", "cuda:0").amp
     assert not completed("--device", "cuda:0", "--no-amp").amp
@@ -150,11 +141,19 @@ def test_comparison_measures_both_backends_alike(tmp_path: Path, capsys: pytest.
 
 def test_comparison_of_compiled_ones_has_four_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    found = compare(Trainer, gpt_options(tmp_path / "out", "--compile", "--steps", 5, "--layers", 1), quiet)
-    assert [(c.mode, c.backend) for c in found] == [
-        (mode, backend) for mode in ("eager", "compiled") for backend in ("kernels", "torch")
-    ]
-    assert [len(c.speeds) for c in found] == [ROUNDS] * 4
+    lines: list[str] = []
+    options = gpt_options(tmp_path / "out", "--compile", "--steps", 5, "--layers", 1)
+    names = [f"{backend}, {mode}" for mode in ("eager", "compiled") for backend in ("kernels", "torch")]
+    assert list(compare(Trainer, options, lines.append)) == names
+    assert [line.split("  ")[1] for line in lines if ", loss " in line] == names
+    assert {"device", "amp", *names} == set(json.loads(lines[-1]))
+
+
+def test_comparison_of_numbers_that_are_not_finite_ends(tmp_path: Path) -> None:
+    with pytest.raises(
+        Diverged, match=r"in step \d+ of kernels, eager; a lower --lr may help|after step 10 of kernels"
+    ):
+        compare(Trainer, gpt_options(tmp_path / "out", "--lr", "1e38"), quiet)
 
 
 def test_interrupted_comparison_speaks_of_no_checkpoint(

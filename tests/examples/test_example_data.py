@@ -9,13 +9,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from examples import data
 from examples.command import UserError
-from examples.data import MNIST_FILES, ImageSet, MnistFile, epoch_order, fetch, load_digits, load_mnist, parse_idx
+from examples.data import MNIST_FILES, ImageSet, epoch_order, load_digits, load_mnist, parse_idx
 
 TRAIN_COUNT, TEST_COUNT = 12, 5
 
@@ -36,13 +37,9 @@ def md5(contents: bytes) -> str:
 @pytest.fixture
 def small_mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Four small files take MNIST's place; returns their gzipped contents by name."""
-    packed = {f"{file.name}.gz": gzip.compress(c, mtime=0) for file, c in zip(MNIST_FILES, CONTENTS, strict=True)}
-    files = tuple(
-        MnistFile(file.name, md5(packed[f"{file.name}.gz"]), md5(contents))
-        for file, contents in zip(MNIST_FILES, CONTENTS, strict=True)
-    )
-    monkeypatch.setattr(data, "MNIST_FILES", files)
-    return packed
+    files = dict(zip(MNIST_FILES, CONTENTS, strict=True))
+    monkeypatch.setattr(data, "MNIST_FILES", {name: md5(contents) for name, contents in files.items()})
+    return {f"{name}.gz": gzip.compress(contents, mtime=0) for name, contents in files.items()}
 
 
 @pytest.fixture
@@ -156,27 +153,10 @@ def test_order_is_a_permutation_that_depends_on_seed_and_epoch_alone() -> None:
 
 
 def test_idx_sizes_are_big_endian_and_data_row_major() -> None:
-    tensor = parse_idx(idx(2, 3, 5), Path("x"), 3)
+    tensor = parse_idx(idx(2, 3, 5))
     assert tensor.tolist() == (torch.arange(30) % 10).reshape(2, 3, 5).tolist()
     assert tensor.dtype == torch.uint8
     tensor[0] = 0  # a copy: the file's bytes are read-only
-
-
-@pytest.mark.parametrize(
-    ("contents", "words"),
-    [
-        (b"", "begins with"),
-        (idx(3), "of rank 3 begins with"),
-        (b"\0\0\x0d" + idx(2, 3, 5)[3:], "begins with"),  # type code of float32
-        (idx(2, 3, 5)[:-1], "ask for 46 bytes, the file has 45"),
-        (idx(2, 3, 5) + b"\0", "ask for 46 bytes, the file has 47"),
-        (idx(2, 3, 5)[:14], "begins with"),
-    ],
-)
-def test_malformed_idx_is_refused_by_name(contents: bytes, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        parse_idx(contents, Path("some/file"), 3)
-    assert "some/file" in str(caught.value)
 
 
 # Files on disk -------------------------------------------------------------------------------------------------------
@@ -202,10 +182,14 @@ def test_foreign_file_is_named_with_both_checksums(suffix: str, tmp_path: Path, 
     (tmp_path / f"{name}.gz").unlink()
     path = tmp_path / f"{name}{suffix}"
     path.write_bytes(b"<html>not found</html>")
-    expected = md5(CONTENTS[3] if suffix == "" else small_mnist[f"{name}.gz"])
     with pytest.raises(UserError) as caught:
         load(tmp_path)
-    for words in (str(path), f"expected MD5 {expected}", f"found {md5(b'<html>not found</html>')}", "delete it"):
+    for words in (
+        str(path),
+        f"expected MD5 {md5(CONTENTS[3])}",
+        f"found {md5(b'<html>not found</html>')}",
+        "delete it",
+    ):
         assert words in str(caught.value)
     assert path.exists()
 
@@ -217,19 +201,16 @@ def test_one_flipped_bit_is_noticed(tmp_path: Path, small_mnist: dict[str, bytes
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(UserError, match="train-images-idx3-ubyte.gz .* is damaged or is not the original"):
+    with pytest.raises(UserError, match="train-images-idx3-ubyte.gz is damaged or is not the original"):
         load(tmp_path)
 
 
-def test_unreadable_file_is_named(tmp_path: Path, small_mnist: dict[str, bytes]) -> None:
+def test_files_and_folders_that_the_system_refuses_are_named(tmp_path: Path, small_mnist: dict[str, bytes]) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").mkdir()
-    with pytest.raises(UserError, match="train-images-idx3-ubyte.gz cannot be read .* expected .* with MD5"):
+    with pytest.raises(IsADirectoryError, match=r"train-images-idx3-ubyte\.gz"):
         load(tmp_path)
-
-
-def test_folder_that_cannot_be_made_is_not_blamed_on_the_mirrors(tmp_path: Path, small_mnist: dict[str, bytes]) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot use .*file.*another folder with --data-dir"):
+    with pytest.raises(NotADirectoryError, match="file/below"):  # and no word of the mirrors
         load(tmp_path / "file" / "below", "http://127.0.0.1:9/")
 
 
@@ -276,7 +257,7 @@ def test_next_mirror_takes_over(
 
 @pytest.mark.parametrize(
     ("cut", "body", "words"),
-    [(3, None, r"ended after \d+ of \d+ bytes|IncompleteRead"), (0, b"other", f"got {md5(b'other')}")],
+    [(3, None, r"cannot be unpacked: .* ended before"), (0, b"other", f"found {md5(b'other')}")],
 )
 def test_failed_download_leaves_nothing_and_says_why(
     cut: int,
@@ -297,27 +278,19 @@ def test_failed_download_leaves_nothing_and_says_why(
 def test_interrupted_download_leaves_nothing(
     tmp_path: Path, small_mnist: dict[str, bytes], serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextlib.contextmanager
-    def interrupted(*_: object) -> Iterator[Callable[[int], object]]:
-        def advance(count: int) -> None:
+    class Interrupted(contextlib.nullcontext[None]):
+        def __enter__(self) -> Any:
+            return self
+
+        def update(self, count: int) -> None:
             raise KeyboardInterrupt
 
-        yield advance
-
-    monkeypatch.setattr(data, "progress", interrupted)
+    monkeypatch.setattr(data, "progress", lambda *_: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path, serve(small_mnist))
     assert listing(tmp_path) == []
 
 
-def test_half_file_of_an_earlier_attempt_is_not_used(tmp_path: Path, serve: Callable[..., str]) -> None:
-    body = b"abc" * 1000
-    with pytest.raises(UserError):
-        fetch("file", tmp_path, md5(body), [serve({"file": body}, cut=100)])
-    path = fetch("file", tmp_path, md5(body), [serve({"file": body})])
-    assert path.read_bytes() == body
-
-
 def test_no_mirror_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no mirror was given"):
-        fetch("file", tmp_path, "", [])
+        load(tmp_path)

@@ -47,7 +47,7 @@ def test_coefficients_make_the_optimizer_torchs_nadam() -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_fast_steps_are_the_recipes_steps(count: int) -> None:
-    fabric, fast = make_fabric(CPU, amp=False), make(count, graphs=False)
+    fabric, fast = make_fabric(CPU, False), make(count, graphs=False)
     model = build_model("kernels", 0)
     recipe = fabric.setup(model, torch.optim.NAdam(model.parameters(), lr=3e-3))
     for epoch in (1, 2):

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autograd_bridge import AddLayerNorm, LayerNorm
-from examples.char_gpt import Trainer, learning_rate
-from examples.gpt.model import OPERATORS, AddNormOfProduct, CharGPT, NormOfProduct
-from examples.gpt.options import SIZES
-from tests.examples.example_support import TEXT, gpt_options, gpt_trainer
+from examples.char_gpt import SIZES, Trainer
+from examples.gpt.model import OPERATORS, AddNormOfProduct, CharGPT, NormOfProduct, learning_rate
+from tests.examples.example_support import TEXT, gpt_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,6 +25,10 @@ def trainer(folder: Path, *more: object) -> Trainer:
 
 def losses(subject: Trainer, steps: int) -> Tensor:
     return torch.stack([subject.step(step) for step in range(steps)]).cpu()
+
+
+def validation_loss(subject: Trainer) -> float:
+    return subject.windows.validation_loss(subject.model, 2)
 
 
 # The model -----------------------------------------------------------------------------------------------------------
@@ -195,20 +198,19 @@ def test_gradients_are_clipped_together(tmp_path: Path, monkeypatch: pytest.Monk
     assert norms == [pytest.approx(1, rel=1e-3)]
 
 
-def test_learning_rate_rises_then_falls_to_a_tenth(tmp_path: Path) -> None:
-    options = gpt_options(tmp_path / "out", "--steps", 1000, "--lr", 1)
-    rates = [learning_rate(options, step) for step in range(1000)]
+def test_learning_rate_rises_then_falls_to_a_tenth() -> None:
+    rates = [learning_rate(step, 1000, 1.0) for step in range(1000)]
     assert rates[:100] == pytest.approx([(step + 1) / 100 for step in range(100)])
     assert all(a >= b for a, b in itertools.pairwise(rates[100:]))
     assert rates[550] == pytest.approx(0.55)
     assert 0.1 < rates[-1] < 0.101
-    assert learning_rate(gpt_options(tmp_path / "out", "--steps", 1, "--lr", 1), 0) == 1
+    assert learning_rate(0, 1, 1.0) == 1
 
 
 def test_rate_of_the_step_is_the_optimizers(tmp_path: Path) -> None:
     subject = trainer(tmp_path)
     subject.step(7)
-    assert {g["lr"] for g in subject.optimizer.param_groups} == {learning_rate(subject.options, 7)}
+    assert {g["lr"] for g in subject.optimizer.param_groups} == {learning_rate(7, 12, 1e-2)}
 
 
 def test_validation_loss_is_the_mean_over_the_same_spread_windows(tmp_path: Path) -> None:
@@ -219,8 +221,8 @@ def test_validation_loss_is_the_mean_over_the_same_spread_windows(tmp_path: Path
     for i in range(8):
         window = held_out[int(i * last / 7) :][:17]
         expected.append(F.cross_entropy(subject.module(window[None, :-1])[0], window[1:]).item())
-    assert subject.validation_loss() == pytest.approx(sum(expected) / 8, rel=1e-5)
-    assert subject.validation_loss() == subject.validation_loss()
+    assert validation_loss(subject) == pytest.approx(sum(expected) / 8, rel=1e-5)
+    assert validation_loss(subject) == validation_loss(subject)
 
 
 def test_compiled_trains_like_eager_and_without_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +230,7 @@ def test_compiled_trains_like_eager_and_without_a_break(tmp_path: Path, monkeypa
     compiled, eager = (trainer(tmp_path, "--layers", 1, *mode) for mode in (["--compile"], []))
     compiled.warm_up()
     torch.testing.assert_close(losses(compiled, 5), losses(eager, 5), rtol=1e-4, atol=0)
-    assert compiled.validation_loss() == pytest.approx(eager.validation_loss(), rel=1e-4)
+    assert validation_loss(compiled) == pytest.approx(validation_loss(eager), rel=1e-4)
     assert list(compiled.model.state_dict()) == list(eager.model.state_dict())
 
 
@@ -310,4 +312,4 @@ def test_compiled_trains_like_eager_on_the_gpu(tmp_path: Path) -> None:
     compiled, eager = (trainer(tmp_path, *GPU, "--layers", 1, "--no-amp", *mode) for mode in (["--compile"], []))
     compiled.warm_up()
     torch.testing.assert_close(losses(compiled, 10), losses(eager, 10), rtol=1e-2, atol=0)
-    assert compiled.validation_loss() == pytest.approx(eager.validation_loss(), rel=1e-2)
+    assert validation_loss(compiled) == pytest.approx(validation_loss(eager), rel=1e-2)

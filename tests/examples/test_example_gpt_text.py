@@ -147,7 +147,7 @@ def test_line_ends_and_a_byte_order_mark_make_no_characters(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
-        (None, "--text: there is no file {}"),
+        (None, "--text: {} cannot be read: No such file or directory"),
         (b"", "--text: {} is empty"),
         (b"\xef\xbb\xbf", "--text: {} is empty"),
         (b"caf\xe9 au lait", "--text: {} is not UTF-8: byte 0xe9 at position 3"),

@@ -27,12 +27,7 @@ from tests.examples.example_support import (
 )
 from tests.onnx.onnx_support import leftovers, nodes, run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def _small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lenet5, "load_digits", lambda: (TRAIN_SET, TEST_SET))
+pytestmark = pytest.mark.usefixtures("one_thread", "small_digits")
 
 
 # The model -----------------------------------------------------------------------------------------------------------
@@ -88,7 +83,7 @@ def test_accuracy_is_that_of_the_whole_set() -> None:
 def test_digits_are_learned() -> None:
     pytest.importorskip("sklearn")
     train_set, test_set = load_digits()
-    fabric, model = make_fabric(CPU, amp=False), build_model("kernels", 0)
+    fabric, model = make_fabric(CPU, False), build_model("kernels", 0)
     wrapped, optimizer = fabric.setup(model, torch.optim.NAdam(model.parameters(), lr=3e-3))
     for epoch in range(1, 5):
         order = epoch_order(0, epoch, len(train_set))

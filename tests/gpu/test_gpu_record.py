@@ -258,7 +258,15 @@ OPERATORS = ("add2", "gelu", "layer_norm_inference")
 
 def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
     """A copy of the tree with words of files replaced: (glob, pattern, replacement)."""
-    for name in ("autograd_bridge.py", "constraints.txt", "cupyops", "examples/own_ops", "kernels_cu", "tests/gpu"):
+    for name in (
+        "autograd_bridge.py",
+        "constraints.txt",
+        "cupyops",
+        "examples/own_ops",
+        "kernels_cu",
+        "tests/cases",
+        "tests/gpu",
+    ):
         made = tmp_path / name
         made.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():

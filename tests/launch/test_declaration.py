@@ -53,7 +53,7 @@ def test_types_that_fit() -> None:
         ("n",),
         NDIM=2,
     )
-    checked("float* x, // (N, 3, LANES)\n int N", LANES=4)
+    checked("float* x, // (N, 3, WIDTH)\n int N", WIDTH=4)
 
 
 @pytest.mark.parametrize("directive", ["#define scalar_t float\n", "  #  define scalar_t\tdouble\n"])

@@ -41,7 +41,7 @@ LINEAR: dict[str, tuple[str, list[Fault]]] = {
             ("columns beyond the last written", COLUMNS, "if (first + j < N) out", "out"),
             ("one row for all groups", COLUMNS, "out[strip.group * N + first + j]", "out[first + j]"),
             ("alignment not asked for", LINEAR_TEXT, "vectors = aligned<VECTOR_WIDTH>(grad_y);", "vectors = true;"),
-            ("one lane for all", LINEAR_TEXT, "sums[k] += g[k]", "sums[k] += g[0]"),
+            ("one column for all", LINEAR_TEXT, "sums[k] += g[k]", "sums[k] += g[0]"),
         ],
     ),
     "linear_gelu_forward": (

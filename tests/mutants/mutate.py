@@ -5,7 +5,7 @@
     python -m tests.mutants.mutate --list
 
 Each mutant is one replacement in one text, found token by token (``matching.py``) and made in a copy of the checkout. A
-mutant of a shared header is held against one kernel that includes it. The lanes without a GPU run on the copy until the
+mutant of a shared header is held against one kernel that includes it. The tests that need no GPU run on the copy until the
 first failure; a mutant that nothing notices survives, and is named at the end with what is known of it (:data:`KNOWN`).
 The exit status is 1 where fewer than 95 % are noticed, or one survives that nobody has explained.
 """

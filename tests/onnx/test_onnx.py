@@ -18,7 +18,7 @@ EXPORTED = [c for c in CASES if not c.op.name().endswith("_backward")]
 
 
 @pytest.mark.parametrize("case", EXPORTED, ids=lambda c: c.name)
-def test_every_operator_in_every_lane(case: Case, device: str, tmp_path: Path) -> None:
+def test_every_operator_on_every_backend(case: Case, device: str, tmp_path: Path) -> None:
     inputs = tuple(case.inputs(device, shape=(3, 19)))
     path = tmp_path / "model.onnx"
     shapes = (free(),) * case.tensors

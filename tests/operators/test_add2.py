@@ -44,9 +44,9 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, device: str, seed: int) 
 
 
 @pytest.fixture
-def torch_add(lane: str) -> Callable[..., Tensor]:
+def torch_add(backend: str) -> Callable[..., Tensor]:
     """torch.add of the GPU, which the kernel is held to bit by bit; the reference is PyTorch's own of the CPU."""
-    return added_as_on_a_gpu if lane == "simulator" else torch.add
+    return added_as_on_a_gpu if backend == "simulator" else torch.add
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -65,10 +65,10 @@ def test_bits_of_torch_add(
 
 @pytest.mark.parametrize("alpha", [1, 2])
 def test_bits_of_torch_add_in_mixed_dtypes(
-    device: str, lane: str, torch_add: Callable[..., Tensor], alpha: int
+    device: str, backend: str, torch_add: Callable[..., Tensor], alpha: int
 ) -> None:
     pairs = list(itertools.product([*FLOATS, *INTEGERS], repeat=2))
-    if lane == "simulator":
+    if backend == "simulator":
         # Each pair is a compilation of a second: every dtype with two or three others, on either side.
         pairs = [pair for i, pair in enumerate(pairs) if (i // 9 + i % 9) % 4 == 1]
     for first, second in pairs:

@@ -10,8 +10,8 @@ from torch import Tensor
 import autograd_bridge
 from cupyops.torch import check_op, checks_for, ops
 from cupyops.torch.core.operator import Operator, operator_of
-from tests.conftest import LANES
-from tests.operators.check_samples import SAMPLES
+from tests.cases import SAMPLES
+from tests.conftest import BACKENDS
 
 NAMES = sorted(SAMPLES)
 # That kernels compile is asked of every kernel and architecture in tests/kernels/test_kernels_cu.py.
@@ -32,13 +32,13 @@ def operator(name: str) -> Operator:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("where", LANES)
+@pytest.mark.parametrize("where", BACKENDS)
 def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread: None) -> None:
     device = "cuda" if where == "cuda" else "cpu"
     samples = [tuple(x.to(device) if isinstance(x, Tensor) else x for x in args) for args in SAMPLES[name]()]
     op = operator(name)
     checks = [check for check in checks_for(op) if check not in ELSEWHERE | WITHOUT.get(name, set())]
-    report = check_op(op, samples, lanes=[where], checks=checks)
+    report = check_op(op, samples, backends=[where], checks=checks)
     assert len(report.passed) > len(checks) // 2, "most checks say something of every operator"
     assert {"values", "strides"} <= {row.check for row in report.passed} or where == "reference"
 

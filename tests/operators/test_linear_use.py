@@ -48,10 +48,10 @@ def test_modules_begin_as_pytorch_lets_them() -> None:
         assert all(alike(a, b) for a, b in zip(layer.parameters(), layers[0].parameters(), strict=True))
 
 
-def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytest.MonkeyPatch, lane: str) -> None:
-    if lane == "reference":
+def test_small_gradients_are_pytorchs_own_and_large_ones_ours(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    if backend == "reference":
         pytest.skip("the reference is PyTorch's in any case")
-    device = "cuda" if lane == "cuda" else "cpu"
+    device = "cuda" if backend == "cuda" else "cpu"
     x, weight, bias = operands(6, 8, 4, torch.float32, device)
     nodes = []
     for least in (6 * 8, 6 * 8 + 1):

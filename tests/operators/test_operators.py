@@ -17,9 +17,9 @@ from tests.support import alike
 
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 # What PyTorch does around an operator: its Python is the same with the kernels of the simulator.
-AROUND = pytest.mark.parametrize("lane", ["reference", CUDA], indirect=True)
+AROUND = pytest.mark.parametrize("backend", ["reference", CUDA], indirect=True)
 IN_KERNELS = pytest.mark.parametrize(
-    "lane", [pytest.param("simulator", marks=pytest.mark.simulator), CUDA], indirect=True
+    "backend", [pytest.param("simulator", marks=pytest.mark.simulator), CUDA], indirect=True
 )
 
 
@@ -128,7 +128,7 @@ def test_compile_fullgraph(case: Case, device: str) -> None:
 # Inductor's own first capture is of nothing, and says so.
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 @pytest.mark.gpu
-@pytest.mark.parametrize("lane", ["cuda"], indirect=True)
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
 @EACH
 def test_compile_into_cuda_graphs(case: Case, device: str) -> None:
     torch.compiler.reset()

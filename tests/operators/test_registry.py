@@ -16,7 +16,7 @@ from cupyops.launch.kernel import all_kernels
 from cupyops.ops import registry
 from cupyops.ops.registry import SHIPPED, Shipped, families
 from cupyops.torch import Operator
-from tests.cases import CASES, EXEMPT
+from tests.cases import FAMILIES, FamilyData
 
 ROOT = Path(__file__).parents[2]
 CROSSING = {"to_cupy", "to_torch"}
@@ -46,6 +46,21 @@ def unlisted() -> Iterator[str]:
             yield f"cupyops.{name} is no operator's"
 
 
+def untested(shipped: Shipped, data: FamilyData | None) -> Iterator[str]:
+    """What the test data lack of an operator of the registry."""
+    file = f"tests/cases/{shipped.family}.py"
+    if data is None:
+        yield f"{shipped.name} has no test data: {file}"
+        return
+    for op in operators_of(shipped):
+        if op.op not in [case.op for case in data.cases] and op.name not in data.exempt:
+            yield f"{op.name} has no case in {file}"
+        if op.name not in data.samples:
+            yield f"{op.name} has no samples in {file}"
+    if shipped.name not in [case.operator for case in data.launches()]:
+        yield f"{shipped.name} has no launch cases in {file}"
+
+
 def lacking(shipped: Shipped) -> Iterator[str]:
     """What an operator of the registry lacks."""
     name, family = shipped.name, shipped.family
@@ -65,8 +80,7 @@ def lacking(shipped: Shipped) -> Iterator[str]:
             yield f"{op.name} has no reference"
         if op.onnx is None:
             yield f"{op.name} has no ONNX form"
-        if op.op not in [case.op for case in CASES] and op.name not in EXEMPT:
-            yield f"{op.name} has no case in tests/cases.py"
+    yield from untested(shipped, FAMILIES.get(family))
     if not (ROOT / "tests" / "operators" / f"test_{family}.py").exists():
         yield f"{name} has no tests: tests/operators/test_{family}.py"
     try:
@@ -101,15 +115,17 @@ def test_the_benchmarks_of_the_command_are_those_of_the_registry() -> None:
 
 def test_exemptions_are_of_operators_without_a_case() -> None:
     names = {op.name for s in SHIPPED for op in operators_of(s)}
-    assert set(EXEMPT) <= names - {case.op.name().partition("::")[2] for case in CASES}
+    for data in FAMILIES.values():
+        assert set(data.exempt) <= names - {case.op.name().partition("::")[2] for case in data.cases}
 
 
 @pytest.mark.parametrize(
     ("of", "changes", "told"),
     [
-        ("gelu", {"family": "swish"}, "gelu has no tests: tests/operators/test_swish.py"),
-        ("gelu", {"family": "swish"}, "gelu has no benchmark: benchmarks/swish.py"),
-        ("gelu", {"family": "swish"}, "gelu has no kernel that warmup() compiles"),
+        ("gelu", {"family": "unwritten"}, "gelu has no tests: tests/operators/test_unwritten.py"),
+        ("gelu", {"family": "unwritten"}, "gelu has no test data: tests/cases/unwritten.py"),
+        ("gelu", {"family": "unwritten"}, "gelu has no benchmark: benchmarks/unwritten.py"),
+        ("gelu", {"family": "unwritten"}, "gelu has no kernel that warmup() compiles"),
         ("gelu", {"family": "add2"}, "benchmarks/add2.py does not measure gelu"),
         ("gelu", {"body": "cupyops.ops.shapes"}, "cupyops does not offer gelu's "),
         ("gelu", {"name": "sequences"}, "cupyops/torch/ops/sequences.py does not declare cupyops::sequences"),
@@ -125,7 +141,9 @@ def test_a_planted_operator_is_told_by_what_it_lacks(of: str, changes: dict[str,
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("case", "gelu has no case in tests/cases.py"),
+        ("cases", "gelu has no case in tests/cases/gelu.py"),
+        ("samples", "gelu has no samples in tests/cases/gelu.py"),
+        ("launches", "gelu has no launch cases in tests/cases/gelu.py"),
         ("onnx", "gelu has no ONNX form"),
         ("reference", "gelu has no reference"),
         ("bridge", "autograd_bridge does not offer gelu's GELU"),
@@ -135,8 +153,8 @@ def test_a_planted_operator_is_told_by_what_it_lacks(of: str, changes: dict[str,
 def test_what_is_taken_from_an_operator_is_missed(what: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gelu = next(s for s in SHIPPED if s.name == "gelu")
     (operator,) = operators_of(gelu)
-    if what == "case":
-        monkeypatch.setattr(f"{__name__}.CASES", [case for case in CASES if case.op is not operator.op])
+    if what in (without := {"cases": [], "samples": {}, "launches": lambda: iter(())}):
+        monkeypatch.setitem(FAMILIES, "gelu", replace(FAMILIES["gelu"], **{what: without[what]}))
     elif what == "bridge":
         monkeypatch.setattr(autograd_bridge, "GELU", object())
     elif what == "cupyops":

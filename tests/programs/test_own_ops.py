@@ -1,4 +1,4 @@
-"""The operators of the examples, in every lane: values, gradients, layouts, errors; and that each is one screen."""
+"""The operators of the examples, on every backend: values, gradients, layouts, errors; and that each is one screen."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -251,8 +251,9 @@ def test_wrong_tensors_are_refused_by_name(kernels: bool, device: str) -> None:
 
 # Dropout
 
-KEPT_LANES = [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)]
-DEVICES = pytest.mark.parametrize("where", KEPT_LANES)
+DEVICES = pytest.mark.parametrize(
+    "where", [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:

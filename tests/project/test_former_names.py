@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 import cupyops
 from cupyops import Kernel, Threads, deprecated
@@ -13,6 +14,9 @@ from cupyops.launch.geometry import Rows
 from cupyops.tiling import config as configs
 from cupyops.tiling.config import Config
 from cupyops.tiling.tiles import Tiles
+from cupyops.torch import CHECKS, check_op
+from cupyops.torch.check.run import Row
+from cupyops.torch.ops.gelu import gelu_backward_operator
 
 LANES = """
 #include "lanes.cuh"
@@ -124,6 +128,8 @@ def test_a_module_that_moved_is_found_by_its_former_name(former: str, now: str) 
         found = importlib.import_module(f"cupyops.{former}")
     assert found is importlib.import_module(f"cupyops.{now}")
     assert found.__name__ == f"cupyops.{now}"
+    assert found.__spec__ is not None
+    assert found.__spec__.name == f"cupyops.{now}", "a relative import in a function would warn of the package"
     assert len(told) == 1
 
 
@@ -162,6 +168,31 @@ def test_what_a_kernel_needs_is_found_on_the_kernel(name: str) -> None:
     kernel = Kernel(TILES, "next", Threads("columns", "rows"), since=90)
     with pytest.warns(DeprecationWarning, match=rf"Kernel\.{name} is Kernel\.hardware\.{name} now") as told:
         assert getattr(kernel, name) == getattr(kernel.hardware, name)
+    assert told[0].filename == __file__
+
+
+def test_check_op_takes_backends_by_the_former_name() -> None:
+    def rows(**chosen: list[str]) -> list[tuple[str, str, str]]:
+        x = torch.randn(3, 5)
+        report = check_op(gelu_backward_operator, (x, x, "none"), checks=["fakes", "empties"], **chosen)  # type: ignore[arg-type]
+        return [(row.check, row.backend, row.outcome) for row in report.rows]
+
+    with pytest.warns(DeprecationWarning, match=r"check_op\(lanes=\.\.\.\) is check_op\(backends=\.\.\.\) now") as told:
+        found = rows(lanes=["reference"])
+    assert told[0].filename == __file__
+    assert found == rows(backends=["reference"])
+    assert ("empties", "reference", "passed") in found
+    with pytest.raises(TypeError, match="`lanes` is the former name of `backends`; pass `backends` alone"):
+        rows(lanes=["reference"], backends=["simulator"])
+
+
+def test_rows_and_checks_tell_backends_by_the_former_name() -> None:
+    row, check = Row("values", "simulator", "passed", ""), CHECKS["guard_bands"]
+    with pytest.warns(DeprecationWarning, match=r"Row\.lane is Row\.backend now") as told:
+        assert row.lane == row.backend == "simulator"
+    assert told[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=r"Check\.lanes is Check\.backends now") as told:
+        assert check.lanes == check.backends == ("cuda",)
     assert told[0].filename == __file__
 
 

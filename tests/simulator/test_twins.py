@@ -25,7 +25,7 @@ FOLDER = Path(kernels_cu.__file__).parent
 TWINS = ("fast_exp2", "fast_reciprocal")
 PAIRS = {"larger": np.maximum, "smaller": np.minimum}
 # These compute no value: they move data and wait for it. What is made of the data is compared by the operators that use
-# them, whose results are held to the same float64 in every lane.
+# them, whose results are held to the same float64 on every backend.
 MOVERS = {
     *("arrival_init", "arrival_wait", "arrive", "arrive_expecting"),
     *("bulk_load", "reads_before_copies", "send", "shared_address_in"),
@@ -180,7 +180,7 @@ def test_the_larger_and_the_smaller_of_two_where_nan_wins(function: str, where: 
     np.testing.assert_array_equal(y, PAIRS[function](a, b))  # -0 is 0 here
 
 
-# The tensor cores, by numbers small enough that every sum is exact: both lanes give the same bits.
+# The tensor cores, by numbers small enough that every sum is exact: the simulator and a GPU give the same bits.
 
 PRODUCT = """
 #include "scalar.cuh"

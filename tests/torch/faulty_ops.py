@@ -449,9 +449,11 @@ def samples(device: str = "cpu") -> list[tuple[Any, ...]]:
     return [(x, w, 0.5), (w, x, 0.0)]
 
 
-def failing(op: Operator, lane: str, checks: Any = None) -> dict[str, str]:
+def failing(op: Operator, backend: str, checks: Any = None) -> dict[str, str]:
     """What fails, and its words."""
-    report = check_op(op, samples("cuda" if lane == "cuda" else "cpu"), raises=False, lanes=[lane], checks=checks)
+    report = check_op(
+        op, samples("cuda" if backend == "cuda" else "cpu"), raises=False, backends=[backend], checks=checks
+    )
     return {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}
 
 

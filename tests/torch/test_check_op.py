@@ -223,7 +223,7 @@ PLANTED_ON_A_GPU: dict[str, tuple[str, Callable[[], Mix], str]] = {
 }
 
 
-# What the other lanes do not show; tracing and compiling take a GPU's time, and are of no GPU.
+# What the other backends do not show; tracing and compiling take a GPU's time, and are of no GPU.
 ON_A_GPU = ["guard_bands", "inputs_kept", "written", "determinism", "values", "gradients", "strides", "misaligned"]
 ON_A_GPU += ["gradient_strides", "autocast", "side_stream", "threads", "second_device", "graph_replay"]
 
@@ -280,7 +280,7 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
 def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
     x, w, factor = samples()[0]
     before = x.clone(), w.clone()
-    check_op(Mix(body=faulty.into_its_input).operator(), (x, w, factor), raises=False, lanes=["simulator"])
+    check_op(Mix(body=faulty.into_its_input).operator(), (x, w, factor), raises=False, backends=["simulator"])
     assert torch.equal(x, before[0])
     assert torch.equal(w, before[1])
 
@@ -292,8 +292,8 @@ def test_a_right_operator_passes_every_check_that_runs_on_a_cpu(capsys: pytest.C
     report = check_op(Mix(schema="(Tensor x, Tensor w, float factor=0.25) -> Tensor").operator(), given)
     assert not report.failed
     assert not report.skipped
-    on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.lanes}
-    assert {row.check for row in report.passed if row.lane == "simulator"} == on_a_cpu
+    on_a_cpu = {c.name for c in CHECKS.values() if "simulator" in c.backends}
+    assert {row.check for row in report.passed if row.backend == "simulator"} == on_a_cpu
     assert set(CHECKS) - on_a_cpu == {"guard_bands", "side_stream", "second_device", "graph_replay"}
     assert capsys.readouterr().out == f"{report}\n"
     for args, kept in zip(given, before, strict=True):

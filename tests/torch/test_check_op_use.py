@@ -26,8 +26,8 @@ check = import_module("cupyops.torch.check.run")  # the package has the function
 
 def test_checks_can_be_chosen_by_name() -> None:
     op = Mix().operator()
-    report = check_op(op, samples(), checks=["threads", "empties"], lanes=["reference"])
-    assert [(row.check, row.lane, row.outcome) for row in report.rows] == [
+    report = check_op(op, samples(), checks=["threads", "empties"], backends=["reference"])
+    assert [(row.check, row.backend, row.outcome) for row in report.rows] == [
         ("empties", "reference", "passed"),
         ("threads", "reference", "passed"),
     ]
@@ -40,7 +40,7 @@ def test_a_failure_raises_with_the_report() -> None:
     with pytest.raises(
         CheckFailed, match="fakes .reference. failed: .*\n    What to change: Have the reference return"
     ) as caught:
-        check_op(op, samples(), checks="fakes", lanes=["reference"])
+        check_op(op, samples(), checks="fakes", backends=["reference"])
     assert [row.check for row in caught.value.report.failed] == ["fakes"]
     assert isinstance(caught.value, AssertionError)
 
@@ -49,8 +49,8 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
     monkeypatch.setattr(host, "missing", lambda: "there is no C++ compiler")
     report = check_op(Mix(reference=None).operator(), samples())
     assert {row.outcome for row in report.rows} == {"skipped"}
-    assert {row.words for row in report.rows if row.lane == "simulator"} == {"there is no C++ compiler"}
-    assert {row.words for row in report.rows if row.lane == "reference"} == {"the operator has no reference"}
+    assert {row.words for row in report.rows if row.backend == "simulator"} == {"there is no C++ compiler"}
+    assert {row.words for row in report.rows if row.backend == "reference"} == {"the operator has no reference"}
     assert re.search(
         r"\nreturned, sanitizer, inputs_kept, .*, threads \(simulator\) skipped: there is no C\+\+ compiler\n",
         str(report),
@@ -60,11 +60,11 @@ def test_what_cannot_run_is_skipped_by_name_with_the_reason(monkeypatch: pytest.
 def test_the_reason_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     op = Mix(reference=None).operator()
     with pytest.raises(pytest.skip.Exception, match="the operator has no reference"):
-        check_op(op, samples(), checks="empties", lanes=["reference"], skip=pytest.skip)
+        check_op(op, samples(), checks="empties", backends=["reference"], skip=pytest.skip)
     told: list[str] = []
-    check_op(Mix().operator(), samples(), checks="empties", lanes=["reference"], skip=told.append)
-    check_op(Mix().operator(), samples(), checks="guard_bands", lanes=["reference"], skip=told.append)
-    assert told == ["no check of these lanes"]
+    check_op(Mix().operator(), samples(), checks="empties", backends=["reference"], skip=told.append)
+    check_op(Mix().operator(), samples(), checks="guard_bands", backends=["reference"], skip=told.append)
+    assert told == ["no check runs on these backends"]
 
 
 # A kernel that does not compile
@@ -94,7 +94,7 @@ def test_a_kernel_that_does_not_compile_is_said_once_with_the_authors_line(road:
         body=_does_not_compile(faulty.kernel("mix", ("acc_t(w[i]));\n    }", "acc_t(w[i]))\n    }")), road)
     ).operator()
     with pytest.raises(CheckFailed) as caught:
-        check_op(op, samples(), lanes=["simulator"], checks=checks)
+        check_op(op, samples(), backends=["simulator"], checks=checks)
     report = caught.value.report
     first = "strides" if checks else "sanitizer"
     assert [row.check for row in report.failed] == [first]
@@ -119,7 +119,7 @@ def test_what_nvrtc_alone_refuses_is_said_by_the_check_of_it() -> None:
             ("if (i < n) {\n        const acc_t v", "if (n < 0) throw 1;\n    if (i < n) {\n        const acc_t v")
         )
     ).operator()
-    report = check_op(op, samples(), lanes=["simulator"], checks=["compiles", "threads"], raises=False)
+    report = check_op(op, samples(), backends=["simulator"], checks=["compiles", "threads"], raises=False)
     assert [row.check for row in report.failed] == ["compiles"]
     head, place, *lines = report.failed[0].words.splitlines()
     assert head.startswith("mix<float32> does not compile for sm_")
@@ -157,17 +157,17 @@ def test_what_pytorch_and_the_author_wrap_around_an_error_does_not_hide_it() -> 
         return faulty.reference(x, w, factor)
 
     op = Mix(body=body).operator()
-    report = check_op(op, samples(), checks=["compile_static"], lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks=["compile_static"], backends=["reference"], raises=False)
     assert report.failed[0].words.startswith("float32, compiled by aot_eager: KeyError: 'the table of sizes'")
 
 
 def test_a_failure_is_seen_once(capsys: pytest.CaptureFixture[str]) -> None:
     op = Mix(reference=lambda x, w, factor: faulty.reference(x, w, factor).double()).operator()
     with pytest.raises(CheckFailed) as caught:
-        check_op(op, samples(), checks="fakes", lanes=["reference"])
+        check_op(op, samples(), checks="fakes", backends=["reference"])
     assert str(caught.value) == str(caught.value.report)
     assert capsys.readouterr().out == ""
-    report = check_op(op, samples(), checks="fakes", lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks="fakes", backends=["reference"], raises=False)
     assert capsys.readouterr().out == f"{report}\n"
 
 
@@ -176,7 +176,7 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         check, "_lost", lambda subject: "not run, since the GPU is lost to this process: ILLEGAL_ADDRESS"
     )
-    report = check_op(op, samples(), checks=["fakes", "opcheck", "threads"], lanes=["reference"], raises=False)
+    report = check_op(op, samples(), checks=["fakes", "opcheck", "threads"], backends=["reference"], raises=False)
     assert [row.outcome for row in report.rows] == ["failed", "skipped", "skipped"]
     assert report.rows[2].words.endswith("ILLEGAL_ADDRESS")
 
@@ -184,7 +184,7 @@ def test_a_gpu_that_is_lost_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.simulator
 def test_without_a_reference_low_dtypes_stand_beside_the_operator_in_float64() -> None:
     op = Mix(reference=None).operator()
-    report = check_op(op, samples(), checks=["values", "gradients", "vmap", "special_values"], lanes=["simulator"])
+    report = check_op(op, samples(), checks=["values", "gradients", "vmap", "special_values"], backends=["simulator"])
     words = {row.check: row.words for row in report.rows}
     assert "beside the operator itself, since there is no reference, in float64: float32" in words["values"]
     assert "beside the operator itself" in words["gradients"]
@@ -199,25 +199,25 @@ def test_a_declared_policy_of_autocast_is_what_is_asked_for(policy: str) -> None
     schema = f"faulty::gelu_{policy}(Tensor x, str approximate) -> Tensor y"
     op = Operator(schema, _gelu.body, backward=gelu_backward_operator, reference=gelu_reference, autocast=policy)
     report = check_op(op, (torch.randn(19, 7), "none"), checks="autocast")
-    assert [row.words for row in report.passed if row.lane == "simulator"] == [
+    assert [row.words for row in report.passed if row.backend == "simulator"] == [
         f"4 samples of float32, float16, bfloat16, float64, policy '{policy}'"
     ]
     op._autocast = {"cpu": "float32" if policy == "lower" else "lower"}  # it does one thing, and is said to do another
     op.call = op.body
-    found = check_op(op, (torch.randn(19, 7), "none"), checks="autocast", lanes=["simulator"], raises=False).failed
+    found = check_op(op, (torch.randn(19, 7), "none"), checks="autocast", backends=["simulator"], raises=False).failed
     assert [row.check for row in found] == ["autocast"]
 
 
 @pytest.mark.simulator
 def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken() -> None:
     op = Mix().operator()
-    report = check_op(op, samples(), checks="values", lanes=["simulator"])
+    report = check_op(op, samples(), checks="values", backends=["simulator"])
     assert report.rows[0].words.endswith("; refused: float16, bfloat16")
     for asked in ([torch.float16], "float16", torch.float16, ("float16",), np.float16):
         with pytest.raises(
             CheckFailed, match="float16 is refused: TypeError: mix: `x` must have dtype float32 or float64"
         ):
-            check_op(op, samples(), checks="values", lanes=["simulator"], dtypes=asked)
+            check_op(op, samples(), checks="values", backends=["simulator"], dtypes=asked)
     with pytest.raises(
         ValueError, match="check_op: `dtypes` must be names of .*, got 'flaot16'; did you mean 'float16'?"
     ):
@@ -228,7 +228,7 @@ def test_dtypes_that_are_refused_are_told_and_those_asked_for_have_to_be_taken()
 def test_tolerance_lets_an_approximation_pass() -> None:
     op = Mix(body=lambda x, w, factor: faulty.body(x, w, factor * 1.00001)).operator()
     assert "values" in failing(op, "simulator", "values")
-    check_op(op, samples(), checks="values", lanes=["simulator"], tolerance=1e12)
+    check_op(op, samples(), checks="values", backends=["simulator"], tolerance=1e12)
 
 
 @pytest.mark.simulator
@@ -236,7 +236,7 @@ def test_gradients_are_taken_by_what_requires_them() -> None:
     """x alone: the wrong gradient of w is nobody's business."""
     op = Mix(backward_body=faulty.wrong_gradient).operator()
     x, w, factor = samples()[0]
-    check_op(op, (x.requires_grad_(), w, factor), checks=["gradients", "gradcheck"], lanes=["simulator"])
+    check_op(op, (x.requires_grad_(), w, factor), checks=["gradients", "gradcheck"], backends=["simulator"])
     assert x.grad is None
     assert "gradients" in failing(op, "simulator", "gradients")
 
@@ -254,12 +254,12 @@ def refused_again(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
 @pytest.mark.simulator
 def test_an_operator_that_says_that_it_has_no_gradient_is_not_at_fault() -> None:
     checks = ["inputs_kept", "values", "gradients", "gradcheck", "gradgradcheck", "autocast", "threads"]
-    report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, lanes=["simulator"])
+    report = check_op(Mix(backward=refused).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradients", "gradcheck", "gradgradcheck"]
     words = "the operator refuses gradients: RuntimeError: mix has no gradient: declare it with backward="
     assert {row.words for row in report.skipped} == {words}
     assert f"gradients, gradcheck, gradgradcheck (simulator) skipped: {words}" in str(report)
-    report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, lanes=["simulator"])
+    report = check_op(Mix(backward=refused_again).operator(), samples(), checks=checks, backends=["simulator"])
     assert [row.check for row in report.skipped] == ["gradgradcheck"]
     assert (
         "the operator has no second derivative: RuntimeError: mix_backward has no gradient" in report.skipped[0].words
@@ -286,7 +286,7 @@ def test_an_operator_that_writes_into_its_argument(monkeypatch: pytest.MonkeyPat
     op = Operator("faulty::double_it(Tensor(a!) x) -> Tensor", body, reference=lambda x: (x.mul_(2), x.new_zeros(1))[1])
     assert "gradcheck" not in checks_for(op)
     report = check_op(
-        op, (torch.randn(5),), checks=["values", "inputs_kept", "determinism", "gradcheck"], lanes=["simulator"]
+        op, (torch.randn(5),), checks=["values", "inputs_kept", "determinism", "gradcheck"], backends=["simulator"]
     )
     assert [(row.check, row.outcome) for row in report.rows] == [
         ("inputs_kept", "passed"),
@@ -300,7 +300,7 @@ def test_an_operator_that_writes_into_its_argument(monkeypatch: pytest.MonkeyPat
 
 
 def failing_of(op: Operator, sample: tuple[Any, ...], checks: Any) -> dict[str, str]:
-    report = check_op(op, sample, raises=False, lanes=["simulator"], checks=checks)
+    report = check_op(op, sample, raises=False, backends=["simulator"], checks=checks)
     return {row.check: row.words for row in report.failed}
 
 
@@ -336,11 +336,11 @@ def test_samples_that_do_not_fit_are_refused(given: Any, error: type[Exception],
         check_op(Mix().operator(), given)
 
 
-def test_other_callables_and_lanes_are_refused() -> None:
+def test_other_callables_and_backends_are_refused() -> None:
     with pytest.raises(TypeError, match="`op` must be a cupyops.torch.Operator, or a function whose .* got randn"):
         check_op(torch.randn, samples())
-    with pytest.raises(ValueError, match=r"`lanes` must be names of reference, simulator, cuda, got \['gpu'\]"):
-        check_op(Mix().operator(), samples(), lanes=["gpu"])
+    with pytest.raises(ValueError, match=r"`backends` must be names of reference, simulator, cuda, got \['gpu'\]"):
+        check_op(Mix().operator(), samples(), backends=["gpu"])
 
 
 def test_arguments_with_a_default_may_be_left_out() -> None:
@@ -350,7 +350,7 @@ def test_arguments_with_a_default_may_be_left_out() -> None:
     op = Mix(body=body, schema="(Tensor x, Tensor w, float factor=0.5) -> Tensor").operator()
     x, w, _ = samples()[0]
     assert check.samples_of(op, (x, w))[0][2] == 0.5
-    assert check_op(op, (x, w), checks="gradcheck", lanes=["reference"]).passed
+    assert check_op(op, (x, w), checks="gradcheck", backends=["reference"]).passed
     with pytest.raises(ValueError, match=r"hold the 2 to 3 arguments of faulty::mix\d+ \(x, w, factor\), got 1"):
         check_op(op, (x,))
 
@@ -384,7 +384,7 @@ def test_rows_and_dtypes_are_changed_as_an_operator_takes_them() -> None:
         name = f"faulty::picked{'' if given else '_alone'}(Tensor x, Tensor target, Tensor table) -> Tensor"
         op = Operator(name, body if given else Picked.around(body), reference=given)  # type: ignore[arg-type]
         sample = (x.clone().requires_grad_(), target, table)
-        report = check_op(op, sample, checks=["values", "empties", "strides", "fakes"], lanes=["simulator"])
+        report = check_op(op, sample, checks=["values", "empties", "strides", "fakes"], backends=["simulator"])
         assert [row.outcome for row in report.rows] == ["passed"] * 4
         assert "float16" in report.rows[0].words
         assert "float64" in report.rows[0].words
@@ -415,7 +415,7 @@ def test_a_function_stands_for_its_operator() -> None:
         return mix.op(x, w, factor)  # type: ignore[attr-defined]
 
     mix.op = Mix().operator()  # type: ignore[attr-defined]
-    assert check_op(mix, samples(), checks="empties", lanes=["reference"]).passed
+    assert check_op(mix, samples(), checks="empties", backends=["reference"]).passed
 
 
 # Its own measure
@@ -466,7 +466,7 @@ def test_a_third_derivative_that_pytorch_has_wrong_is_not_asked_for() -> None:
         return torch.nn.functional.layer_norm(x, x.shape[-1:])
 
     op = Operator("faulty::normalized(Tensor x) -> Tensor", reference, reference=reference)
-    report = check_op(op, (torch.randn(5, 4),), checks=["derivatives", "transforms"], lanes=["reference"])
+    report = check_op(op, (torch.randn(5, 4),), checks=["derivatives", "transforms"], backends=["reference"])
     assert len(report.passed) == 2
     assert all(
         "PyTorch's own of order 3 of the reference is not what differences give" in r.words for r in report.passed
@@ -476,7 +476,7 @@ def test_a_third_derivative_that_pytorch_has_wrong_is_not_asked_for() -> None:
 @pytest.mark.simulator
 def test_a_second_derivative_that_there_is_not_is_left_out() -> None:
     op = Mix(reference=None, backward_reference=None).operator()
-    report = check_op(op, samples(), checks=["derivatives", "transforms"], lanes=["simulator"])
+    report = check_op(op, samples(), checks=["derivatives", "transforms"], backends=["simulator"])
     words = r"no derivative of order 2: RuntimeError: mix\d+_backward has no gradient"
     assert all(re.search(words, row.words) for row in report.rows)
     assert [(row.check, row.outcome) for row in report.rows] == [("derivatives", "skipped"), ("transforms", "passed")]

@@ -93,7 +93,7 @@ def test_pytorch_waits_for_cupys_side_stream() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_both_lanes_of_a_launch_give_the_same_bits(dtype: torch.dtype) -> None:
+def test_both_ways_of_a_launch_give_the_same_bits(dtype: torch.dtype) -> None:
     """Addresses taken from checked tensors, against arrays that crossed by DLPack."""
     from cupyops.ops.gelu import FORWARD
 

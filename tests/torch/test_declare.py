@@ -120,7 +120,9 @@ def test_two_differentiable_results_get_zeros_for_the_one_that_is_not_used() -> 
 
 
 @pytest.mark.parametrize("through_library", [False, True])
-def test_the_gradient_of_a_declared_gradient_is_the_references(lane: str, device: str, through_library: bool) -> None:
+def test_the_gradient_of_a_declared_gradient_is_the_references(
+    backend: str, device: str, through_library: bool
+) -> None:
     op = Operator(
         "declare_test::cube(Tensor x, float factor) -> Tensor y",
         lambda x, factor: times(x * x * x, factor),

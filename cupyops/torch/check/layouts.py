@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .compare import assert_close
 from .inputs import Arguments, expanded, fresh, laid_out, lead_of, misaligned_all, tensors_in
-from .registry import KERNEL_LANES, Fault, Skip, check
+from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words
 from .values import target
 
@@ -120,7 +120,7 @@ def empties(subject: Subject) -> str:
 
 @check(
     "Look at the last block, and at the tail after the last whole vector. Take sizes from the tensors of the call.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     needs=("values",),
 )
 def sizes(subject: Subject) -> str:

@@ -98,12 +98,12 @@ def _around(subject: Subject, args: Arguments) -> Callable[..., Any]:
     return types.FunctionType(code, around.__globals__, closure=around.__closure__)
 
 
-def _compile(subject: Subject, args: Arguments, dynamic: bool, backend: str) -> tuple[Callable[..., Any], list[int]]:
+def _compile(subject: Subject, args: Arguments, dynamic: bool, compiler: str) -> tuple[Callable[..., Any], list[int]]:
     """Returns the compiled function, and a list that gets one entry per compilation."""
     from torch._dynamo.backends.registry import lookup_backend
 
     compiled: list[int] = []
-    behind = lookup_backend(backend)
+    behind = lookup_backend(compiler)
 
     def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         compiled.append(len(inputs))
@@ -124,9 +124,9 @@ def _run_compiled(subject: Subject, function: Callable[..., Any], what: str, arg
     assert_close(what, got, right, than="eager mode gives")
 
 
-def _backends(subject: Subject) -> list[str]:
-    """Returns the backends to test: Inductor only on a GPU, since it takes a minute and a C++ compiler on the CPU."""
-    return ["aot_eager", "inductor"] if subject.lane == "cuda" else ["aot_eager"]
+def _compilers(subject: Subject) -> list[str]:
+    """Returns the compilers to test: Inductor only on a GPU, since it takes a minute and a C++ compiler on the CPU."""
+    return ["aot_eager", "inductor"] if subject.backend == "cuda" else ["aot_eager"]
 
 
 def _left_out(subject: Subject, args: Arguments) -> Arguments:
@@ -215,11 +215,11 @@ def compile_static(subject: Subject) -> str:
     # Every sample of one dtype, and one sample of each other dtype: a compilation takes as long as all other checks.
     first = subject.each[0][0]
     tried = [*((name, args) for name, args in subject.each if name == first), *subject.one_each[1:]]
-    for backend in _backends(subject):
-        for dtype, args in subject.one_each[:1] if backend == "inductor" else tried:
-            function, _ = _compile(subject, args, False, backend)
-            _run_compiled(subject, function, f"{dtype}, compiled by {backend}", args)
-    return f"{subject.told(len(tried), 'samples')}, by {' and '.join(_backends(subject))}"
+    for compiler in _compilers(subject):
+        for dtype, args in subject.one_each[:1] if compiler == "inductor" else tried:
+            function, _ = _compile(subject, args, False, compiler)
+            _run_compiled(subject, function, f"{dtype}, compiled by {compiler}", args)
+    return f"{subject.told(len(tried), 'samples')}, by {' and '.join(_compilers(subject))}"
 
 
 @check(

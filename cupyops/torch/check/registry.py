@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CPU_LANES", "KERNEL_LANES", "LANES", "Check", "Fault", "Skip", "check"]
+from cupyops.deprecated import warn
 
-# The ways to run an operator: its PyTorch reference on the CPU, its kernels on the CPU under sanitizers, and its
-# kernels on a GPU.
-LANES = ("reference", "simulator", "cuda")
-CPU_LANES = ("reference", "simulator")
-KERNEL_LANES = ("simulator", "cuda")
+__all__ = ["BACKENDS", "KERNEL_BACKENDS", "Check", "Fault", "Skip", "check"]
+
+# What runs an operator: PyTorch runs the reference on the CPU, the simulator runs the kernels on the CPU under
+# sanitizers, and CUDA runs the kernels on a GPU.
+BACKENDS = ("reference", "simulator", "cuda")
+KERNEL_BACKENDS = ("simulator", "cuda")
 
 
 class Fault(Exception):
@@ -39,27 +40,33 @@ class Check:
         run: takes the :class:`cupyops.torch.check.subject.Subject` and returns what it tried, as text. It raises
             :class:`Fault` or :class:`Skip`; any other exception counts as a fault.
         change: how to repair an operator that fails the check.
-        lanes: the lanes in which the check runs.
+        backends: the backends on which the check runs.
         needs: names of checks. If one of them failed, this check is skipped, because it would report the same fault.
-        ground: if this check fails, all later checks of the lane are skipped.
+        ground: if this check fails, all later checks on the backend are skipped.
     """
 
     name: str
     holds: str
     run: Callable[[Any], str]
     change: str
-    lanes: Sequence[str] = LANES
+    backends: Sequence[str] = BACKENDS
     needs: Sequence[str] = ()
     ground: bool = False
 
+    @property
+    def lanes(self) -> Sequence[str]:
+        """Returns ``backends``, by the former name."""
+        warn("Check.lanes", "Check.backends")
+        return self.backends
+
 
 def check(
-    change: str, *, lanes: Sequence[str] = LANES, needs: Sequence[str] = (), ground: bool = False
+    change: str, *, backends: Sequence[str] = BACKENDS, needs: Sequence[str] = (), ground: bool = False
 ) -> Callable[[Callable[[Any], str]], Check]:
     """Makes a :class:`Check` named as the function; the first line of the function's docstring is `holds`."""
 
     def made(function: Callable[[Any], str]) -> Check:
         holds = (function.__doc__ or "").partition("\n")[0].rstrip(".")
-        return Check(function.__name__, holds, function, change, lanes, needs, ground)
+        return Check(function.__name__, holds, function, change, backends, needs, ground)
 
     return made

@@ -1,8 +1,8 @@
 """Runs every check on an operator and reports the results.
 
-Each check is a function with a name (:data:`CHECKS`). A lane is a way to run the operator: ``reference`` runs its
+Each check is a function with a name (:data:`CHECKS`). A backend runs the operator: ``reference`` runs its
 PyTorch reference on the CPU, ``simulator`` its kernels on the CPU under sanitizers, ``cuda`` its kernels on a GPU. A
-check declares the lanes in which it runs. ``docs/checking.md`` describes the checks.
+check declares the backends on which it runs. ``docs/checking.md`` describes the checks.
 """
 
 import time
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops.deprecated import warn
 from cupyops.dtypes import dtype_names
 from cupyops.errors import expected, nearest
 from cupyops.simulator import host
@@ -33,7 +34,7 @@ from . import (
 from . import (
     values as check_values,
 )
-from .registry import LANES, Check, Fault, Skip
+from .registry import BACKENDS, Check, Fault, Skip
 from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
@@ -82,7 +83,7 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one check in one lane.
+    """The result of one check on one backend.
 
     Attributes:
         outcome: ``"passed"``, ``"failed"`` or ``"skipped"``.
@@ -92,11 +93,17 @@ class Row:
     """
 
     check: str
-    lane: str
+    backend: str
     outcome: str
     words: str
     change: str = ""
     seconds: float = 0.0
+
+    @property
+    def lane(self) -> str:
+        """Returns ``backend``, by the former name."""
+        warn("Row.lane", "Row.backend")
+        return self.backend
 
 
 @dataclass(frozen=True)
@@ -128,20 +135,20 @@ class Report:
         return sum(row.seconds for row in self.rows)
 
     def __str__(self) -> str:
-        lanes = [lane for lane in LANES if any(row.lane == lane for row in self.rows)]
-        found = {(row.check, row.lane): row for row in self.rows}
+        backends = [backend for backend in BACKENDS if any(row.backend == backend for row in self.rows)]
+        found = {(row.check, row.backend): row for row in self.rows}
         names = [name for name in CHECKS if any(row.check == name for row in self.rows)]
         wide = max([len(name) for name in names] + [5]) + 2
-        lines = [f"{self.op}", "check".ljust(wide) + "".join(lane.ljust(18) for lane in lanes).rstrip()]
+        lines = [f"{self.op}", "check".ljust(wide) + "".join(backend.ljust(18) for backend in backends).rstrip()]
         for name in names:
-            cells = [_cell(found.get((name, lane))).ljust(18) for lane in lanes]
+            cells = [_cell(found.get((name, backend))).ljust(18) for backend in backends]
             lines.append((name.ljust(wide) + "".join(cells)).rstrip())
         for row in self.failed:
-            lines += [f"{row.check} ({row.lane}) failed: {row.words}", f"    What to change: {row.change}"]
+            lines += [f"{row.check} ({row.backend}) failed: {row.words}", f"    What to change: {row.change}"]
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in self.skipped:
-            reasons.setdefault((row.lane, row.words), []).append(row.check)
-        lines += [f"{', '.join(checks)} ({lane}) skipped: {words}" for (lane, words), checks in reasons.items()]
+            reasons.setdefault((row.backend, row.words), []).append(row.check)
+        lines += [f"{', '.join(checks)} ({backend}) skipped: {words}" for (backend, words), checks in reasons.items()]
         counts = [f"{len(self.of(outcome))} {outcome}" for outcome in ("passed", "failed", "skipped")]
         return "\n".join([*lines, f"{', '.join(counts)} in {self.seconds:.1f} s"])
 
@@ -207,10 +214,11 @@ def check_op(
     *,
     checks: str | Sequence[str] | None = None,
     raises: bool = True,
-    lanes: Sequence[str] | None = None,
+    backends: Sequence[str] | None = None,
     dtypes: Any = None,
     tolerance: float = 1.0,
     skip: Callable[[str], object] | None = None,
+    lanes: Sequence[str] | None = None,
 ) -> Report:
     """Runs the checks on an operator; prints and returns the report, or raises :class:`CheckFailed` with the report.
 
@@ -224,47 +232,54 @@ def check_op(
 
     Samples should be small and typical: a few hundred elements, prime sizes, and one tuple for each code path of the
     operator. The checks convert the samples to other dtypes, layouts and numbers of rows. The checks differentiate by
-    the tensors of a sample that require gradients; if none does, by all floating tensors. Samples on the CPU run in the
-    lanes ``reference`` and ``simulator``. Samples on a GPU run in the lane ``cuda``, where the check ``sanitizer`` also
-    runs copies of the samples in the simulator.
+    the tensors of a sample that require gradients; if none does, by all floating tensors. Samples on the CPU run on the
+    backends ``reference`` and ``simulator``. Samples on a GPU run on the backend ``cuda``, where the check
+    ``sanitizer`` also runs copies of the samples in the simulator.
 
     Args:
         op: a :class:`cupyops.torch.Operator`, or a function whose attribute ``op`` is one.
         sample_inputs: a tuple of the operator's arguments, in the order of its schema, or a list of such tuples.
         checks: names of :data:`CHECKS`; by default all checks.
         raises: whether to raise if a check failed; if False, the report is returned.
-        lanes: some of ``reference``, ``simulator``, ``cuda``; the default depends on the samples' device.
+        backends: some of ``reference``, ``simulator``, ``cuda``; the default depends on the samples' device.
         dtypes: one dtype or several, or their names; the operator must accept each of them. By default the operator is
             checked in every floating dtype that it accepts, and the report names the floating dtypes that it refuses.
         tolerance: factor on the error that ``values``, ``gradients``, ``sizes`` and ``vmap`` allow, for a kernel that
             approximates on purpose.
         skip: called with the reasons, as one string, if no check could run; ``pytest.skip`` fits.
+        lanes: the former name of ``backends``.
 
     Raises:
         CheckFailed: a check failed; the message is the report, with each fault and how to repair it.
-        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples.
-        ValueError: a check, lane or dtype has an unknown name; samples do not fit the schema, or are on different kinds
-            of devices.
+        TypeError: ``op`` is no operator; ``sample_inputs`` is neither a tuple nor a list of tuples; ``backends`` and
+            ``lanes`` are both given.
+        ValueError: a check, backend or dtype has an unknown name; samples do not fit the schema, or are on different
+            kinds of devices.
     """
+    if lanes is not None:
+        if backends is not None:
+            raise TypeError("check_op: `lanes` is the former name of `backends`; pass `backends` alone")
+        warn("check_op(lanes=...)", "check_op(backends=...)")
+        backends = lanes
     operator = operator_of(op)
     samples = samples_of(operator, sample_inputs)
     wanted = _chosen(checks)
     names = None if dtypes is None else dtype_names("check_op", dtypes)
     rows: list[Row] = []
-    for lane in _lanes(samples, lanes):
-        if reason := _missing(operator, lane):
-            rows += [Row(c.name, lane, "skipped", reason) for c in wanted if lane in c.lanes]
+    for backend in _backends(samples, backends):
+        if reason := _missing(operator, backend):
+            rows += [Row(c.name, backend, "skipped", reason) for c in wanted if backend in c.backends]
             continue
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if lane == "cuda" else []):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if backend == "cuda" else []):
             torch.manual_seed(0)
-            rows += _run(Subject(operator, samples, lane, tolerance=tolerance, dtypes=names), wanted)
+            rows += _run(Subject(operator, samples, backend, tolerance=tolerance, dtypes=names), wanted)
     count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
     report = Report(f"{operator.op._schema}: {count}", tuple(rows))
     if report.failed and raises:
         raise CheckFailed(report)  # the message is the report: printing it as well would show it twice
     print(report)
     if skip is not None and not (report.passed or report.failed):
-        skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check of these lanes")
+        skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check runs on these backends")
     return report
 
 
@@ -290,27 +305,27 @@ def _chosen(checks: str | Sequence[str] | None) -> list[Check]:
     return [c for name, c in CHECKS.items() if name in names]
 
 
-def _lanes(samples: Sequence[tuple[Any, ...]], lanes: Sequence[str] | None) -> list[str]:
+def _backends(samples: Sequence[tuple[Any, ...]], backends: Sequence[str] | None) -> list[str]:
     kinds = {x.device.type for args in samples for x in args if isinstance(x, Tensor)}
     if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
         raise ValueError(
             expected("check_op", "sample_inputs", "be on the CPU or on a GPU", " and ".join(sorted(kinds)))
         )
-    if lanes is None:
+    if backends is None:
         return ["cuda"] if kinds == {"cuda"} else ["reference", "simulator"]
-    unknown = [lane for lane in lanes if lane not in LANES]
-    if unknown or isinstance(lanes, str):
-        raise ValueError(expected("check_op", "lanes", f"be names of {', '.join(LANES)}", repr(lanes)))
-    return [lane for lane in LANES if lane in lanes]
+    unknown = [backend for backend in backends if backend not in BACKENDS]
+    if unknown or isinstance(backends, str):
+        raise ValueError(expected("check_op", "backends", f"be names of {', '.join(BACKENDS)}", repr(backends)))
+    return [backend for backend in BACKENDS if backend in backends]
 
 
-def _missing(op: Operator, lane: str) -> str:
-    """Returns why the lane cannot run on this machine, or an empty string."""
-    if lane == "reference" and op.reference is None:
+def _missing(op: Operator, backend: str) -> str:
+    """Returns why the backend cannot run on this machine, or an empty string."""
+    if backend == "reference" and op.reference is None:
         return "the operator has no reference"
-    if lane == "simulator":
+    if backend == "simulator":
         return host.missing()
-    if lane == "cuda" and not torch.cuda.is_available():
+    if backend == "cuda" and not torch.cuda.is_available():
         return "PyTorch sees no CUDA GPU"
     return ""
 
@@ -320,20 +335,20 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
     failed: set[str] = set()
     lost = ""
     for c in checks:
-        if subject.lane not in c.lanes:
+        if subject.backend not in c.backends:
             continue
         # A check whose `needs` failed would report the same fault again.
         ground = next((name for name in c.needs if name in failed), "")
         if reason := lost or (ground and f"not run, since `{ground}` failed"):
-            rows.append(Row(c.name, subject.lane, "skipped", reason))
+            rows.append(Row(c.name, subject.backend, "skipped", reason))
             failed |= {c.name} if ground else set()
             continue
         began = time.perf_counter()
         outcome, words, change = _attempt(subject, c)
-        rows.append(Row(c.name, subject.lane, outcome, words, change, time.perf_counter() - began))
+        rows.append(Row(c.name, subject.backend, outcome, words, change, time.perf_counter() - began))
         if outcome == "failed":
             failed.add(c.name)
-            # If a kernel does not compile, every later check of the lane would report the same compile error.
+            # If a kernel does not compile, every later check on the backend would report the same compile error.
             ends = c.ground or change == MEND_THE_TEXT
             lost = _lost(subject) or (f"not run, since `{c.name}` failed" if ends else "")
     return rows
@@ -353,7 +368,7 @@ def _attempt(subject: Subject, c: Check) -> tuple[str, str, str]:
 
 def _lost(subject: Subject) -> str:
     """Returns why the GPU cannot run further checks in this process, or an empty string."""
-    if subject.lane != "cuda":
+    if subject.backend != "cuda":
         return ""
     try:
         torch.cuda.synchronize(subject.device)

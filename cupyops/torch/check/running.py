@@ -19,7 +19,7 @@ from cupyops.launch import recording as launches
 
 from .compare import assert_close, assert_same_bits
 from .inputs import Arguments, fresh, lead_of, misaligned_all, moved_on, to_device, with_rows
-from .registry import KERNEL_LANES, Fault, Skip, check
+from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import MEND_THE_TEXT, Subject, first_words
 
 __all__ = [
@@ -34,7 +34,7 @@ BUSY_CYCLES = 20_000_000  # GPU clock cycles: about 10 ms
 @check(
     "The message names the line, the block and the thread, and both lines of a race. If several threads add to one "
     "address, use atomicAdd, or write partial sums and add them after a barrier or in a second launch.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     ground=True,
 )
 def sanitizer(subject: Subject) -> str:
@@ -51,7 +51,7 @@ def sanitizer(subject: Subject) -> str:
     except MissingDependencyError as error:
         raise Skip(first_words(error)) from None
     except CompileError as error:
-        if subject.lane != "cuda" and "NVRTC accepts the text" not in str(error):
+        if subject.backend != "cuda" and "NVRTC accepts the text" not in str(error):
             raise
         raise Skip(f"the simulator does not cover the text: {first_words(error)}") from None
     if not record:
@@ -63,7 +63,7 @@ def sanitizer(subject: Subject) -> str:
 @check(
     "`python -m cupyops compile` shows size, registers and spills for every architecture. To avoid spills, shrink the "
     "arrays of a thread, index them with compile-time constants, or use a smaller block.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
 )
 def compiles(subject: Subject) -> str:
     """The kernels compile for NVRTC's oldest architecture and sm_90 without warnings, and for sm_90 without spills."""
@@ -98,7 +98,7 @@ def _few_rows(subject: Subject, args: Arguments) -> Arguments:
     return with_rows(args, max(1, SIMULATED_ELEMENTS // per_row))
 
 
-@check("The message names the kernel, the output and the element.", lanes=("cuda",), ground=True)
+@check("The message names the kernel, the output and the element.", backends=("cuda",), ground=True)
 def guard_bands(subject: Subject) -> str:
     """In debug mode, no launch writes outside its outputs."""
     tried = 0
@@ -117,12 +117,12 @@ def guard_bands(subject: Subject) -> str:
 
 @check(
     "Sum in a fixed order, without atomics. Read no memory that the call has not written. Keep no state between calls.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     ground=True,
 )
 def determinism(subject: Subject) -> str:
     """Repeated calls with the same arguments give bit-identical outputs and gradients."""
-    runs = 100 if subject.lane == "cuda" else 10
+    runs = 100 if subject.backend == "cuda" else 10
     for dtype, args in subject.each:
         first = subject.results(fresh(args))
         for run in range(1, runs):
@@ -141,7 +141,7 @@ def _two_data(args: Arguments) -> Iterator[Arguments]:
 )
 def threads(subject: Subject) -> str:
     """Concurrent threads, each with its own data, get the results that the same calls give in one thread."""
-    count, rounds = (8, 25) if subject.lane == "cuda" else (4, 8)
+    count, rounds = (8, 25) if subject.backend == "cuda" else (4, 8)
     dtype, args = subject.one_each[0]
     given = [moved_on(args, i) for i in range(count)]
     wanted = [subject.results(fresh(mine)) for mine in given]
@@ -191,7 +191,7 @@ def _same(subject: Subject, what: str, got: Mapping[str, Tensor], wanted: Mappin
 
 @contextmanager
 def _own_stream(subject: Subject) -> Iterator[None]:
-    if subject.lane != "cuda":
+    if subject.backend != "cuda":
         yield
         return
     with torch.cuda.device(subject.device), torch.cuda.stream(torch.cuda.Stream(subject.device)):
@@ -199,12 +199,12 @@ def _own_stream(subject: Subject) -> Iterator[None]:
 
 
 def _synchronize(subject: Subject) -> None:
-    if subject.lane == "cuda":
+    if subject.backend == "cuda":
         torch.cuda.synchronize(subject.device)
 
 
 def _synchronize_stream(subject: Subject) -> None:
-    if subject.lane == "cuda":
+    if subject.backend == "cuda":
         torch.cuda.current_stream(subject.device).synchronize()
 
 
@@ -217,7 +217,7 @@ def _poison(like: Mapping[str, Tensor]) -> None:
 @check(
     "Launch on PyTorch's current stream, as a Kernel does by default: no stream of your own, and no default stream. "
     "Call CuPy functions inside `Stream.from_external(torch.cuda.current_stream())`.",
-    lanes=("cuda",),
+    backends=("cuda",),
 )
 def side_stream(subject: Subject) -> str:
     """On a side stream, while the default stream is busy, the results are right once the side stream has finished."""
@@ -243,7 +243,7 @@ def side_stream(subject: Subject) -> str:
 @check(
     "Allocate on the tensors' device (`torch.empty_like(x)`, `x.new_empty`). Keep no memory or handles of one GPU "
     "between calls.",
-    lanes=("cuda",),
+    backends=("cuda",),
 )
 def second_device(subject: Subject) -> str:
     """Tensors on a GPU that is not current give results on that GPU, with the same bits as on the current GPU."""
@@ -266,7 +266,7 @@ def second_device(subject: Subject) -> str:
 @check(
     "A replay repeats the launches on the same addresses and runs no Python. Read no values on the host, allocate only "
     "through PyTorch, and choose no kernel or grid by the data.",
-    lanes=("cuda",),
+    backends=("cuda",),
     needs=("side_stream",),
 )
 def graph_replay(subject: Subject) -> str:

@@ -1,4 +1,4 @@
-"""Defines :class:`Subject`: an operator in one lane, its samples in every dtype, and its results and gradients."""
+"""Defines :class:`Subject`: an operator on one backend, its samples in every dtype, and its results and gradients."""
 
 import contextlib
 import traceback
@@ -35,10 +35,10 @@ _REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
 class Subject:
-    """One operator in one lane.
+    """One operator on one backend.
 
     Attributes:
-        samples: argument tuples on the lane's device: the given samples, followed by variations of the first sample
+        samples: argument tuples on the backend's device: the given samples, followed by variations of the first sample
             that cover numbers at their defaults, and numbers away from their defaults.
         tolerance: factor on the allowed errors.
         dtypes: names of the dtypes that the operator must accept; None: every floating dtype that it accepts.
@@ -50,15 +50,15 @@ class Subject:
         self,
         op: Operator,
         samples: Sequence[Arguments],
-        lane: str,
+        backend: str,
         *,
         tolerance: float = 1.0,
         dtypes: Sequence[str] | None = None,
     ) -> None:
         self.op = op
-        self.lane = lane
-        self.device = torch.device("cuda", torch.cuda.current_device()) if lane == "cuda" else torch.device("cpu")
-        if lane == "cuda" and (given := [a[i] for a in samples for i in tensors_in(a) if a[i].is_cuda]):
+        self.backend = backend
+        self.device = torch.device("cuda", torch.cuda.current_device()) if backend == "cuda" else torch.device("cpu")
+        if backend == "cuda" and (given := [a[i] for a in samples for i in tensors_in(a) if a[i].is_cuda]):
             self.device = given[0].device
         self.samples = [fresh(to_device(args, self.device)) for args in samples]
         self.tolerance = tolerance
@@ -68,16 +68,16 @@ class Subject:
         with self.mode():
             self.samples += self._about_defaults()
 
-    # The lane
+    # The backend
 
     def mode(self) -> AbstractContextManager[None]:
-        """Returns a context manager in which the operator runs in this lane."""
-        return simulator.simulate(self.lane == "simulator", sanitize=True)
+        """Returns a context manager in which the operator runs on this backend."""
+        return simulator.simulate(self.backend == "simulator", sanitize=True)
 
     @property
     def kernels(self) -> bool:
-        """Returns whether the lane runs kernels; the lane ``reference`` runs none."""
-        return self.lane != "reference"
+        """Returns whether the backend runs kernels; the backend ``reference`` runs none."""
+        return self.backend != "reference"
 
     @property
     def reference(self) -> Callable[..., Any]:
@@ -191,7 +191,7 @@ class Subject:
 
     @property
     def each(self) -> list[Variant]:
-        """Returns every sample in each dtype; in the lane ``reference``, only in float32 and float64 if there are any.
+        """Returns every sample in each dtype; on the backend ``reference``, in float32 and float64 only, if there are any.
 
         PyTorch's results in 16-bit dtypes depend on the layout and on the path of the gradient.
         """

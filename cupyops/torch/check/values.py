@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .compare import assert_close, error_in_eps, least_allowed
 from .inputs import Arguments, fresh, lead_of
-from .registry import KERNEL_LANES, Fault, Skip, check
+from .registry import KERNEL_BACKENDS, Fault, Skip, check
 from .subject import Subject, first_words, quiet, refuses_gradient
 
 __all__ = [
@@ -50,7 +50,7 @@ def _fill_of(x: Tensor) -> Tensor:
 @check(
     "Have the kernel write every element: look at the bound of its last block or tail. If the kernel adds to its "
     "output, allocate the output with zeros.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     ground=True,
 )
 def written(subject: Subject) -> str:
@@ -170,7 +170,7 @@ def _all_dtypes(subject: Subject, keep: str) -> str:
 
 @check(
     "Look at the formula first. Then compute in acc_t, and round once when the result is stored.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
 )
 def values(subject: Subject) -> str:
     """The outputs have at most twice the error of the reference in the same dtype, measured against float64."""
@@ -179,7 +179,7 @@ def values(subject: Subject) -> str:
 
 @check(
     "Look at the backward's algebra, and at the saved tensors: save the forward's unchanged inputs, or its output.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     needs=("values",),
 )
 def gradients(subject: Subject) -> str:
@@ -191,7 +191,7 @@ def gradients(subject: Subject) -> str:
 @check(
     "Look at comparisons, clamps and divisions in the kernel: a comparison with NaN is false, and inf - inf and 0·inf "
     "are NaN.",
-    lanes=KERNEL_LANES,
+    backends=KERNEL_BACKENDS,
     needs=("values",),
 )
 def special_values(subject: Subject) -> str:
