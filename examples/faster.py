@@ -36,18 +36,16 @@ DTYPES = ("bfloat16", "float32", "float16")
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("faster", __doc__)
+    parser = Parser("faster", __doc__, "device", "seed")
     add = parser.add_argument
     which = "a name of timm.list_models(), a model type of transformers such as bert, or small (default: %(default)s)"
     add("model", nargs="?", default=SMALL, metavar="MODEL", help=which)
-    parser.add_device()
     add("--batch", type=at_least(1), default=8, metavar="N", help="samples of a step (default: %(default)s)")
     add("--length", type=at_least(1), default=128, metavar="N", help="tokens of a sample (default: %(default)s)")
     add("--dtype", choices=DTYPES, help="of parameters and inputs (default: bfloat16 on a GPU, float32 on a CPU)")
     add("--compile", action="store_true", help="compile both copies with torch.compile")
     add("--steps", type=at_least(3), default=20, metavar="N", help="timed steps of each copy (default: %(default)s)")
     add("--plot", type=Path, default=Path("faster.png"), metavar="FILE", help="default: %(default)s")
-    parser.add_seed()
     return parser.parse_args(argv)
 
 
@@ -191,13 +189,13 @@ def run(options: argparse.Namespace) -> float:
     }
     times: dict[str, list[float]] = {name: [] for name in steps}
     warm_up = 3  # compiles kernels, and the models with --compile
-    with progress("Steps", len(steps) * (warm_up + options.steps), "step") as advance:
+    with progress("Steps", len(steps) * (warm_up + options.steps), "step") as bar:
         for number in range(-warm_up, options.steps):
             for name, step in steps.items():
                 milliseconds = step()
                 if number >= 0:
                     times[name].append(milliseconds)
-                advance(1)
+                bar.update(1)
     before, after = (statistics.median(t) for t in times.values())
     for name, each in times.items():
         print(f"{name:<11} {statistics.median(each):9.3f} ms a step, least {min(each):.3f}, of {len(each)} steps")
