@@ -12,10 +12,10 @@ turns. The times go into a bar chart, ``faster.png``.
 
 import argparse
 import copy
-import io
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from examples.command import (
     pick_device,
     progress,
     run_command,
-    write_whole,
 )
 
 SMALL = "small"
@@ -81,42 +80,27 @@ def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tens
     """The model of a name and a batch of random inputs, by the names of the parameters of its ``forward``."""
     if name == SMALL:
         return nn.Sequential(*(Block(256, 4) for _ in range(4))), {"input": torch.randn(batch, length, 256)}
-    found = of_timm(name, batch) or of_transformers(name, batch, length)
-    if found is None:
-        raise UserError(
-            f"no model {name!r} in timm or transformers as installed here; name one of timm.list_models(), a model type of "
-            f"transformers such as bert, or small. Install them with: {pip_install('models', 'timm transformers')}"
-        )
-    return found
-
-
-def of_timm(name: str, batch: int) -> tuple[nn.Module, dict[str, Tensor]] | None:
-    try:
+    model: Any = None
+    with suppress(ImportError):
         import timm
-    except ImportError:
-        return None
-    if name not in timm.list_models():
-        return None
-    model = timm.create_model(name, pretrained=False)
-    return model, {"x": torch.randn(batch, *model.pretrained_cfg.get("input_size", (3, 224, 224)))}
 
-
-def of_transformers(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]] | None:
-    try:
+        if name in timm.list_models():
+            model = timm.create_model(name, pretrained=False)
+            return model, {"x": torch.randn(batch, *model.pretrained_cfg.get("input_size", (3, 224, 224)))}
+    with suppress(ImportError, ValueError, KeyError):  # ValueError and KeyError: transformers has no such model
         from transformers import AutoConfig, AutoModel
-    except ImportError:
-        return None
-    try:
-        config = AutoConfig.for_model(name)
-        model = AutoModel.from_config(config)
-    except (ValueError, KeyError):
-        return None
-    kind = model.main_input_name
+
+        model = AutoModel.from_config(AutoConfig.for_model(name))
+    if model is None:
+        known = "a name of timm.list_models(), a model type of transformers such as bert, or small"
+        install = pip_install("models", "timm transformers")
+        raise UserError(f"no model {name!r} in the packages installed here; name {known}. Install them with: {install}")
+    kind: str = model.main_input_name
     if kind == "input_ids":
-        text = getattr(config, "text_config", config)
+        text = getattr(model.config, "text_config", model.config)
         return model, {kind: torch.randint(3, text.vocab_size, (batch, min(length, text.max_position_embeddings)))}
     if kind == "pixel_values":
-        vision = getattr(config, "vision_config", config)
+        vision = getattr(model.config, "vision_config", model.config)
         return model, {kind: torch.randn(batch, vision.num_channels, vision.image_size, vision.image_size)}
     raise UserError(f"{name} takes {kind}, for which this example draws no inputs; name a model of text or of images")
 
@@ -136,15 +120,15 @@ def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[
     call = torch.compile(model) if compiled else model
     given = [inputs.pop("input")] if "input" in inputs else []
 
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
     def step() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait()
         began = time.perf_counter()
         first_tensor(call(*given, **inputs)).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait()
         return (time.perf_counter() - began) * 1e3
 
     return step
@@ -164,14 +148,12 @@ def plot(path: Path, title: str, times: dict[str, list[float]]) -> None:
         axes.plot(each, [name] * len(each), "k.", markersize=3)
     axes.set(title=title, xlabel="milliseconds of a training step")
     axes.invert_yaxis()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix[1:] or "png", dpi=120)
-    write_whole(path, drawn.getbuffer())
+    figure.savefig(path, format="png", dpi=120)
     print(f"Picture: {path}")
 
 
-def run(options: argparse.Namespace) -> float:
-    """Builds, optimises and times the model; returns the speedup of a step."""
+def run(options: argparse.Namespace) -> None:
+    """Builds, optimises and times the model."""
     device = pick_device(options.device)
     dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
     torch.manual_seed(options.seed)
@@ -183,10 +165,8 @@ def run(options: argparse.Namespace) -> float:
     faster = copy.deepcopy(model)
     report = optimize(faster)
     print(report)
-    steps = {
-        "PyTorch": stepper(model, dict(inputs), options.compile),
-        "optimize()": stepper(faster, dict(inputs), options.compile),
-    }
+    copies = {"PyTorch": model, "optimize()": faster}
+    steps = {name: stepper(each, dict(inputs), options.compile) for name, each in copies.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     warm_up = 3  # compiles kernels, and the models with --compile
     with progress("Steps", len(steps) * (warm_up + options.steps), "step") as bar:
@@ -196,20 +176,17 @@ def run(options: argparse.Namespace) -> float:
                 if number >= 0:
                     times[name].append(milliseconds)
                 bar.update(1)
-    before, after = (statistics.median(t) for t in times.values())
     for name, each in times.items():
         print(f"{name:<11} {statistics.median(each):9.3f} ms a step, least {min(each):.3f}, of {len(each)} steps")
     plot(options.plot, title, times)
+    before, after = map(statistics.median, times.values())
     print(verdict(before / after, device.type, bool(report.replaced)))
-    return before / after
 
 
 def verdict(ratio: float, device: str, replaced: bool) -> str:
     """What the measurement says, in a sentence."""
-    if not replaced:
-        return "optimize() found nothing to replace: the two copies are the same model."
-    if device == "cpu":
-        return f"{ratio:.2f} x. On a CPU both copies run PyTorch's own kernels: optimize() helps on a GPU."
+    if device == "cpu" or not replaced:
+        return f"{ratio:.2f} x: both copies run PyTorch's own kernels{', as on every CPU' if replaced else ''}."
     if ratio < 1.01:
         return f"{ratio:.2f} x: optimize() does not help this model at this batch. A larger batch or CUDA graphs may."
     return f"{ratio:.2f} x: a step takes {100 * (1 - 1 / ratio):.0f} % less time."
@@ -218,11 +195,7 @@ def verdict(ratio: float, device: str, replaced: bool) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example: 0 when done, 2 for what cannot be had, 130 after Ctrl-C."""
     options = parse(argv)
-
-    def action() -> None:
-        run(options)
-
-    return run_command("faster", action)
+    return run_command("faster", lambda: run(options))
 
 
 if __name__ == "__main__":
