@@ -30,18 +30,21 @@ from examples.command import (
 )
 
 SMALL = "small"
-DTYPES = ("bfloat16", "float32", "float16")
+NAMES = "a name of timm.list_models(), a model type of transformers such as bert, or small"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = Parser("faster", __doc__, "device", "seed")
     add = parser.add_argument
-    which = "a name of timm.list_models(), a model type of transformers such as bert, or small (default: %(default)s)"
-    add("model", nargs="?", default=SMALL, metavar="MODEL", help=which)
+    add("model", nargs="?", default=SMALL, metavar="MODEL", help=f"{NAMES} (default: %(default)s)")
     add("--batch", type=at_least(1), default=8, metavar="N", help="samples of a step (default: %(default)s)")
     add("--length", type=at_least(1), default=128, metavar="N", help="tokens of a sample (default: %(default)s)")
-    add("--dtype", choices=DTYPES, help="of parameters and inputs (default: bfloat16 on a GPU, float32 on a CPU)")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float32", "float16"),
+        help="of parameters and inputs (default: bfloat16 on a GPU, float32 on a CPU)",
+    )
     add("--compile", action="store_true", help="compile both copies with torch.compile")
     add("--steps", type=at_least(3), default=20, metavar="N", help="timed steps of each copy (default: %(default)s)")
     add("--plot", type=Path, default=Path("faster.png"), metavar="FILE", help="default: %(default)s")
@@ -92,9 +95,8 @@ def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tens
 
         model = AutoModel.from_config(AutoConfig.for_model(name))
     if model is None:
-        known = "a name of timm.list_models(), a model type of transformers such as bert, or small"
         install = pip_install("models", "timm transformers")
-        raise UserError(f"no model {name!r} in the packages installed here; name {known}. Install them with: {install}")
+        raise UserError(f"no model {name!r} in the packages installed here; name {NAMES}. Install them with: {install}")
     kind: str = model.main_input_name
     if kind == "input_ids":
         text = getattr(model.config, "text_config", model.config)
@@ -118,14 +120,13 @@ def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[
     device = next(iter(inputs.values())).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     call = torch.compile(model) if compiled else model
-    given = [inputs.pop("input")] if "input" in inputs else []
 
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
     def step() -> float:
         wait()
         began = time.perf_counter()
-        first_tensor(call(*given, **inputs)).float().square().mean().backward()
+        first_tensor(call(**inputs)).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         wait()
@@ -163,14 +164,12 @@ def run(options: argparse.Namespace) -> None:
     title = f"{options.model}, batch {options.batch}, {str(dtype).removeprefix('torch.')}"
     print(f"{title}{', compiled' if options.compile else ''}, on {describe_device(device)}")
     faster = copy.deepcopy(model)
-    report = optimize(faster)
-    print(report)
+    print(report := optimize(faster))
     copies = {"PyTorch": model, "optimize()": faster}
-    steps = {name: stepper(each, dict(inputs), options.compile) for name, each in copies.items()}
+    steps = {name: stepper(each, inputs, options.compile) for name, each in copies.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    warm_up = 3  # compiles kernels, and the models with --compile
-    with progress("Steps", len(steps) * (warm_up + options.steps), "step") as bar:
-        for number in range(-warm_up, options.steps):
+    with progress("Steps", len(steps) * (3 + options.steps), "step") as bar:
+        for number in range(-3, options.steps):  # the first steps compile kernels, and the models with --compile
             for name, step in steps.items():
                 milliseconds = step()
                 if number >= 0:
