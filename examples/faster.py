@@ -75,8 +75,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).movedim(-2, -3).unbind(-4)
         x = x + self.projection(F.scaled_dot_product_attention(q, k, v).transpose(-2, -3).flatten(-2))
-        found: Tensor = x + self.mlp(self.norm2(x))
-        return found
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
 def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -159,7 +158,7 @@ def run(options: argparse.Namespace) -> None:
     dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
     torch.manual_seed(options.seed)
     model, inputs = build(options.model, options.batch, options.length)
-    model = model.to(device, dtype).train()
+    model.to(device, dtype).train()
     inputs = {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in inputs.items()}
     title = f"{options.model}, batch {options.batch}, {str(dtype).removeprefix('torch.')}"
     print(f"{title}{', compiled' if options.compile else ''}, on {describe_device(device)}")
@@ -178,8 +177,8 @@ def run(options: argparse.Namespace) -> None:
     for name, each in times.items():
         print(f"{name:<11} {statistics.median(each):9.3f} ms a step, least {min(each):.3f}, of {len(each)} steps")
     plot(options.plot, title, times)
-    before, after = map(statistics.median, times.values())
-    print(verdict(before / after, device.type, bool(report.replaced)))
+    ratio = statistics.median(times["PyTorch"]) / statistics.median(times["optimize()"])
+    print(verdict(ratio, device.type, bool(report.replaced)))
 
 
 def verdict(ratio: float, device: str, replaced: bool) -> str:
