@@ -75,7 +75,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).movedim(-2, -3).unbind(-4)
         x = x + self.projection(F.scaled_dot_product_attention(q, k, v).transpose(-2, -3).flatten(-2))
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.norm2(x))
 
 
 def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]]:
