@@ -73,8 +73,8 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).movedim(-2, -3).unbind(-4)
-        x = x + self.projection(F.scaled_dot_product_attention(q, k, v).transpose(-2, -3).flatten(-2))
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        x = x + self.projection(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm2(x))
 
 
@@ -94,7 +94,7 @@ def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tens
 
         model = AutoModel.from_config(AutoConfig.for_model(name))
     if model is None:
-        install = pip_install("models", "timm transformers")
+        install = pip_install("models")
         raise UserError(f"no model {name!r} in the packages installed here; name {NAMES}. Install them with: {install}")
     kind: str = model.main_input_name
     if kind == "input_ids":

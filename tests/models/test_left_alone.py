@@ -324,7 +324,7 @@ def test_a_weight_that_a_pre_hook_computes_is_the_one_of_this_call() -> None:
     torch.testing.assert_close(module(x), module.fc2(want))
 
 
-def test_operands_that_the_fused_addition_does_not_take_are_added_before(lane: str, device: str) -> None:
+def test_operands_that_the_fused_addition_does_not_take_are_added_before(backend: str, device: str) -> None:
     """Broadcasting, numbers, and a residual of another dtype."""
     norm = nn.LayerNorm(WIDTH, device=device, dtype=torch.float64)
     optimize(norm)

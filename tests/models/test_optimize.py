@@ -49,7 +49,7 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_computes_what_it_computed(name: str, lane: str, device: str) -> None:
+def test_a_model_computes_what_it_computed(name: str, backend: str, device: str) -> None:
     module = model(name, device=device, dtype=torch.float64)
     x = torch.randn(4, 3, WIDTH, device=device, dtype=torch.float64)
     wanted = gradients(module, x)
