@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,9 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder
+from cupyops.trust import Refused, mode, open_folder, shared, tell
 
 from . import host
 from .host import Compiler
@@ -199,6 +203,7 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     final = root / key
 
     def one() -> None:
+        upkeep.begin(root)
         with alone(root / f".{key}.lock"):
             if not _whole(final, product):
                 _make(root, key, product, make)
@@ -210,13 +215,15 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
 
 def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]) -> None:
     final = root / key
-    temporary = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
+    temporary = root / f".{key}.{secrets.token_hex(8)}"
+    temporary.mkdir(mode())
     try:
         make(temporary, final)
         (temporary / "sha256").write_text(hashlib.sha256((temporary / product).read_bytes()).hexdigest())
         shutil.rmtree(temporary / "zig", ignore_errors=True)
-        if final.exists() and not _whole(final, product):
-            shutil.rmtree(final, ignore_errors=True)
+        size = _set_modes(temporary)
+        if os.path.lexists(final) and not _whole(final, product):
+            upkeep.remove(root, upkeep.Stored([key]))
         try:
             temporary.rename(final)
         except OSError:
@@ -224,29 +231,57 @@ def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    upkeep.keep_within(root, size, folders=True)
+
+
+def _set_modes(folder: Path) -> int:
+    """Takes the right to write from other users, whatever the umask, unless the cache is shared; returns the bytes of
+    the files."""
+    size = 0
+    for path in folder.rglob("*"):
+        about = path.lstat()
+        size += about.st_size if path.is_file() else 0
+        if not shared():
+            path.chmod(stat.S_IMODE(about.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+    return size
 
 
 def _whole(folder: Path, product: str) -> bool:
+    """Returns whether an entry is undamaged and no other user can change it; records its use."""
     try:
-        wanted = (folder / "sha256").read_text()
-        return hashlib.sha256((folder / product).read_bytes()).hexdigest() == wanted
-    except OSError:
-        return False
+        with open_folder(folder.parent) as root:
+            wanted = root.read(folder.name, "sha256").decode()
+            found = hashlib.sha256(root.read(folder.name, *product.split("/"))).hexdigest() == wanted
+            if found:
+                root.used(folder.name)
+            return found
+    except Refused as refused:
+        tell("an entry of the simulator's cache", refused)
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _root() -> Path:
-    root = default_folder() / "simulator"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
-            return root
-    except OSError:
-        return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
+    """Returns the folder of the cache, or a temporary folder of this process if the cache cannot be used.
+
+    With ``CUPYOPS_REQUIRE_SIGNED=1`` nothing is loaded that another process has compiled.
+    """
+    if not signing.required():
+        root = default_folder() / "simulator"
+        try:
+            with open_folder(root, make=True), tempfile.TemporaryFile(dir=root):
+                return root
+        except Refused as refused:
+            tell("the simulator's cache", refused)
+        except OSError:
+            pass
+    return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
 
 
 @cache
 def _own_folder(process: int) -> Path:
-    """Creates a folder for this process, used if the cache folder is not writable; a forked child gets its own."""
+    """Creates a folder for this process, used if the cache cannot be used; a forked child gets its own."""
     return own_folder("cupyops-simulator-")
 
 
@@ -270,8 +305,7 @@ def _shims() -> Path:
 # The runtime library, which all kernels share.
 
 
-@cache
-def _runtime_of(tool: Compiler, root: Path) -> Path:
+def _runtime_of(tool: Compiler) -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     key = _hash(["runtime", _FORMAT, tool.version, _own_sources()])
     flags = ("-std=c++14", "-O2", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
@@ -291,7 +325,7 @@ def _runtime_of(tool: Compiler, root: Path) -> Path:
 
 def runtime_path() -> Path:
     """Returns the path of the runtime's library; the first call compiles the library."""
-    return _runtime_of(host.compiler(), _root())
+    return _runtime_of(host.compiler())
 
 
 _loaded: dict[str, Any] = {}
