@@ -30,6 +30,7 @@ EXTRAS = {
         "tqdm>=4.66",
     ),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
+    "signed": ("cryptography>=42",),
 }
 
 
