@@ -46,15 +46,16 @@ def mode(full: int = 0o700) -> int:
     return full | full >> 3 | full >> 6 if shared() else full
 
 
-def problem(about: os.stat_result, *, above: bool = False) -> str:
+def problem(about: os.stat_result, *, above: bool = False, always: bool = False) -> str:
     """Returns why another user can change a folder or a file, or ``""``.
 
     Args:
         about: what the system reports of the open descriptor.
         above: whether the folder lies above the trusted folder. Others may then write to the folder if it is sticky, as
             ``/tmp`` is: only its owner, root and the owner of an entry can exchange the entry.
+        always: whether to compare although cache folders are shared.
     """
-    if shared():
+    if shared() and not always:
         return ""
     if about.st_uid not in (0, os.geteuid()) and not (above and about.st_uid == _unmapped()):
         return f"belongs to user {about.st_uid}"
@@ -95,8 +96,8 @@ def _unmapped() -> int | None:
 class Folder:
     """An open folder, a context manager. :func:`open_folder` opens it."""
 
-    def __init__(self, path: Path, handle: int | None) -> None:
-        self.path, self._handle = path, handle
+    def __init__(self, path: Path, handle: int | None, always: bool = False) -> None:
+        self.path, self._handle, self._always = path, handle, always
 
     def __enter__(self) -> "Folder":
         return self
@@ -127,7 +128,7 @@ class Folder:
                     raise Refused(f"{shown(self.path.joinpath(*parts))} is a symbolic link") from None
                 opened.append(at)
                 about = os.fstat(at)
-                if why := "is a symbolic link" if stat.S_ISLNK(about.st_mode) else problem(about):
+                if why := "is a symbolic link" if stat.S_ISLNK(about.st_mode) else problem(about, always=self._always):
                     raise Refused(f"{shown(self.path.joinpath(*parts))} {why}")
             if not stat.S_ISREG(about.st_mode):
                 raise OSError(errno.EINVAL, "no regular file", str(self.path.joinpath(*parts)))
@@ -152,12 +153,13 @@ def _content(handle: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def open_folder(path: Path, *, make: bool = False) -> Folder:
+def open_folder(path: Path, *, make: bool = False, always: bool = False) -> Folder:
     """Opens a folder that no other user can change.
 
     Args:
         path: an absolute path.
         make: whether to create the folder and the missing folders above it, for the user alone.
+        always: whether to compare although cache folders are shared, for a folder that is no cache.
 
     Raises:
         Refused: another user can change the folder or a folder above it.
@@ -179,7 +181,7 @@ def open_folder(path: Path, *, make: bool = False) -> Folder:
                 link = os.readlink("", dir_fd=child) if stat.S_ISLNK(about.st_mode) else ""
                 if not link and not stat.S_ISDIR(about.st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(at / name))
-                if why := problem(about, above=bool(link or parts)):
+                if why := problem(about, above=bool(link or parts), always=always):
                     raise Refused(f"{shown(at / name)} {why}")
                 if link and (links := links + 1) > _LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -195,7 +197,7 @@ def open_folder(path: Path, *, make: bool = False) -> Folder:
     except BaseException:
         os.close(handle)
         raise
-    return Folder(path, handle)
+    return Folder(path, handle, always)
 
 
 def _child(handle: int, name: str, make: bool) -> int:

@@ -107,10 +107,9 @@ def trusted_keys() -> "list[Ed25519PublicKey]":
     given = os.environ.get("CUPYOPS_TRUSTED_KEYS")
     if not given:
         raise ValueError("CUPYOPS_REQUIRE_SIGNED=1 needs CUPYOPS_TRUSTED_KEYS=FILE, the public keys in the PEM format")
-    # The file may be reached through links; the file itself and all folders above it are compared.
-    path = Path(os.path.realpath(os.path.expanduser(given)))
+    path = Path(os.path.abspath(os.path.expanduser(given)))
     try:
-        with open_folder(path.parent) as folder:
+        with open_folder(path.parent, always=True) as folder:
             content = folder.read(path.name)
     except Refused as refused:
         raise ValueError(f"CUPYOPS_TRUSTED_KEYS={shown(given)} is not used: {refused}") from None

@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str]) -> int:
     try:
         document = json.loads(Path(name).read_bytes())
         found = document["cupyops tuning"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"tuning.load: {name} is not a file of tuned choices") from None
     if found != FORMAT:
         raise ValueError(f"tuning.load: {name} is of format {found}, and this cupyops reads format {FORMAT}")

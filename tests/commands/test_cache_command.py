@@ -110,7 +110,7 @@ def test_a_refused_folder_is_told_and_left_alone(folder: Path, capsys: pytest.Ca
     ("arguments", "words"),
     [
         (["--older-than", "soon"], "--older-than must be an age such as 12h, 30d or 4w, got 'soon'"),
-        (["--down-to", "-1"], "expected one argument"),
+        (["--down-to=-1"], "`--down-to` must be a size such as 500M or 5G, got '-1'"),
         (["--down-to", "half"], "`--down-to` must be a size such as 500M or 5G, got 'half'"),
         (["--purge", "--down-to", "1G"], "not allowed with argument"),
     ],

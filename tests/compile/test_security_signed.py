@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cupyops import MissingDependencyError, load_bundle
+from cupyops import MissingDependencyError, load_bundle, trust
 from cupyops.__main__ import main
 from cupyops.compile import bundle, bundle_file, compiler, signing
 from cupyops.compile.bundle import find, write_bundle
@@ -156,9 +156,19 @@ def test_trusted_keys_that_another_user_may_write(
     signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.pub").chmod(0o666)
+    monkeypatch.setenv("CUPYOPS_CACHE_SHARED", "1")  # which is of caches, and not of keys
     with pytest.raises(ValueError, match=r"own.pub is not used: .*own.pub can be written by every user"):
         load_bundle(signed)
     assert code() is None
+    with monkeypatch.context() as off:
+        off.setattr(trust, "problem", lambda about, **more: "")
+        assert load_bundle(signed).verified, "without the guard"
+    bundle._loaded.clear()
+    (tmp_path / "link").symlink_to("own.pub")
+    (tmp_path / "own.pub").chmod(0o600)
+    monkeypatch.setenv("CUPYOPS_TRUSTED_KEYS", str(tmp_path / "link"))
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        load_bundle(signed)
     monkeypatch.setenv("CUPYOPS_TRUSTED_KEYS", str(tmp_path / "absent"))
     with pytest.raises(ValueError, match="absent cannot be read: No such file"):
         load_bundle(signed)

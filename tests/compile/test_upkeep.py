@@ -52,10 +52,7 @@ def test_what_was_used_longest_ago_is_removed_first(cache: DiskCache, monkeypatc
     assert cache.get(key(1)) is not None  # a use
     cache.put(key(8), binary(1900))
     assert kept(cache) == [1, 4, 7, 8]
-    assert (
-        sorted(p.suffix for p in cache.folder.iterdir()) == [".cubin", ".json"] * 4
-        or len(list(cache.folder.iterdir())) == 8
-    )
+    assert len(list(cache.folder.iterdir())) == 8, "half an entry is left"
 
 
 def test_without_a_limit_nothing_is_removed(cache: DiskCache) -> None:
@@ -90,6 +87,7 @@ def test_a_large_folder_is_not_listed_for_each_entry(cache: DiskCache, monkeypat
     listed = []
     entries = upkeep.entries
     monkeypatch.setattr(upkeep, "entries", lambda *given, **more: listed.append(1) or entries(*given, **more))
+    monkeypatch.setattr(upkeep, "_added", {})  # as in a new process
     monkeypatch.setenv("CUPYOPS_CACHE_LIMIT", "160K")
     cache.get_or_make(key(10), binary)
     assert len(listed) == 1, "after the first new entry of the process"
