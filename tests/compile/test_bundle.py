@@ -232,6 +232,16 @@ def test_the_command_takes_a_modules_kernels_and_the_types_of_its_calls(made: Pa
 
 
 @needs_nvrtc
+def test_the_same_kernels_and_nvrtc_give_the_same_bytes(made: Path) -> None:
+    """In whatever order processes finish."""
+    names = ["--arch", "90,80", "--module", "ops", "--kernels", "halve"]
+    command(made, *names, "-o", "again.bundle", "--jobs", "1")
+    again = (made / "again.bundle").read_bytes()
+    (made / "again.bundle").unlink()
+    assert again == (made / "ops.bundle").read_bytes()
+
+
+@needs_nvrtc
 def test_a_kernel_that_does_not_compile_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "ops.py").write_text(OPS.replace("half_t(2)", "two"))
     said = command(tmp_path, "--arch", "80", "-o", "ops.bundle", "--module", "ops", "--kernels", "halve", status=1)
