@@ -11,7 +11,6 @@ open descriptor, so a folder that is exchanged after its check is not used.
 import errno
 import os
 import stat
-import time
 import warnings
 from contextlib import suppress
 from functools import cache
@@ -28,8 +27,6 @@ _READ = os.O_RDONLY | sum(getattr(os, f"O_{word}", 0) for word in ("NOFOLLOW", "
 _LINKS = 40  # Linux follows as many
 # Temporary folders that this process has made for itself: what lies above them is the system's to protect.
 own: set[Path] = set()
-# A use is recorded if the last record is older, in seconds. A loaded kernel records nothing.
-RECORDED = 300.0
 
 
 class Refused(OSError):
@@ -136,14 +133,6 @@ class Folder:
         finally:
             for handle in opened:
                 os.close(handle)
-
-    def used(self, name: str) -> None:
-        """Records that an entry is in use, by its modification time, at most once in :data:`RECORDED` seconds."""
-        with suppress(OSError, NotImplementedError):
-            if self._handle is None:
-                os.utime(self.path / name)
-            elif time.time() - os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_mtime > RECORDED:
-                os.utime(name, dir_fd=self._handle, follow_symlinks=False)
 
 
 def _content(handle: int, size: int) -> bytes:

@@ -97,8 +97,8 @@ class DiskCache:
                     return None
                 about["resources"] = {kernel: tuple(numbers) for kernel, numbers in about["resources"].items()}
                 found = Binary(code=code, path=self.folder / f"{key}.cubin", **about)
-                folder.used(f"{key}.json")
-                return found
+            upkeep.use(self.folder / f"{key}.json")
+            return found
         except Refused as refused:
             tell("the compile cache", refused)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -1,9 +1,9 @@
 """Keeps cache folders within a size, and removes what killed processes have left in them.
 
 An entry is all files and folders of a cache folder whose names begin with one key: ``KEY.cubin`` and ``KEY.json``, or
-the folder ``KEY``. Names that begin with a dot and a key are temporary. The modification time of an entry is its last recorded
-use: a process that loads an entry records the use if the last record is older than five minutes
-(:meth:`cupyops.trust.Folder.used`). The entry that was used longest ago is removed first.
+the folder ``KEY``. Names that begin with a dot and a key are temporary. The modification time of an entry is its last
+recorded use: a process that loads an entry records the use if the last record is older than five minutes. The entry
+that was used longest ago is removed first.
 """
 
 import os
@@ -16,14 +16,16 @@ from pathlib import Path
 
 from cupyops.errors import expected
 from cupyops.sharing import alone
-from cupyops.trust import RECORDED
 
-__all__ = ["Stored", "begin", "entries", "keep_within", "limit", "parse_size", "remove", "sweep"]
+__all__ = ["Stored", "begin", "entries", "keep_within", "limit", "parse_size", "remove", "sweep", "use"]
 
 # Only these names are entries: the folder may hold other files of the user.
 _KEY = r"[0-9a-f]{32,64}|headers-1"
 _ENTRY = re.compile(rf"({_KEY})(?:\.cubin|\.json|)")
 _TEMPORARY = re.compile(rf"\.({_KEY})\..+")
+# Seconds from one record of a use to the next. A launch of a loaded kernel records nothing.
+_RECORDED = 300.0
+_FOLLOWS = os.utime not in os.supports_follow_symlinks
 _DEFAULT = "5G"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -92,6 +94,18 @@ def _size(folder: str) -> int:
     return total
 
 
+def use(path: Path) -> bool:
+    """Records that a file or a folder of an entry is in use; returns whether it exists."""
+    try:
+        if time.time() - path.lstat().st_mtime > _RECORDED:
+            os.utime(path, follow_symlinks=_FOLLOWS)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a folder that this user may only read
+        pass
+    return True
+
+
 def remove(folder: Path, entry: Stored) -> None:
     """Removes an entry. A reader sees the whole entry or none."""
     for name in sorted(entry.names, reverse=True):  # KEY.json, without which KEY.cubin is no entry, comes first
@@ -136,7 +150,7 @@ def keep_within(folder: Path, size: int, *, folders: bool) -> None:
     stored = sorted(entries(folder, folders=folders).values(), key=lambda entry: entry.used)
     total = sum(entry.size for entry in stored)
     for entry in stored:
-        if total <= most or time.time() - entry.used < 2 * RECORDED:
+        if total <= most or time.time() - entry.used < 2 * _RECORDED:
             return
         remove(folder, entry)
         total -= entry.size

@@ -65,11 +65,10 @@ def build(
     """
     tool = host.compiler()
     flags = [*_COMMON, *_mode_flags(tool, checked, watched, optimize)]
-    includes = [HERE / "cuda", HERE / "runtime", _shims()]
+    root = _root()
     identity: list[object] = [_FORMAT, text, flags, tool.version, _own_sources()]
-    if needs_cuda:
-        includes.append(host.cuda_include())
-        identity.append(str(host.cuda_include()))
+    system = [host.cuda_include()] if needs_cuda else []
+    identity += map(str, system)
     key = _hash(identity)
 
     def make(folder: Path, final: Path) -> None:
@@ -78,7 +77,7 @@ def build(
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
-        paths = [f"-I{path}" for path in includes]
+        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", _shims(root), *system)]
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
         def compile_with(first: Sequence[str]) -> None:
@@ -95,7 +94,7 @@ def build(
         run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
         (folder / "kernel.o").unlink()
 
-    return _cached(key, "kernel.so", make)
+    return _cached(key, "kernel.so", make, root)
 
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
@@ -164,10 +163,11 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
     gcc = tool.family == "gcc"
     product = "headers.h.gch" if gcc else "headers.pch"
     key = _hash(["headers", _FORMAT, text, flags, tool.command, tool.version, _own_sources()])
-    place = _root(), key
+    root = _root()
+    place = root, key
     if found := _headers.get(place):
         return found
-    if place not in _headers and not (_root() / key / product).exists():
+    if place not in _headers and not (root / key / product).exists():
         _headers[place] = None
         return _AS_TEXT
 
@@ -177,8 +177,10 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
 
     try:
         # clang requires the header at its path of precompilation, so the header has a cache entry of its own.
-        source = _cached(_hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text))
-        path = _cached(key, product, make)
+        source = _cached(
+            _hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text), root
+        )
+        path = _cached(key, product, make, root)
         found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
     except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
@@ -198,8 +200,7 @@ def _hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
-def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
-    root = _root()
+def _cached(key: str, product: str, make: Callable[[Path, Path], None], root: Path) -> Path:
     final = root / key
 
     def one() -> None:
@@ -251,10 +252,9 @@ def _whole(folder: Path, product: str) -> bool:
     try:
         with open_folder(folder.parent) as root:
             wanted = root.read(folder.name, "sha256").decode()
-            found = hashlib.sha256(root.read(folder.name, *product.split("/"))).hexdigest() == wanted
-            if found:
-                root.used(folder.name)
-            return found
+            if hashlib.sha256(root.read(folder.name, *product.split("/"))).hexdigest() != wanted:
+                return False
+        return upkeep.use(folder)
     except Refused as refused:
         tell("an entry of the simulator's cache", refused)
     except (OSError, ValueError):
@@ -292,20 +292,21 @@ def _own_sources() -> str:
     return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
 
 
-def _shims() -> Path:
+def _shims(root: Path) -> Path:
     """Returns a folder with the header ``nv/target``, which the wheel cannot hold: the file name has no suffix."""
 
     def make(folder: Path, final: Path) -> None:
         (folder / "nv").mkdir()
         (folder / "nv" / "target").write_text('#include "nv_target.h"\n')
 
-    return _cached("headers-1", "nv/target", make).parent.parent
+    return _cached("headers-1", "nv/target", make, root).parent.parent
 
 
 # The runtime library, which all kernels share.
 
 
-def _runtime_of(tool: Compiler) -> Path:
+@cache
+def _runtime_of(tool: Compiler, root: Path) -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     key = _hash(["runtime", _FORMAT, tool.version, _own_sources()])
     flags = ("-std=c++14", "-O2", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
@@ -320,12 +321,16 @@ def _runtime_of(tool: Compiler) -> Path:
         # A kernel's library names the runtime by this soname; the loader finds the loaded runtime by it in any folder.
         run(tool, ["-shared", f"-Wl,-soname,cupyops-{key}.so", *objects, "-o", "runtime.so", "-lpthread"], folder)
 
-    return _cached(key, "runtime.so", make)
+    return _cached(key, "runtime.so", make, root)
 
 
 def runtime_path() -> Path:
     """Returns the path of the runtime's library; the first call compiles the library."""
-    return _runtime_of(host.compiler())
+    tool, root = host.compiler(), _root()
+    if not upkeep.use((path := _runtime_of(tool, root)).parent):  # another process has removed the entry
+        _runtime_of.cache_clear()
+        path = _runtime_of(tool, root)
+    return path
 
 
 _loaded: dict[str, Any] = {}

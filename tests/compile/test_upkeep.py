@@ -80,7 +80,7 @@ def test_a_use_is_recorded_at_most_once_in_five_minutes(cache: DiskCache, monkey
     monkeypatch.setattr(os, "utime", utime)
     for _ in range(3):
         assert cache.get(key(0)) is not None
-    assert recorded == [f"{key(0)}.json"]
+    assert recorded == [cache.folder / f"{key(0)}.json"]
 
 
 def test_a_large_folder_is_not_listed_for_each_entry(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +151,10 @@ def test_the_simulators_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CUPYOPS_CACHE_LIMIT", "0")
 
     def add(number: int) -> Path:
-        return build._cached(
-            f"{number:032x}", "kernel.so", lambda folder, _: (folder / "kernel.so").write_bytes(bytes(1000))
-        )
+        def make(folder: Path, final: Path) -> None:
+            (folder / "kernel.so").write_bytes(bytes(1000))
+
+        return build._cached(f"{number:032x}", "kernel.so", make, build._root())
 
     for number in range(4):
         path = add(number)
@@ -163,3 +164,21 @@ def test_the_simulators_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     add(0)  # a use
     add(8)
     assert sorted(int(p.name, 16) for p in root.iterdir()) == [0, 3, 8]
+
+
+@pytest.mark.simulator
+def test_the_runtime_is_built_again_where_another_process_has_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that are compiled later are linked with the file."""
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(tool: object, arguments: list[str], folder: Path) -> None:
+        (folder / arguments[arguments.index("-o") + 1]).write_bytes(b"made")
+
+    monkeypatch.setattr(build, "run", run)
+    path = build.runtime_path()
+    upkeep.remove(path.parent.parent, upkeep.Stored([path.parent.name]))
+    assert not path.exists()
+    assert build.runtime_path() == path
+    assert path.read_bytes() == b"made"

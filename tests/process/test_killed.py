@@ -41,7 +41,7 @@ def make(folder, final):
     (folder / "half").mkdir()
     (folder / "half" / "made").write_text("x")
     stop()
-build._cached("5e" * 16, "kernel.so", make)
+build._cached("5e" * 16, "kernel.so", make, build._root())
 """
 TUNING = """
 from cupyops.tuning import records
@@ -99,8 +99,8 @@ def library(folder: Path, final: Path) -> None:
 
 STARTS = {
     COMPILING: ("", lambda f: DiskCache(f).get_or_make(OTHER, lambda: BINARY), [f"{OTHER}.cubin", f"{OTHER}.json"]),
-    SIMULATING: ("simulator", lambda f: build._cached("0a" * 16, "kernel.so", library), ["0a" * 16]),
-    EVICTING: ("simulator", lambda f: build._cached("0a" * 16, "kernel.so", library), ["0a" * 16]),
+    SIMULATING: ("simulator", lambda f: build._cached("0a" * 16, "kernel.so", library, build._root()), ["0a" * 16]),
+    EVICTING: ("simulator", lambda f: build._cached("0a" * 16, "kernel.so", library, build._root()), ["0a" * 16]),
     TUNING: (
         "tuning",
         lambda f: records.put(OTHER, records.Record("k", "GPU", "n", "a", {"a": 1.0})),
