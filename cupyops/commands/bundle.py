@@ -13,7 +13,7 @@ from typing import Any
 
 from cupyops import __version__
 from cupyops.compile import bundle_file, signing
-from cupyops.compile.bundle import Entry, checked, read_file, write_bundle
+from cupyops.compile.bundle import Entry, check, read_file, write_bundle
 from cupyops.compile.cache import write
 from cupyops.compile.compiler import OPTIONS, compile_text, supported_architectures
 from cupyops.compile.toolchain import cuda_headers, nvrtc_version
@@ -128,7 +128,8 @@ def sign(options: argparse.Namespace, key: Any) -> int:
         SystemExit: with status 2, if a file cannot be read or written, or the input is no whole bundle.
     """
     try:
-        content = checked(options.input)
+        content = read_file(options.input)
+        check(options.input, content)
     except (OSError, ValueError) as problem:
         options.parser.error(f"--input {options.input}: {words(problem)}")
     try:
@@ -152,7 +153,7 @@ def verify(options: argparse.Namespace) -> int:
     try:
         content = read_file(options.verify)
         bundle_file.check_signature(content, keys)
-        checked(options.verify)
+        check(options.verify, content)
     except OSError as problem:
         options.parser.error(f"--verify {options.verify}: {words(problem)}")
     except ValueError as problem:

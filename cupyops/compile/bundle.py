@@ -28,7 +28,7 @@ from .compiler import OPTIONS
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Bundle", "Entry", "checked", "find", "load_bundle", "read_file", "write_bundle"]
+__all__ = ["Bundle", "Entry", "check", "find", "load_bundle", "read_file", "write_bundle"]
 
 # Increment when the format of the file changes.
 FORMAT = 1
@@ -146,16 +146,13 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         return file.read(about.st_size)
 
 
-def checked(path: str | os.PathLike[str]) -> bytes:
-    """Reads a bundle without loading it, and returns the content of the file.
+def check(path: str | os.PathLike[str], content: bytes) -> None:
+    """Checks the content of a bundle's file, as :func:`load_bundle` does, without loading the bundle.
 
     Raises:
-        OSError: the file cannot be read.
         ValueError: the file is not a bundle, is damaged, or has another format.
     """
-    content = read_file(path)
     _parsed(os.fspath(path), content, f"load_bundle: {shown(path)}", False)
-    return content
 
 
 def _parsed(name: str, content: bytes, told: str, verified: bool) -> Bundle:

@@ -87,7 +87,7 @@ def _mark(content: bytes) -> bytes:
         if at >= 0 and content[at : at + 4] == b"PK\5\6" and content[at + _END.size :].startswith(mark):
             _, _, _, size, place, comment = _END.unpack_from(content, at)
             if comment == length and size <= LIST and place + size == at and content[at - _ZIP64 :][:4] != b"PK\6\7":
-                if mark and hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
+                if mark and hashlib.sha256(memoryview(content)[:-_DIGEST]).digest() != content[-_DIGEST:]:
                     raise Damaged("the digest of the file differs")
                 return mark
     raise ValueError("the end of the file is not that of a bundle")

@@ -172,10 +172,16 @@ def sweep(folder: Path) -> int:
         with alone(folder / lock, wait=False) as held:
             for of, name in names:
                 if held and of == key and name != lock:
-                    path = folder / name
-                    if path.is_dir() and not path.is_symlink():
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink(missing_ok=True)
-                    removed += 1
+                    removed += _removed(folder / name)
     return removed
+
+
+def _removed(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError:  # in a shared folder, another user's
+        return False
+    return True

@@ -131,6 +131,23 @@ def test_sizes(word: str, size: int | None) -> None:
         assert upkeep.parse_size(word, "x") == size
 
 
+def test_what_cannot_be_removed_costs_nothing_else(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shared folder that is sticky, the temporary files and the entries of other users."""
+    (cache.folder / f".{key(1)}.cubin.half").touch()
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if not path.name.endswith(".lock"):
+            raise PermissionError(1, "Operation not permitted")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(upkeep, "_added", {})
+    monkeypatch.setenv("CUPYOPS_CACHE_LIMIT", "10")
+    assert cache.get_or_make(key(7), binary).path is not None
+    assert upkeep.sweep(cache.folder) == 0
+
+
 def test_files_of_the_user_stay(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUPYOPS_CACHE_DIR may name a folder that holds other files."""
     own = ["notes.json", "model.cubin", ".bashrc", ".bashrc.bak", ".config.json.lock", "deadbeef.json"]
