@@ -168,6 +168,26 @@ def test_a_hostile_archive_with_the_right_digest(attack: str, path: Path) -> Non
     refused(path, words)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_another_method_of_compression(method: int, path: Path) -> None:
+    """LZMA takes memory for a dictionary of a size that the file says."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    path.write_bytes(zipped(members))
+    assert len(load_bundle(path)) == 6
+    bundle._loaded.clear()
+    path.write_bytes(zipped(members, method))
+    refused(path, "is encrypted, or compressed by another method")
+
+
+def test_an_archive_behind_another_file(path: Path) -> None:
+    """zipfile reads an archive that follows other data, so that one file would be two things."""
+    content = first_version(path)
+    path.write_bytes(b"#!/bin/sh\n" + content)
+    assert len(zipfile.ZipFile(path).namelist()) == 7
+    refused(path, "the end of the file is not that of a bundle")
+
+
 def test_a_device_or_a_pipe_is_no_bundle(tmp_path: Path) -> None:
     """A pipe would block, and /dev/zero has no end."""
     os.mkfifo(tmp_path / "pipe")

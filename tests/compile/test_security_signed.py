@@ -11,6 +11,7 @@ from cupyops.__main__ import main
 from cupyops.compile import bundle, bundle_file, compiler, signing
 from cupyops.compile.bundle import find, write_bundle
 from cupyops.compile.cache import Binary, DiskCache
+from cupyops.simulator import build
 
 from .bundles import VERSIONS, code, entries, key_pair, refused, write_keys
 
@@ -200,6 +201,14 @@ def test_an_entry_of_the_cache_is_no_signed_kernel(
     assert compiler.binary_for("other", "k", "sm_90").path
     monkeypatch.setenv("CUPYOPS_REQUIRE_SIGNED", "1")
     assert compiler.binary_for("third", "k", "sm_90").path is None
+
+
+def test_the_simulators_cache_has_no_signature(signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
+    assert build._root() != tmp_path / "cache" / "simulator"
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.delenv("CUPYOPS_REQUIRE_SIGNED")
+    assert build._root() == tmp_path / "cache" / "simulator"
 
 
 def test_an_older_bundle_with_a_right_signature(signed: Path, tmp_path: Path) -> None:
