@@ -31,6 +31,7 @@ EXTRAS = {
     ),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
     "models": ("timm>=1.0", "transformers>=5"),
+    "signed": ("cryptography>=42",),
 }
 
 
