@@ -6,6 +6,7 @@
     python -m benchmarks --ops gelu --kinds device --merge
     python -m benchmarks --ops layer_norm --row-lengths 1024 8192 --dtypes bfloat16 --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
+    python -m benchmarks --ops models
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
 """
@@ -31,6 +32,11 @@ DIRECTIONS = ("forward", "backward")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command: 0 when all went well, 1 when something to be measured failed, 2 for what cannot be asked."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:2] == ["--ops", "models"]:
+        from .models.__main__ import main as models
+
+        return models(argv[2:])
     parser = build_parser()
     options = parser.parse_args(argv)
     problem = _misuse(options)
@@ -63,7 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Each result is checked against float64 before it is timed. --from needs no GPU.",
     )
     parser.add_argument(
-        "--ops", nargs="+", choices=(*OPERATORS, *EXTRA, "lenet5"), help=f"default: {' '.join(OPERATORS)}"
+        "--ops",
+        nargs="+",
+        choices=(*OPERATORS, *EXTRA, "lenet5", "models"),
+        help=f"default: {' '.join(OPERATORS)}; models comes first and alone, and has options of its own (--ops models --help)",
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")
@@ -136,6 +145,8 @@ def _misuse(options: argparse.Namespace) -> str:
     """What is wrong with options that argparse has taken one by one, or nothing."""
     names = ("ops", "kinds", "implementations", "sizes", "row_lengths", "dtypes", "directions", "full", "warm_up")
     measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
+    if "models" in (options.ops or ()):
+        return "--ops models comes first and alone: python -m benchmarks --ops models --help shows its options"
     if options.source is not None:
         if measuring:
             return f"--from measures nothing, so {measuring[0]} has no meaning beside it; leave one of them out"

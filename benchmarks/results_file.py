@@ -55,15 +55,15 @@ def environment() -> dict[str, Any]:
         "cuda_of_torch": torch.version.cuda,
         "cupy": toolchain.cupy().__version__,
         "nvrtc": ".".join(map(str, toolchain.nvrtc_version())),
-        "triton": _version("triton"),
-        "liger": _version("liger_kernel"),
+        "triton": version("triton"),
+        "liger": version("liger_kernel"),
         "nvcc": _search(r"release ([\d.]+)", _output("nvcc", "--version")),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
     import importlib.metadata
 
     try:

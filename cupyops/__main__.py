@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from cupyops import __version__
 from cupyops.commands import bundle as bundle_command
+from cupyops.commands import cache as cache_command
 from cupyops.commands import compile as compile_command
 from cupyops.commands import doctor
 from cupyops.commands import new as new_command
@@ -21,7 +22,7 @@ __all__ = ["COMMANDS", "main"]
 
 # `add_parser` of each module adds a sub-parser with two defaults: `run` takes the options and returns the exit status,
 # and `parser` is the sub-parser, which reports errors.
-COMMANDS = (new_command, compile_command, bundle_command, doctor)
+COMMANDS = (new_command, compile_command, bundle_command, cache_command, doctor)
 
 
 class Parser(argparse.ArgumentParser):

@@ -30,6 +30,8 @@ EXTRAS = {
         "tqdm>=4.66",
     ),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
+    "models": ("timm>=1.0", "transformers>=5"),
+    "signed": ("cryptography>=42",),
 }
 
 

@@ -4,6 +4,7 @@ are safe across a fork."""
 import atexit
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -11,6 +12,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from cupyops import trust
 
 __all__ = ["Setting", "alone", "held_across_fork", "once", "own_folder"]
 
@@ -115,16 +118,23 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def alone(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Holds a file lock on a path while a block of code runs, so that one process at a time runs the block.
 
     The file exists while the lock is held. The operating system releases the lock of a process that dies. The block
     runs without a lock if the file cannot be created or locked, and on Windows, which has no ``flock``. Several
-    processes may then do the same work.
+    processes may then do the same work. A symbolic link in the place of the file is not followed.
+
+    Args:
+        path: the file, in a folder that exists.
+        wait: whether to wait for another holder. If False, the block runs without the lock while another holds it.
+
+    Yields:
+        Whether the lock is held.
     """
-    handle = _lock_file(path)
+    handle = _lock_file(path, wait)
     try:
-        yield
+        yield handle in _locked
     finally:
         if handle in _locked:
             with suppress(OSError):
@@ -133,16 +143,15 @@ def alone(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _lock_file(path: Path) -> int:
+def _lock_file(path: Path, wait: bool) -> int:
     """Opens and locks the file. Returns its descriptor, or -1 if the file cannot be created or locked."""
     try:
         import fcntl
 
-        path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, trust.mode(0o600))
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 # The previous holder may have deleted the file. A lock on a deleted file excludes no other process.
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(handle), path.stat()):
@@ -156,14 +165,44 @@ def _lock_file(path: Path) -> int:
 
 
 def own_folder(prefix: str) -> Path:
-    """Returns a new temporary folder. The process removes the folder at exit, and its forked children do not.
+    """Returns a new temporary folder of this process, which no other user can read or write.
+
+    The process removes the folder at exit, and its forked children do not. The folder of a process that was killed is
+    removed when another process makes a folder with the same prefix.
 
     Raises:
         OSError: no temporary folder can be created.
     """
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        _remove_if_left(left)
     folder = tempfile.mkdtemp(prefix=prefix)
     atexit.register(_remove, folder, os.getpid())
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        # The process holds the lock until it ends. The file gets its name when it is locked: a file with this name that
+        # can be locked is of a process that has ended.
+        handle = os.open(f"{folder}/.held", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.replace(f"{folder}/.held", f"{folder}/.lock")
+    trust.own.add(Path(folder))
     return Path(folder)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Removes a folder that :func:`own_folder` made, if it is this user's and its process has ended."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+            return
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(handle)
 
 
 def _remove(folder: str, process: int) -> None:

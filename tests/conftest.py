@@ -72,6 +72,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "launch/test_packing.py": (),
     "launch/test_signature.py": (),
     "launch/test_tensor_map.py": (),
+    "models/test_recognise.py": (),
+    "models/test_rewriting.py": (),
     "mutants/test_mutants.py": (),
     "onnx/test_onnx_translations.py": ("[dtype2-standard]",),
     "operators/test_check_op.py": ("-gelu]", "-layer_norm]", "-linear]", "-lltm_cell]"),

@@ -22,6 +22,7 @@ from cupyops.compile.cache import default_folder
 from cupyops.compile.compiler import OPTIONS, compile_text, supported_architectures, target_for
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.installing import pip_install
+from cupyops.trust import Refused, open_folder
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
@@ -180,6 +181,13 @@ def check_cache() -> Iterator[Finding]:
     """Reports the folder of the compile cache, and whether it is writable; does not create the folder."""
     folder = default_folder()
     sizes = [p.stat().st_size for p in folder.glob("*.cubin")]
+    if refused := refusal(folder):
+        yield Fact("cache", f"{folder} (refused)")
+        yield Fault(
+            f"the cache folder is not used, since another user can change it: {refused}",
+            "correct the owner or the mode, or choose another folder: export CUPYOPS_CACHE_DIR=FOLDER",
+        )
+        return
     problem = unwritable(folder)
     state = f"not writable: {problem}" if problem else "writable" if folder.is_dir() else "to be made when first needed"
     yield Fact("cache", f"{folder} ({state}), {len(sizes)} kernels, {sum(sizes) / 2**20:.1f} MiB")
@@ -326,6 +334,19 @@ def launches_right() -> bool:
     numbers = numpy.arange(1000, dtype=numpy.float32)
     x = toolchain.cupy().asarray(numbers)
     return bool((add2(x, x, alpha=2).get() == 3 * numbers).all())
+
+
+def refusal(folder: Path) -> str:
+    """Returns why a folder, or its simulator's folder, is refused; an empty string if the folders can be trusted."""
+    for each in (folder, folder / "simulator"):
+        try:
+            with open_folder(each):
+                pass
+        except Refused as refused:
+            return str(refused)
+        except OSError:
+            pass
+    return ""
 
 
 def unwritable(folder: Path) -> str:

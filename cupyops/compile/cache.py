@@ -3,22 +3,26 @@
 An entry is two files in one folder: ``<key>.cubin``, which the driver loads, and ``<key>.json``, which holds the
 checksum of the cubin and the compiler's log. Each file is written under a temporary name and then renamed, the checksum
 last. A reader therefore sees a whole entry or none, also while other processes write. An entry with a wrong checksum
-counts as absent. Threads and processes that miss the same entry at the same time compile it once. If the folder cannot
-be written, each process compiles its kernels, and no error is raised.
+or of another key counts as absent. Threads and processes that miss the same entry at the same time compile it once. If
+the folder cannot be written, each process compiles its kernels, and no error is raised. A folder or an entry that
+another user can change is not used, and a warning says so (:mod:`cupyops.trust`).
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import secrets
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from cupyops.sharing import alone, once
+from cupyops.trust import Refused, mode, open_folder, tell
+
+from . import upkeep
 
 __all__ = ["Binary", "DiskCache", "default_folder", "write"]
 
@@ -43,6 +47,8 @@ class Binary:
     path: Path | None = None
 
 
+# O_EXCL refuses a name that exists, a link's too.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # A path below a file: every attempt to create or write it raises OSError.
 _NOWHERE = Path(os.devnull) / "cupyops"
 
@@ -82,26 +88,37 @@ class DiskCache:
         self.folder = folder
 
     def get(self, key: str) -> Binary | None:
-        """Returns the entry of a key, or None if the entry is absent or damaged."""
+        """Returns the entry of a key, or None if the entry is absent, damaged, or can be changed by another user."""
         try:
-            path = self.folder / f"{key}.cubin"
-            code = path.read_bytes()
-            about = json.loads((self.folder / f"{key}.json").read_bytes())
-            if about.pop("sha256") != hashlib.sha256(code).hexdigest():
-                return None
-            about["resources"] = {kernel: tuple(numbers) for kernel, numbers in about["resources"].items()}
-            return Binary(code=code, path=path, **about)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
+            with open_folder(self.folder) as folder:
+                code = folder.read(f"{key}.cubin")
+                about = json.loads(folder.read(f"{key}.json"))
+                if about.pop("sha256") != hashlib.sha256(code).hexdigest() or about.pop("key") != key:
+                    return None
+                about["resources"] = {kernel: tuple(numbers) for kernel, numbers in about["resources"].items()}
+                found = Binary(code=code, path=self.folder / f"{key}.cubin", **about)
+            upkeep.use(self.folder / f"{key}.json")
+            return found
+        except Refused as refused:
+            tell("the compile cache", refused)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        return None
 
     def get_or_make(self, key: str, make: Callable[[], Binary]) -> Binary:
         """Returns the entry of a key; if it is absent, calls `make` and stores the result.
 
         One thread of one process calls `make` at a time. Other threads and processes that request the key meanwhile
         wait. An exception of `make` propagates.
+
+        Raises:
+            ValueError: ``CUPYOPS_CACHE_LIMIT`` is no size.
         """
 
         def made() -> Binary:
+            if not self._opens():
+                return make()
+            upkeep.begin(self.folder)
             with alone(self.folder / f".{key}.lock"):
                 return self.get(key) or self.put(key, make())
 
@@ -110,26 +127,47 @@ class DiskCache:
     def put(self, key: str, binary: Binary) -> Binary:
         """Stores the entry if the folder can be written. Returns the binary, with its path if the entry was stored."""
         about = {k: v for k, v in asdict(binary).items() if k not in ("code", "path")}
-        about["sha256"] = hashlib.sha256(binary.code).hexdigest()
+        about = {**about, "sha256": hashlib.sha256(binary.code).hexdigest(), "key": key}
+        description = json.dumps(about, indent=1).encode()
+        if not self._opens():
+            return binary
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write(self.folder / f"{key}.cubin", binary.code)
-            write(self.folder / f"{key}.json", json.dumps(about, indent=1).encode())
+            write(self.folder / f"{key}.cubin", binary.code, mode(0o600))
+            write(self.folder / f"{key}.json", description, mode(0o600))
         except OSError:
             return binary
+        upkeep.keep_within(self.folder, len(binary.code) + len(description), folders=False)
         return replace(binary, path=self.folder / f"{key}.cubin")
 
+    def _opens(self) -> bool:
+        """Returns whether the folder exists, or could be made, and no other user can change it."""
+        try:
+            with open_folder(self.folder, make=True):
+                return True
+        except Refused as refused:
+            tell("the compile cache", refused)
+        except OSError:
+            pass
+        return False
 
-def write(path: str | os.PathLike[str], data: bytes) -> None:
+
+def write(path: str | os.PathLike[str], data: bytes, permissions: int = 0o666) -> None:
     """Writes a file atomically: under a temporary name in the same folder, then renamed.
 
-    A reader sees the former content or the whole new content.
+    A reader sees the former content or the whole new content. The temporary name is random, and a file or a link that
+    has the name already is neither opened nor followed.
+
+    Args:
+        path: the file.
+        data: its content.
+        permissions: the file's mode, less the bits of the umask.
 
     Raises:
         OSError: the file cannot be written. The temporary file is removed.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, _NEW, permissions)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -14,6 +14,7 @@ from typing import Any
 
 from cupyops.errors import CompileError
 
+from . import signing
 from .cache import Binary, DiskCache, default_folder
 from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version, reinstall_line
 
@@ -58,6 +59,8 @@ def target_for(capability: int) -> str:
 def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -> Binary:
     """Returns the binary of a final text from the cache, or compiles the text.
 
+    With ``CUPYOPS_REQUIRE_SIGNED=1`` the cache is neither read nor written.
+
     Args:
         text: the result of :func:`cupyops.compile.source.assemble`.
         what: kernel and dtypes, for messages.
@@ -69,6 +72,9 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
         MissingDependencyError: CuPy, NVRTC or a CUDA header of the text is not installed.
     """
     options = (*OPTIONS, *options)
+    if signing.required():
+        # An entry of the cache has no signature. Every process compiles what is in no signed bundle.
+        return compile_text(text, what, target, options)
     key = _key(text, target, options)
     return DiskCache(default_folder()).get_or_make(key, lambda: compile_text(text, what, target, options))
 

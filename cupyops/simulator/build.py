@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,9 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder
+from cupyops.trust import Refused, mode, open_folder, shared, tell
 
 from . import host
 from .host import Compiler
@@ -61,11 +65,10 @@ def build(
     """
     tool = host.compiler()
     flags = [*_COMMON, *_mode_flags(tool, checked, watched, optimize)]
-    includes = [HERE / "cuda", HERE / "runtime", _shims()]
+    root = _root()
     identity: list[object] = [_FORMAT, text, flags, tool.version, _own_sources()]
-    if needs_cuda:
-        includes.append(host.cuda_include())
-        identity.append(str(host.cuda_include()))
+    system = [host.cuda_include()] if needs_cuda else []
+    identity += map(str, system)
     key = _hash(identity)
 
     def make(folder: Path, final: Path) -> None:
@@ -74,7 +77,7 @@ def build(
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
-        paths = [f"-I{path}" for path in includes]
+        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", _shims(root), *system)]
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
         def compile_with(first: Sequence[str]) -> None:
@@ -91,7 +94,7 @@ def build(
         run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), "-lm"], folder)
         (folder / "kernel.o").unlink()
 
-    return _cached(key, "kernel.so", make)
+    return _cached(key, "kernel.so", make, root)
 
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
@@ -160,10 +163,11 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
     gcc = tool.family == "gcc"
     product = "headers.h.gch" if gcc else "headers.pch"
     key = _hash(["headers", _FORMAT, text, flags, tool.command, tool.version, _own_sources()])
-    place = _root(), key
+    root = _root()
+    place = root, key
     if found := _headers.get(place):
         return found
-    if place not in _headers and not (_root() / key / product).exists():
+    if place not in _headers and not (root / key / product).exists():
         _headers[place] = None
         return _AS_TEXT
 
@@ -173,8 +177,10 @@ def _begin_with(tool: Compiler, names: list[str], flags: list[str]) -> Sequence[
 
     try:
         # clang requires the header at its path of precompilation, so the header has a cache entry of its own.
-        source = _cached(_hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text))
-        path = _cached(key, product, make)
+        source = _cached(
+            _hash(["headers", text]), "headers.h", lambda folder, _: _write(folder / "headers.h", text), root
+        )
+        path = _cached(key, product, make, root)
         found = ("-include", str(path.with_suffix(""))) if gcc else ("-include-pch", str(path))
     except (CompileError, OSError):  # OSError: for example a full disk
         found = _AS_TEXT
@@ -194,11 +200,11 @@ def _hash(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
-def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
-    root = _root()
+def _cached(key: str, product: str, make: Callable[[Path, Path], None], root: Path) -> Path:
     final = root / key
 
     def one() -> None:
+        upkeep.begin(root)
         with alone(root / f".{key}.lock"):
             if not _whole(final, product):
                 _make(root, key, product, make)
@@ -210,13 +216,15 @@ def _cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
 
 def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]) -> None:
     final = root / key
-    temporary = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
+    temporary = root / f".{key}.{secrets.token_hex(8)}"
+    temporary.mkdir(mode())
     try:
         make(temporary, final)
         (temporary / "sha256").write_text(hashlib.sha256((temporary / product).read_bytes()).hexdigest())
         shutil.rmtree(temporary / "zig", ignore_errors=True)
-        if final.exists() and not _whole(final, product):
-            shutil.rmtree(final, ignore_errors=True)
+        size = _set_modes(temporary)
+        if os.path.lexists(final) and not _whole(final, product):
+            upkeep.remove(root, upkeep.Stored([key]))
         try:
             temporary.rename(final)
         except OSError:
@@ -224,29 +232,56 @@ def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    upkeep.keep_within(root, size, folders=True)
+
+
+def _set_modes(folder: Path) -> int:
+    """Takes the right to write from other users, whatever the umask, unless the cache is shared; returns the bytes of
+    the files."""
+    size = 0
+    for path in folder.rglob("*"):
+        about = path.lstat()
+        size += about.st_size if path.is_file() else 0
+        if not shared():
+            path.chmod(stat.S_IMODE(about.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+    return size
 
 
 def _whole(folder: Path, product: str) -> bool:
+    """Returns whether an entry is undamaged and no other user can change it; records its use."""
     try:
-        wanted = (folder / "sha256").read_text()
-        return hashlib.sha256((folder / product).read_bytes()).hexdigest() == wanted
-    except OSError:
-        return False
+        with open_folder(folder.parent) as root:
+            wanted = root.read(folder.name, "sha256").decode()
+            if hashlib.sha256(root.read(folder.name, *product.split("/"))).hexdigest() != wanted:
+                return False
+        return upkeep.use(folder)
+    except Refused as refused:
+        tell("an entry of the simulator's cache", refused)
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _root() -> Path:
-    root = default_folder() / "simulator"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
-            return root
-    except OSError:
-        return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
+    """Returns the folder of the cache, or a temporary folder of this process if the cache cannot be used.
+
+    With ``CUPYOPS_REQUIRE_SIGNED=1`` nothing is loaded that another process has compiled.
+    """
+    if not signing.required():
+        root = default_folder() / "simulator"
+        try:
+            with open_folder(root, make=True), tempfile.TemporaryFile(dir=root):
+                return root
+        except Refused as refused:
+            tell("the simulator's cache", refused)
+        except OSError:
+            pass
+    return once("the simulator's own folder", lambda: _own_folder(os.getpid()))
 
 
 @cache
 def _own_folder(process: int) -> Path:
-    """Creates a folder for this process, used if the cache folder is not writable; a forked child gets its own."""
+    """Creates a folder for this process, used if the cache cannot be used; a forked child gets its own."""
     return own_folder("cupyops-simulator-")
 
 
@@ -257,14 +292,14 @@ def _own_sources() -> str:
     return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
 
 
-def _shims() -> Path:
+def _shims(root: Path) -> Path:
     """Returns a folder with the header ``nv/target``, which the wheel cannot hold: the file name has no suffix."""
 
     def make(folder: Path, final: Path) -> None:
         (folder / "nv").mkdir()
         (folder / "nv" / "target").write_text('#include "nv_target.h"\n')
 
-    return _cached("headers-1", "nv/target", make).parent.parent
+    return _cached("headers-1", "nv/target", make, root).parent.parent
 
 
 # The runtime library, which all kernels share.
@@ -286,12 +321,16 @@ def _runtime_of(tool: Compiler, root: Path) -> Path:
         # A kernel's library names the runtime by this soname; the loader finds the loaded runtime by it in any folder.
         run(tool, ["-shared", f"-Wl,-soname,cupyops-{key}.so", *objects, "-o", "runtime.so", "-lpthread"], folder)
 
-    return _cached(key, "runtime.so", make)
+    return _cached(key, "runtime.so", make, root)
 
 
 def runtime_path() -> Path:
     """Returns the path of the runtime's library; the first call compiles the library."""
-    return _runtime_of(host.compiler(), _root())
+    tool, root = host.compiler(), _root()
+    if not upkeep.use((path := _runtime_of(tool, root)).parent):  # another process has removed the entry
+        _runtime_of.cache_clear()
+        path = _runtime_of(tool, root)
+    return path
 
 
 _loaded: dict[str, Any] = {}

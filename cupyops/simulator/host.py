@@ -48,11 +48,23 @@ class Compiler:
 def candidates() -> list[tuple[str, ...]]:
     """Returns the compiler commands to try, in order: g++, clang++, c++ and the clang of the ziglang package.
 
-    If ``CUPYOPS_CXX`` is set, its command is the only one.
+    If ``CUPYOPS_CXX`` is set, its command is the only one. The command is split into words as a shell does, and no shell
+    runs it. Folders of ``PATH`` that are relative or empty are left out: their compiler would depend on the working
+    directory.
+
+    Raises:
+        MissingDependencyError: ``CUPYOPS_CXX`` has a quotation mark without its partner.
     """
-    if chosen := os.environ.get("CUPYOPS_CXX"):
-        return [tuple(shlex.split(chosen))]
-    found: list[tuple[str, ...]] = [(path,) for name in ("g++", "clang++", "c++") if (path := shutil.which(name))]
+    if chosen := os.environ.get("CUPYOPS_CXX", "").strip():
+        try:
+            return [tuple(shlex.split(chosen))]
+        except ValueError as problem:
+            raise MissingDependencyError(
+                f"CUPYOPS_CXX={chosen!a} is not the command of a compiler: {problem}"
+            ) from None
+    folders = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
+    names = ("g++", "clang++", "c++")
+    found: list[tuple[str, ...]] = [(at,) for name in names if folders and (at := shutil.which(name, path=folders))]
     if _has_ziglang():
         found.append((sys.executable, "-m", "ziglang", "c++"))
     return found

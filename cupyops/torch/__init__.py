@@ -1,9 +1,12 @@
-"""The part of cupyops that imports PyTorch: the class Operator, operators from formulas, checks, benchmarks and the
-export to ONNX. No other folder of cupyops imports PyTorch."""
+"""The part of cupyops that imports PyTorch: the class Operator, operators from formulas, checks, benchmarks, the
+export to ONNX, and models on this project's kernels. No other folder of cupyops imports PyTorch."""
 
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
 from cupyops.torch.core.operator import Operator, operator
+from cupyops.torch.models.overrides import native, set_native
+from cupyops.torch.models.report import OptimizeReport
+from cupyops.torch.models.swap import optimize
 from cupyops.torch.onnx.export import ExportReport, export_onnx
 from cupyops.torch.programs.elementwise import elementwise
 from cupyops.torch.programs.row_reduce import row_reduce
@@ -13,11 +16,15 @@ __all__ = [
     "CheckFailed",
     "ExportReport",
     "Operator",
+    "OptimizeReport",
     "bench_op",
     "check_op",
     "checks_for",
     "elementwise",
     "export_onnx",
+    "native",
     "operator",
+    "optimize",
     "row_reduce",
+    "set_native",
 ]

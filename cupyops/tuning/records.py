@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cupyops.compile import cache
+from cupyops.compile import cache, upkeep
+from cupyops.sharing import alone
+from cupyops.trust import Refused, mode, open_folder, tell
 
 __all__ = ["Record", "enabled", "get", "load", "put", "save"]
 
@@ -68,8 +70,12 @@ def get(key: str) -> Record | None:
         return None
     if key not in _own:
         try:
-            _own[key] = _record(json.loads(_path(key).read_bytes()))
-        except (OSError, ValueError):
+            with open_folder(_folder()) as folder:
+                _own[key] = _record(json.loads(folder.read(f"{key}.json")))
+        except Refused as refused:
+            tell("the stored choice of Tuned", refused)
+            return None
+        except (OSError, ValueError, RecursionError):
             return None  # there is no record, or a damaged record, which the next tuning replaces
     return _own[key]
 
@@ -80,10 +86,13 @@ def put(key: str, record: Record) -> None:
     A cache folder that cannot be written raises nothing. The next process then tunes again.
     """
     _own[key] = record
-    path = _path(key)
+    folder = _folder()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cache.write(path, json.dumps(asdict(record), indent=1).encode())
+        with open_folder(folder, make=True), alone(folder / f".{key}.lock"):
+            upkeep.begin(folder)
+            cache.write(folder / f"{key}.json", json.dumps(asdict(record), indent=1).encode(), mode(0o600))
+    except Refused as refused:
+        tell("the folder of Tuned's choices", refused)
     except OSError:
         pass
 
@@ -122,7 +131,7 @@ def load(path: str | os.PathLike[str]) -> int:
     try:
         document = json.loads(Path(name).read_bytes())
         found = document["cupyops tuning"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"tuning.load: {name} is not a file of tuned choices") from None
     if found != FORMAT:
         raise ValueError(f"tuning.load: {name} is of format {found}, and this cupyops reads format {FORMAT}")
@@ -136,8 +145,8 @@ def load(path: str | os.PathLike[str]) -> int:
     return len(records)
 
 
-def _path(key: str) -> Path:
-    return cache.default_folder() / "tuning" / f"{key}.json"
+def _folder() -> Path:
+    return cache.default_folder() / "tuning"
 
 
 def _record(about: Any) -> Record:

@@ -313,6 +313,21 @@ def test_cache_that_cannot_be_written(machine: Machine, tmp_path: Path) -> None:
     assert f"cache: {folder} (not writable: {problem}), 0 kernels, 0.0 MiB" in facts
 
 
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="this system has no such descriptors")
+@pytest.mark.parametrize("below", ["", "simulator"])
+def test_cache_that_another_user_can_change(machine: Machine, tmp_path: Path, below: str) -> None:
+    folder = tmp_path / "cache" / below
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    machine.patch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
+    machine.patch.delenv("CUPYOPS_CACHE_SHARED", raising=False)
+    status, facts, faults, _ = machine.report()
+    what = f"the cache folder is not used, since another user can change it: {folder} can be written by every user"
+    assert [fault for fault, _ in faults] == [what]
+    assert f"cache: {tmp_path / 'cache'} (refused)" in facts
+    assert status == 0
+
+
 def test_cache_on_a_read_only_disk(machine: Machine) -> None:
     machine.patch.setattr(doctor.tempfile, "TemporaryFile", raises(OSError(30, "Read-only file system")))
     assert "cannot be written (Read-only file system)" in machine.report()[2][0][0]

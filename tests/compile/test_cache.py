@@ -1,12 +1,10 @@
 """Compiled kernels on disk: found again, never mixed up, never half read, and never a failure of what uses them."""
 
 import errno
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +62,8 @@ DAMAGE = {
     "json: null": lambda code, about: (None, b"null"),
     "json: foreign": lambda code, about: (None, b'{"name": "left-pad", "version": "1.3.0"}'),
     "json: another checksum": lambda code, about: (None, whole(about, sha256="0" * 64)),
+    "json: of another key": lambda code, about: (None, whole(about, key="other")),
+    "json: nested without end": lambda code, about: (None, b"[" * 100_000),
     "json: too much": lambda code, about: (None, whole(about, surprise=1)),
     "json: too little": lambda code, about: (None, whole({"sha256": about["sha256"]})),
     "json: resources of another kind": lambda code, about: (None, whole(about, resources=[1])),
@@ -73,7 +73,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_counts_as_absent_and_is_mended(cache: DiskCache, damage: str) -> None:
     kept = cache.put("key", BINARY)
-    about = {**json.loads((cache.folder / "key.json").read_text()), "sha256": hashlib.sha256(BINARY.code).hexdigest()}
+    about = json.loads((cache.folder / "key.json").read_text())
     for name, data in zip(("key.cubin", "key.json"), DAMAGE[damage](BINARY.code, about), strict=True):
         if data is not None:
             (cache.folder / name).write_bytes(data)
@@ -98,9 +98,13 @@ def test_a_folder_that_cannot_be_made_costs_only_the_entry(tmp_path: Path) -> No
     assert cache.get("key") is None
 
 
-@pytest.mark.parametrize("function", ["os.replace", "tempfile.mkstemp", "os.fdopen"])
+@pytest.mark.parametrize("function", ["os.replace", "os.open", "os.fdopen"])
 def test_a_full_disk_costs_only_the_entry(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    def full(*args: Any, **kwargs: Any) -> NoReturn:
+    real = os.open
+
+    def full(*args: Any, **kwargs: Any) -> int:
+        if function == "os.open" and not args[1] & os.O_CREAT:
+            return real(*args, **kwargs)
         if function == "os.fdopen":
             os.close(args[0])
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -142,13 +146,13 @@ def test_an_interrupt_leaves_no_temporary_file(cache: DiskCache, monkeypatch: py
 def test_temporary_files_lie_beside_their_place(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """From another file system they could not be moved there in one step."""
     folders = []
-    make = tempfile.mkstemp
+    move = os.replace
 
-    def watched(**kwargs: Any) -> tuple[int, str]:
-        folders.append(kwargs["dir"])
-        return make(**kwargs)
+    def watched(source: Path, target: Path) -> None:
+        folders.append(source.parent)
+        move(source, target)
 
-    monkeypatch.setattr(tempfile, "mkstemp", watched)
+    monkeypatch.setattr(os, "replace", watched)
     cache.put("key", BINARY)
     assert folders == [cache.folder, cache.folder]
 

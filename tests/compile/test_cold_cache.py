@@ -150,6 +150,7 @@ def test_a_process_waits_for_another_and_goes_on_when_it_dies(tmp_path: Path) ->
     import fcntl
 
     path = tmp_path / "new" / "lock"
+    path.parent.mkdir()
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
     )

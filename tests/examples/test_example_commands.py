@@ -33,6 +33,7 @@ OPTIONS = {
         ),
         "(default: 800 on a CPU, 2000 on a GPU)",
     ),
+    "faster": ("MODEL", "--batch", "--length", "--dtype {bfloat16,float32,float16}", "--compile", "--steps", "--plot"),
     "lenet5": (
         *("--dataset {digits,mnist}", "--data-dir", "--mirror", "--fast", "--resume", "--out", "--backend", "--seed"),
         *("--device", "--export", "(default: 20 for digits, 10 for mnist)"),

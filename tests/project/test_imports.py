@@ -14,7 +14,7 @@ LIBRARY = ("kernels_cu", "cupyops", "autograd_bridge.py")
 ROOMS = (
     ("kernels_cu",),
     # the ground
-    ("cupyops.errors",),
+    ("cupyops.errors", "cupyops.trust"),
     (
         "cupyops.codegen",
         "cupyops.dtypes",
@@ -38,7 +38,7 @@ ROOMS = (
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
-    ("cupyops.torch.check", "cupyops.torch.onnx"),
+    ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
     ("autograd_bridge",),

@@ -137,6 +137,7 @@ def test_choices_are_shipped_as_a_file(gpu: Gpu, monkeypatch: pytest.MonkeyPatch
         ("hello", "is not a file of tuned choices"),
         ("[]", "is not a file of tuned choices"),
         ("{}", "is not a file of tuned choices"),
+        pytest.param("[" * 100_000, "is not a file of tuned choices", id="nested without end"),
         ('{"cupyops tuning": 0, "choices": {}}', "is of format 0, and this cupyops reads format 1"),
         ('{"cupyops tuning": 1}', "is damaged: 'choices'"),
         ('{"cupyops tuning": 1, "choices": {"key": {}}}', "is damaged: a record with other fields"),

@@ -1,0 +1,140 @@
+"""Time training steps of whole models: PyTorch's modules, ``cupyops.torch.native()`` and ``cupyops.torch.optimize()``.
+
+::
+
+    python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
+    python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
+    python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
+    python -m benchmarks --ops models --from FILE --into docs/models.md --plot docs/plots/models.svg
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+NAMES = (
+    *("ViT-B/16", "BERT-base", "GPT-2 124M", "ConvNeXt-T", "SigLIP-so400m", "Whisper-small", "Pythia-410M"),
+    "ESM-2 150M",
+)
+MODES = ("eager", "autocast", "compile", "graphs")
+BATCHES = ("full", "one")
+VARIANTS = ("torch", "native", "optimize")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks --ops models",
+        description="Time training steps of whole models, built from configurations with random weights.",
+        epilog="The variants of a model take turns, one step at a turn. --from needs no GPU.",
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL", help=f"default: {', '.join(NAMES)}")
+    add("--modes", nargs="+", choices=MODES, default=MODES, help="default: all")
+    add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
+    add("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="default: all")
+    add("--rounds", type=_positive, default=14, metavar="N", help="timed steps of each variant; default: 14")
+    add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
+    add("--out", type=Path, metavar="FILE", help="default: benchmarks/results/models-<name of the GPU>.json")
+    add("--merge", action="store_true", help="keep the file's rows that are not measured now")
+    add("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    add("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
+    add("--plot", type=Path, metavar="FILE", help="draw the speedups into this SVG file")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command: 0; 1 if a model could not be measured; 2 for what cannot be asked."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
+    from cupyops.errors import MissingDependencyError
+
+    from . import report
+
+    try:
+        document = report.load(options.source) if options.source is not None else _measured(options)
+        if options.plot is not None:
+            report.draw(document, options.plot)
+        if options.into is not None:
+            page = options.into.read_text(encoding="utf-8")
+            options.into.write_text(report.insert(page, document), encoding="utf-8")
+        elif options.plot is None or options.source is None:
+            print(report.markdown(document), end="")
+    except (OSError, ValueError, ModuleNotFoundError, MissingDependencyError) as error:
+        print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return int(options.source is None and bool(document["failed"]))
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    """The document of this run, saved after every case."""
+    import torch
+
+    from . import report
+
+    if not torch.cuda.is_available():
+        raise ValueError(f"measuring needs a CUDA GPU, and PyTorch {torch.__version__} sees none; --from works without")
+    fresh = report.new()
+    path = options.out or report.default_path(fresh["environment"]["gpu"])
+    document = fresh
+    if options.merge and path.exists():
+        document = report.load(path)
+        if document["environment"]["gpu"] != fresh["environment"]["gpu"]:
+            raise ValueError(f"{path} was measured on another GPU, {document['environment']['gpu']}")
+        document = {**fresh, **{section: document[section] for section in ("rows", "losses", "failed")}}
+    device = torch.device("cuda", torch.cuda.current_device())
+    for section, rows in _cases(options, device):
+        report.add(document, section, rows)
+        report.save(path, document)
+        gc.collect()
+        torch.cuda.empty_cache()
+    print(f"written to {path}")
+    return document
+
+
+def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    from .steps import losses, measure
+    from .zoo import MODELS
+
+    for model in (m for m in MODELS if m.name in options.models):
+        if options.losses:
+            found = losses(model, 2, options.variants, device, options.losses)
+            yield (
+                "losses",
+                [{"model": model.name, "variant": v, "steps": options.losses, **r} for v, r in found.items()],
+            )
+            continue
+        for batch in options.batches:
+            size = model.full if batch == "full" else 1
+            for mode in options.modes:
+                case = {"model": model.name, "batch": batch, "size": size, "mode": mode}
+                try:
+                    timings = measure(model, size, mode, options.variants, device, options.rounds)
+                except Exception as error:
+                    # One model that PyTorch cannot compile must not lose the others' rows.
+                    print(
+                        f"{model.name}, {batch}, {mode}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
+                    )
+                    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                    yield "failed", [{**case, "reason": reason}]
+                    continue
+                rows = [{**case, "variant": v, **t.row()} for v, t in timings.items()]
+                line = ", ".join(f"{r['variant']} {r['wall']:.2f} ({r['host']:.1f}, {r['gpu']})" for r in rows)
+                print(f"{model.name}, batch {size}, {mode}: {line} ms", flush=True)
+                yield "rows", rows
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

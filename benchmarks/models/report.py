@@ -1,0 +1,216 @@
+"""What ``benchmarks.models`` measures, as a JSON file with its machine and commit, as Markdown, and as a plot."""
+
+import datetime
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results_file
+from benchmarks.table import between, commit_of, machine_of
+
+__all__ = ["add", "default_path", "draw", "insert", "load", "markdown", "new", "save", "speedups"]
+
+SCHEMA = 1
+BATCHES = {"full": "A batch that keeps the GPU busy", "one": "A batch of one"}
+MODES = {
+    "eager": "eager, bfloat16",
+    "autocast": "eager, autocast",
+    "compile": "compiled",
+    "graphs": "compiled, CUDA graphs",
+}
+OURS = {"native": "`native()`", "optimize": "`optimize()`"}
+_ROW = {"model": str, "batch": str, "size": int, "mode": str, "variant": str, "wall": float, "host": float}
+
+Row = dict[str, Any]
+
+
+def default_path(gpu: str) -> Path:
+    """``benchmarks/results/models-nvidia-h200.json`` for "NVIDIA H200"."""
+    path = results_file.default_path(gpu)
+    return path.with_name(f"models-{path.name}")
+
+
+def new() -> Row:
+    """A document without rows, of this machine, commit and time."""
+    commit, dirty = results_file.commit()
+    versions = {name: results_file.version(name) for name in ("timm", "transformers")}
+    return {
+        "schema": SCHEMA,
+        "environment": {**results_file.environment(), **versions},
+        "commit": commit,
+        "dirty": dirty,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "rows": [],
+        "losses": [],
+        "failed": [],
+    }
+
+
+def add(document: Row, section: str, rows: Iterable[Row]) -> None:
+    """Adds rows to a section ("rows", "losses" or "failed"). A row replaces the row of the same case."""
+
+    def case(row: Row) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in ("model", "batch", "mode", "variant"))
+
+    fresh = {case(row): row for row in rows}
+    measured = {(row.get("model"), row.get("batch"), row.get("mode")) for row in fresh.values()}
+    if section == "rows":  # what failed before has been measured now
+        document["failed"] = [r for r in document["failed"] if (r["model"], r["batch"], r["mode"]) not in measured]
+    document[section] = [row for row in document[section] if case(row) not in fresh] + list(fresh.values())
+
+
+def save(path: Path, document: Row) -> None:
+    """Writes the file, one row a line."""
+    parts = []
+    for key, value in document.items():
+        if isinstance(value, list):
+            rows = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in value)
+            text = f"[\n{rows}\n  ]" if value else "[]"
+        else:
+            text = json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n  ")
+        parts.append(f"  {json.dumps(key)}: {text}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def load(path: Path) -> Row:
+    """Reads a file.
+
+    Raises:
+        ResultsError: the file cannot be read, or holds something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise results_file.ResultsError(f"cannot read {path}: {error}") from None
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if document.get("schema") != SCHEMA if isinstance(document, dict) else True:
+        raise results_file.ResultsError(f"{path} is not a file of whole models' results")
+    if not isinstance(rows, list) or any(not _is_row(row) for row in rows):
+        raise results_file.ResultsError(f"{path}: a row lacks one of {', '.join(_ROW)}")
+    found: Row = document
+    return found
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and all(
+        isinstance(row.get(name), (int, float) if kind is float else kind) for name, kind in _ROW.items()
+    )
+
+
+def speedups(document: Row, batch: str, mode: str, variant: str) -> dict[str, float]:
+    """Returns, by model, the step time of PyTorch's modules divided by that of the variant."""
+    wall = {(r["model"], r["variant"]): r["wall"] for r in document["rows"] if (r["batch"], r["mode"]) == (batch, mode)}
+    return {
+        model: time / wall[model, variant]
+        for (model, which), time in wall.items()
+        if which == "torch" and (model, variant) in wall
+    }
+
+
+def mean(values: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def markdown(document: Row) -> str:
+    """The tables of both batches, and of the losses."""
+    env = document["environment"]
+    parts = [
+        f"Measured on one {machine_of(env)}, timm {env['timm']}, transformers {env['transformers']}; "
+        f"commit {commit_of(document)}."
+    ]
+    for batch, title in BATCHES.items():
+        rows = [row for row in document["rows"] if row["batch"] == batch]
+        if rows:
+            parts += [f"### {title}", _table(document, batch, rows)]
+    if document["losses"]:
+        parts += ["### Losses", _losses(document["losses"])]
+    if document["failed"]:
+        parts += ["Not measured:"]
+        parts += ["\n".join(f"- {r['model']}, {r['batch']}, {r['mode']}: {r['reason']}" for r in document["failed"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in rows)]
+    ours = [v for v in OURS if any(row["variant"] == v for row in rows)]
+    lines = [
+        ["model, batch", "", *(MODES[mode] for mode in modes)],
+        ["---"] * (2 + len(modes)),
+    ]
+    by_case = {(r["model"], r["mode"], r["variant"]): r for r in rows}
+    for model, size in dict.fromkeys((row["model"], row["size"]) for row in rows):
+        lines.append([f"{model}, {size}", "PyTorch", *(_time(by_case.get((model, m, "torch"))) for m in modes)])
+        for v in ours:
+            cells = []
+            for mode in modes:
+                ratio = speedups(document, batch, mode, v).get(model)
+                cells.append("–" if ratio is None else f"{ratio:.2f} × ({_parts(by_case[model, mode, v])})")
+            lines.append(["", OURS[v], *cells])
+    for v in ours:
+        found = [speedups(document, batch, mode, v) for mode in modes]
+        lines.append(["geometric mean", OURS[v], *(f"**{mean(s.values()):.2f} ×**" if s else "–" for s in found)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _time(row: Row | None) -> str:
+    return "–" if row is None else f"{row['wall']:.2f} ms ({_parts(row)})"
+
+
+def _parts(row: Row) -> str:
+    """Host and GPU, and the memory of a step where it is known."""
+    gpu = "–" if row["gpu"] is None else f"{row['gpu']:.1f}"
+    memory = "" if row["peak_mib"] is None else f", {row['peak_mib'] / 1024:.2f} GiB"
+    return f"{row['host']:.1f}, {gpu}{memory}"
+
+
+def _losses(rows: Sequence[Row]) -> str:
+    variants = [v for v in ("torch", *OURS) if any(row["variant"] == v for row in rows)]
+    names = {"torch": "PyTorch", **OURS}
+    lines = [["model", "steps", *(names[v] for v in variants)], ["---"] * (2 + len(variants))]
+    for model, steps in dict.fromkeys((row["model"], row["steps"]) for row in rows):
+        mine = {row["variant"]: row for row in rows if row["model"] == model}
+        lines.append([model, str(steps), *(f"{mine[v]['distance']:.2e}" if v in mine else "–" for v in variants)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def insert(page: str, document: Row) -> str:
+    """The page with the tables between its two markers, in place of what stood there.
+
+    Raises:
+        ValueError: the page does not have both markers, in order, once.
+    """
+    return between(page, markdown(document))
+
+
+def draw(document: Row, path: Path) -> None:
+    """Draws the speedups of both batches as an SVG: one group of bars for each mode, one bar for each model.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is missing.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    batches = [b for b in BATCHES if any(row["batch"] == b for row in document["rows"])]
+    with mpl.rc_context({"svg.hashsalt": "models", "font.size": 9}):
+        figure = Figure(figsize=(10, 3.2 * len(batches)), layout="constrained")
+        for axes, batch in zip(figure.subplots(len(batches), squeeze=False)[:, 0], batches, strict=True):
+            models = list(dict.fromkeys(r["model"] for r in document["rows"] if r["batch"] == batch))
+            bars = [(mode, v) for mode in MODES for v in OURS if speedups(document, batch, mode, v)]
+            width = 0.8 / max(len(bars), 1)
+            for i, (mode, v) in enumerate(bars):
+                found = speedups(document, batch, mode, v)
+                places = [n + (i - (len(bars) - 1) / 2) * width for n, m in enumerate(models) if m in found]
+                label = f"{MODES[mode]}, {OURS[v].strip('`')}"
+                axes.bar(places, [found[m] - 1 for m in models if m in found], width, bottom=1, label=label)
+            axes.axhline(1, color="black", linewidth=0.8)
+            axes.set(title=BATCHES[batch], ylabel="speedup of a step")
+            axes.set_xticks(range(len(models)), models)
+            axes.grid(axis="y", alpha=0.3)
+        figure.axes[0].legend(fontsize=7, ncols=4)
+        figure.savefig(path, format="svg", metadata={"Date": None})

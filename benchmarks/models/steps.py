@@ -1,0 +1,202 @@
+"""A model's training step: forward, backward and AdamW, in one of four modes and with one of three kinds of kernels."""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cupyops.torch import native, optimize
+
+from .zoo import Model, Tensors
+
+__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure"]
+
+# "eager" and the compiled modes have bfloat16 parameters; "autocast" has float32 parameters and autocast to bfloat16.
+MODES = ("eager", "autocast", "compile", "graphs")
+VARIANTS = ("torch", "native", "optimize")
+
+
+class Steps:
+    """A model that takes training steps.
+
+    Args:
+        model: the model; it is moved and cast in place.
+        loss: (model, inputs) to a loss.
+        inputs: moved to the device, and cast where they are floating.
+        mode: one of :data:`MODES`, or "float64" for a reference.
+        variant: one of :data:`VARIANTS`.
+        lr: learning rate of AdamW.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Tensors], Tensor],
+        inputs: Sequence[Tensors],
+        device: torch.device,
+        mode: str,
+        variant: str,
+        lr: float = 1e-4,
+    ) -> None:
+        self.device, self.variant, self.loss, self.taken = device, variant, loss, 0
+        dtype = {"autocast": torch.float32, "float64": torch.float64}.get(mode, torch.bfloat16)
+        self.inputs = [
+            {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in given.items()}
+            for given in inputs
+        ]
+        self.model: Any = model.to(device, dtype).train()
+        if variant == "optimize":
+            optimize(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, fused=device.type == "cuda")
+        self.lower = mode == "autocast"
+        if mode in ("compile", "graphs"):
+            self.model = torch.compile(self.model, mode="reduce-overhead" if mode == "graphs" else None)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """The scope in which the steps run: that of :func:`cupyops.torch.native`, or none."""
+        with native() if self.variant == "native" else nullcontext():
+            yield
+
+    def step(self) -> Tensor:
+        """Takes one step on the next inputs, and returns the loss without waiting for it."""
+        given = self.inputs[self.taken % len(self.inputs)]
+        self.taken += 1
+        lower: AbstractContextManager[Any] = (
+            torch.autocast(self.device.type, torch.bfloat16) if self.lower else nullcontext()
+        )
+        with lower:
+            found = self.loss(self.model, given)
+        found.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return found.detach()
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass
+class Timing:
+    """Milliseconds of one variant's steps.
+
+    Attributes:
+        wall: of each step, from an idle GPU to an idle GPU.
+        host: of each step, until the step's last launch was queued.
+        gpu: the sum of the kernels' times in one step; None without a GPU.
+        peak: MiB that a step allocates beyond what is allocated between the steps; None without a GPU or with CUDA
+            graphs, which keep their memory.
+    """
+
+    wall: list[float]
+    host: list[float]
+    gpu: float | None = None
+    peak: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """The figures for a results file."""
+        ordered = sorted(self.wall)
+        return {
+            "wall": round(statistics.median(self.wall), 4),
+            "least": round(ordered[0], 4),
+            "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 4),
+            "host": round(statistics.median(self.host), 4),
+            "gpu": None if self.gpu is None else round(self.gpu, 4),
+            "peak_mib": None if self.peak is None else round(self.peak, 1),
+            "samples": len(self.wall),
+        }
+
+
+def measure(
+    model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device, rounds: int, warm_up: int = 4
+) -> dict[str, Timing]:
+    """Times the steps of a model's variants in turns, one step at a turn.
+
+    The variants begin with the same weights and take the same inputs.
+
+    Args:
+        batch: samples of a step.
+        rounds: timed steps of each variant.
+        warm_up: steps before the first timed one; the first of them compiles.
+    """
+    torch.compiler.reset()  # else the compiled models of earlier measurements count against the limit of recompilations
+    generator = torch.Generator().manual_seed(1)
+    inputs = [model.draw(batch, generator)]
+    torch.manual_seed(0)
+    first = model.build()
+    built = {v: Steps(copy.deepcopy(first), model.loss, inputs, device, mode, v) for v in variants}
+    timings = {v: Timing([], []) for v in variants}
+    for number in range(-1, rounds):
+        for v, steps in built.items():
+            with steps.scope():
+                for _ in range(warm_up if number < 0 else 0):
+                    steps.step()
+                if number < 0:
+                    continue
+                steps.wait()
+                began = time.perf_counter()
+                steps.step()
+                queued = time.perf_counter()
+                steps.wait()
+                timings[v].wall.append((time.perf_counter() - began) * 1e3)
+                timings[v].host.append((queued - began) * 1e3)
+    if device.type == "cuda":
+        for v, steps in built.items():
+            with steps.scope():
+                timings[v].peak = None if mode == "graphs" else _peak(steps)
+                timings[v].gpu = _kernel_time(steps)
+    return timings
+
+
+def _peak(steps: Steps) -> float:
+    steps.wait()
+    torch.cuda.reset_peak_memory_stats(steps.device)
+    before = torch.cuda.memory_allocated(steps.device)
+    steps.step()
+    steps.wait()
+    return (torch.cuda.max_memory_allocated(steps.device) - before) / 2**20
+
+
+def _kernel_time(steps: Steps) -> float:
+    from torch.profiler import ProfilerActivity, profile
+
+    steps.wait()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        steps.step()
+        steps.wait()
+    on_gpu = [e for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return sum(e.time_range.elapsed_us() for e in on_gpu) / 1e3
+
+
+def losses(
+    model: Model, batch: int, variants: Sequence[str], device: torch.device, count: int
+) -> dict[str, dict[str, float]]:
+    """Returns how far the losses of `count` steps lie from those of float64, by variant.
+
+    Each variant starts from the same weights, rounded to bfloat16, and runs in eager mode on the same inputs. The
+    float64 run starts from the rounded weights, too.
+
+    Returns:
+        by variant, "distance": the mean of |loss - loss in float64| over the steps, and "last": the last loss; also for
+        "float64".
+    """
+    generator = torch.Generator().manual_seed(2)
+    inputs = [model.draw(batch, generator) for _ in range(4)]
+    torch.manual_seed(0)
+    first = model.build().to(torch.bfloat16)
+    found: dict[str, Tensor] = {}
+    for v in ("float64", *variants):
+        mode, variant = ("float64", "torch") if v == "float64" else ("eager", v)
+        steps = Steps(copy.deepcopy(first), model.loss, inputs, device, mode, variant)
+        with steps.scope():
+            found[v] = torch.stack([steps.step() for _ in range(count)]).double().cpu()
+        del steps
+    exact = found["float64"]
+    return {v: {"distance": float((x - exact).abs().mean()), "last": float(x[-1])} for v, x in found.items()}

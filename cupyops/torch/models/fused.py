@@ -1,0 +1,205 @@
+"""What a rewritten method calls in place of two modules that follow each other.
+
+Each function calls one operator if both modules are optimised and nothing observes the value between them, and the
+modules themselves otherwise. The conditions are checked in every call: a module may get a hook, another class or
+another ``forward`` at any time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as nn_module
+
+from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.ops.gelu import gelu
+from cupyops.torch.ops.layer_norm import layer_norm
+from cupyops.torch.ops.linear_gelu import linear_gelu
+from cupyops.torch.ops.rms_norm import rms_norm
+
+from .leaves import by_operator
+from .recognise import RMS_NORM_KEEPS_DTYPE, Form
+
+__all__ = [
+    "FUNCTIONS",
+    "GeluCall",
+    "add_and_norm",
+    "add_then_norm",
+    "as_operator",
+    "known_function",
+    "linear_then_gelu",
+    "sequential_forward",
+]
+
+
+class GeluCall:
+    """A call of GELU in place of a function, or of a module that is no part of the model, that computes GELU.
+
+    Attributes:
+        form: the form that the function computes.
+        function: the function, called for tensor subclasses.
+    """
+
+    __slots__ = ("form", "function")
+
+    def __init__(self, form: Form, function: Callable[..., Any]) -> None:
+        self.form = form
+        self.function = function
+
+    def __call__(self, x: Any) -> Any:
+        if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
+            return gelu(x, approximate)
+        return self.function(x)
+
+    def _cupyops_gelu(self, x: Tensor) -> str | None:
+        return self.form.approximate if self.form.exact or x.dtype is not torch.float64 else None
+
+
+def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a drop-in for a function of ``torch.nn.functional``."""
+
+    def call(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(input) is Tensor:
+            return operator(input, *args, **kwargs)
+        return function(input, *args, **kwargs)
+
+    return call
+
+
+def _rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    if weight is None or weight.dtype is input.dtype or RMS_NORM_KEEPS_DTYPE:
+        return rms_norm(input, normalized_shape, weight, eps)
+    return F.rms_norm(input, normalized_shape, weight, eps)
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    return layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+# The functions of PyTorch that a rewritten method calls operators for: the operator's name and the drop-in.
+FUNCTIONS: dict[Any, tuple[str, Callable[..., Any]]] = {
+    F.gelu: ("gelu", _functional(gelu, F.gelu)),
+    F.layer_norm: ("layer_norm", _functional(_layer_norm, F.layer_norm)),
+    F.rms_norm: ("rms_norm", _functional(_rms_norm, F.rms_norm)),
+    nn.LayerNorm.forward: ("layer_norm", by_operator(nn.LayerNorm.forward)),
+    nn.RMSNorm.forward: ("rms_norm", by_operator(nn.RMSNorm.forward)),
+}
+
+_CALLS: dict[Any, GeluCall] = {F.gelu: GeluCall(Form("none", True), F.gelu)}
+
+
+def known_function(function: Callable[..., Any], form: Form) -> GeluCall:
+    """Returns the call of GELU for a function that computes GELU, which :func:`as_operator` finds from then on."""
+    return _CALLS.setdefault(function, GeluCall(form, function))
+
+
+def as_operator(function: Any) -> Any:
+    """Returns the call of GELU for a function that is known to compute GELU, and every other object as it is."""
+    try:
+        return _CALLS.get(function, function)
+    except TypeError:  # an object that has no hash
+        return function
+
+
+_HOOKS = (
+    nn_module._global_forward_hooks,
+    nn_module._global_forward_pre_hooks,
+    nn_module._global_backward_hooks,
+    nn_module._global_backward_pre_hooks,
+)
+_global_forward, _global_forward_pre, _global_backward, _global_backward_pre = _HOOKS
+
+
+def _observed(module: Any) -> bool:
+    """Returns whether a call of a module does more than its class's ``forward``."""
+    if type(module) is GeluCall:
+        module = module.function
+        if not isinstance(module, nn.Module):
+            return False
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in module.__dict__
+        or _global_forward
+        or _global_forward_pre
+        or _global_backward
+        or _global_backward_pre
+    )
+
+
+def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
+    """Returns ``act(linear(x))``, by one operator if ``linear`` is an optimised linear layer and ``act`` an optimised
+    GELU."""
+    product = getattr(type(linear), "_cupyops_product", None)
+    form = getattr(type(act), "_cupyops_gelu", None)
+    if (
+        product is not None
+        and form is not None
+        and type(x) is Tensor
+        and not (_observed(linear) or _observed(act))
+        and (approximate := form(act, x)) is not None
+    ):
+        weight, bias = product(linear, x)
+        return linear_gelu(x, weight, bias, approximate)
+    return act(linear(x))
+
+
+def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
+    """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm."""
+    found = _add_norm(norm, a, b)
+    return norm(a + b) if found is None else found[0]
+
+
+def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
+    """Returns ``[norm(s)]`` and ``s = a + b``, by one operator if ``norm`` is an optimised layer norm.
+
+    The list lets the caller take the result out, so that no variable of the caller keeps it alive.
+    """
+    found = _add_norm(norm, a, b)
+    if found is not None:
+        return [found[0]], found[1]
+    s = a + b
+    return [norm(s)], s
+
+
+def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
+    operands = getattr(type(norm), "_cupyops_norm", None)
+    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape:
+        return None
+    if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
+        return None
+    shape, weight, bias, eps = operands(norm, a)
+    dtype = a.dtype if a.dtype is b.dtype else torch.promote_types(a.dtype, b.dtype)
+    given = {p.dtype for p in (weight, bias) if p is not None}
+    # Autocast converts the operands of layer_norm to float32, and those of add_layer_norm not at all.
+    cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32
+    if cast or not given <= {dtype}:
+        return None
+    return add_layer_norm(a, b, shape, weight, bias, eps)
+
+
+def sequential_forward(self: nn.Sequential, input: Any) -> Any:
+    """The ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU behind it."""
+    modules = list(self)
+    last = len(modules) - 1
+    i = 0
+    while i <= last:
+        module = modules[i]
+        if i < last and hasattr(type(module), "_cupyops_product") and hasattr(type(modules[i + 1]), "_cupyops_gelu"):
+            input = linear_then_gelu(module, modules[i + 1], input)
+            i += 1
+        else:
+            input = module(input)
+        i += 1
+    return input

@@ -1,0 +1,204 @@
+"""Modules whose whole ``forward`` is one shipped operator: normalisations, GELU and linear layers.
+
+:func:`leaf_of` returns the class that a module gets. The new ``forward`` calls the operator for plain tensors, and the
+module's own ``forward`` for everything else: tensor subclasses such as ``DTensor``, proxies of ``torch.fx``, and dtypes
+for which the results would differ.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
+
+from cupyops.codegen import write
+from cupyops.torch.ops.gelu import gelu
+from cupyops.torch.ops.layer_norm import layer_norm
+from cupyops.torch.ops.linear import linear
+from cupyops.torch.ops.rms_norm import rms_norm
+
+from .classes import is_optimised, made_class
+from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+
+__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "unfit"]
+
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Leaf(NamedTuple):
+    """What a module becomes.
+
+    Attributes:
+        operator: the operator that the module calls.
+        make: returns the module's new class.
+    """
+
+    operator: str
+    make: Callable[[], type[nn.Module]]
+
+
+class _Kind(NamedTuple):
+    """A kind of modules with one generated ``forward``.
+
+    Attributes:
+        operator: the operator.
+        condition: an expression of the argument ``x``; if it is False, the module's own ``forward`` runs.
+        call: the call of the operator, an expression of ``self`` and ``x``.
+        trait: the operands of the operator, as the fused operators read them: an expression of ``self`` and ``x``.
+    """
+
+    operator: str
+    condition: str
+    call: str
+    trait: str
+
+
+# The modules of torch.nn.
+_LAYER_NORM = _Kind(
+    "layer_norm",
+    "",
+    "layer_norm({x}, self.normalized_shape, self.weight, self.bias, self.eps)",
+    "(self.normalized_shape, self.weight, self.bias, self.eps)",
+)
+_RMS_NORM = _Kind(
+    "rms_norm",
+    "" if RMS_NORM_KEEPS_DTYPE else "(self.weight is None or self.weight.dtype is {x}.dtype)",
+    "rms_norm({x}, self.normalized_shape, self.weight, self.eps)",
+    "",
+)
+_GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
+_LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "(self.weight, self.bias)")
+_CONV1D = _Kind("linear", "", "linear({x}, self.weight.t(), self.bias)", "(self.weight.t(), self.bias)")
+
+FORWARDS: dict[Any, _Kind] = {
+    nn.LayerNorm.forward: _LAYER_NORM,
+    nn.RMSNorm.forward: _RMS_NORM,
+    nn.GELU.forward: _GELU,
+    nn.Linear.forward: _LINEAR,
+}
+# The attribute of a class that holds the trait of its kind, by operator.
+TRAITS = {"layer_norm": "_cupyops_norm", "gelu": "_cupyops_gelu", "linear": "_cupyops_product"}
+_ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def leaf_of(module: nn.Module) -> Leaf | str | None:
+    """Returns what a module becomes, or the reason why it is left alone, or None for a module of another kind."""
+    cls = type(module)
+    if is_optimised(cls):
+        return "it is optimised already"
+    forward = cls.forward
+    kind = FORWARDS.get(forward) or _look_alike(module)
+    if kind is None or isinstance(kind, str):
+        return kind
+    if (reason := unfit(module)) is not None:
+        return reason
+    names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
+    if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
+        return "its forward has other arguments than one tensor"
+    return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(forward, kind, names[1])))
+
+
+def unfit(module: nn.Module) -> str | None:
+    """Returns why the class of a module must stay, or None."""
+    if "forward" in vars(module):
+        return "its forward has been replaced on the instance"
+    if is_parametrized(module):
+        return "it has parametrizations, which change its class themselves"
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        return "it is lazy and has no parameters yet: call the model once first"
+    for name, p in module._parameters.items():
+        if p is None:
+            continue
+        if type(p.data) not in (Tensor, nn.Parameter) and type(p.data).__name__ not in ("DTensor", "FakeTensor"):
+            return f"its {name} is a {type(p.data).__name__}"
+        if p.dtype not in _FLOATING:
+            return f"its {name} has dtype {p.dtype}"
+    return None
+
+
+def _look_alike(module: nn.Module) -> _Kind | str | None:
+    """Returns the kind of a module that is no module of ``torch.nn``, found by what it computes."""
+    cls = type(module)
+    if isinstance(module, nn.Linear):
+        return "its class has its own forward"
+    if cls.__name__ == "Conv1D":
+        known = _ARE_CONV1D.get(cls)
+        if known is None:
+            known = _ARE_CONV1D[cls] = is_conv1d(module)
+        return _CONV1D if known else "it does not compute x·W + b"
+    if gelu_candidate(module):
+        form, apart = gelu_form(lambda x: cls.forward(module, x))
+        if form is None:
+            return f"it differs from GELU by up to {apart:.1g}·max(1, |x|)" if "gelu" in cls.__name__.lower() else None
+        # Constants of ten digits are equal within the rounding of float32, and not of float64.
+        condition = "" if form.exact else "{x}.dtype is not float64"
+        text = repr(form.approximate)
+        trait = text if form.exact else f"None if {{x}}.dtype is float64 else {text}"
+        return _Kind("gelu", condition, f"gelu({{x}}, {text})", trait)
+    if norm_candidate(module):
+        norm = norm_of(module)
+        if norm is None:
+            named = re.search(r"layer_?norm|rms_?norm", cls.__name__, re.IGNORECASE)
+            # A subclass of nn.LayerNorm calls one of PyTorch's functions, which a change of its method replaces.
+            ours = isinstance(module, nn.LayerNorm | nn.RMSNorm) or named is None
+            return None if ours else "it computes neither layer_norm nor rms_norm by rows"
+        return _norm_kind(norm, module)
+    return None
+
+
+def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
+    operator, eps = norm.operator, f"self.{norm.eps}" if isinstance(norm.eps, str) else repr(norm.eps)
+    weight, bias = (f"self.{p}" if module._parameters.get(p) is not None else "None" for p in ("weight", "bias"))
+    # A module written in elementary operations has, under autocast, the dtype of its argument.
+    condition = "({x}.dtype is float32 or {x}.dtype is float64 or not is_autocast_enabled('cuda'))"
+    if weight != "None":
+        condition += " and self.weight.dtype is {x}.dtype"
+    shape = "{x}.shape[-1:]" if weight == "None" else "self.weight.shape"
+    if norm.one_more:
+        weight = "1 + self.weight.to(float32)"  # as the modules compute it: 1 + a 16-bit weight loses bits
+    if operator == "rms_norm":
+        return _Kind(operator, condition, f"rms_norm({{x}}, {shape}, {weight}, {eps})", "")
+    operands = f"{shape}, {weight}, {bias}, {eps}"
+    return _Kind(operator, condition, f"layer_norm({{x}}, {operands})", f"({operands})")
+
+
+def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
+    """Returns the attributes of a class with a generated ``forward``: the method, and the trait of the kind.
+
+    Args:
+        forward: the ``forward`` of the module's own class.
+        kind: the kind of the module.
+        x: the name of the argument of ``forward``, which callers may pass by name.
+    """
+    condition = f"type({x}) is Tensor" + (f" and {kind.condition.format(x=x)}" if kind.condition else "")
+    text = [
+        f"def forward(self, {x}):",
+        f"    if {condition}:",
+        f"        return {kind.call.format(x=x)}",
+        f"    return original(self, {x})",
+    ]
+    scope = {
+        "Tensor": Tensor,
+        "float32": torch.float32,
+        "float64": torch.float64,
+        "is_autocast_enabled": torch.is_autocast_enabled,
+        "original": forward,
+        **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
+    }
+    found: dict[str, Any] = {"forward": write(f"forward of {kind.operator}", "forward", text, scope)}
+    if kind.trait:
+        lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
+        found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)
+    return found
+
+
+@cache
+def by_operator(forward: Any) -> Callable[..., Any]:
+    """Returns a function that takes the place of the ``forward`` of a module of ``torch.nn``, and calls the operator."""
+    made: Callable[..., Any] = members(forward, FORWARDS[forward], forward.__code__.co_varnames[1])["forward"]
+    return made

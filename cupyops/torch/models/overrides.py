@@ -1,0 +1,195 @@
+"""Overrides of ATen's operators by this project's kernels, for a block of code or for the rest of the process."""
+
+import threading
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from cupyops.compile import toolchain
+from cupyops.errors import expected
+from cupyops.sharing import held_across_fork
+
+from .aten import OVERRIDES
+
+__all__ = ["native", "set_native"]
+
+DEVICES = tuple(OVERRIDES)
+
+_lock = held_across_fork(threading.Lock())
+_entries: Counter[str] = Counter()  # by the type of device, the running blocks and the switch
+_switched: tuple[str, ...] = ()  # the devices that set_native() has turned on
+_libraries: dict[str, torch.library.Library] = {}
+# By the type of device: references that keep the registered kernels alive.
+_registered: dict[str, list[Any]] = {}
+# The removed kernels and the times of their removal. A thread may have found a kernel and wait for the interpreter's
+# lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
+_removed: deque[tuple[float, list[Any]]] = deque()
+_KEPT = 60.0  # seconds, much longer than a thread waits for the interpreter's lock
+
+
+@contextmanager
+def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
+    """Runs PyTorch's own GELU and layer norm on this project's kernels inside a ``with`` block.
+
+    Inside the block, ATen's ``gelu``, ``native_layer_norm`` and their backwards call this project's kernels. Any model
+    uses them, with no edit: its modules and functions call these operators. Autograd's nodes, autocast and
+    ``torch.func`` stay PyTorch's. PyTorch's own kernel computes each call that this project's kernel does not take:
+    another dtype, another device, a tensor subclass. ``out=`` overloads stay PyTorch's.
+
+    The block holds for all threads of the process, since PyTorch computes gradients in threads of its own. Blocks may
+    be nested, and may run in several threads. When the last block has ended, PyTorch's dispatch tables are what they
+    were. A forward inside a block may have its backward outside of the block, and the other way round. A call that runs
+    while another thread enters or leaves a block takes either kernel.
+
+    ``torch.compile`` and ``torch.export`` make the same graphs as without the block. Inductor generates its own kernels
+    for these operators.
+
+    Args:
+        devices: the types of devices whose tensors take this project's kernels: ``"cuda"``, ``"cpu"``. CPU tensors take
+            them inside ``cupyops.simulate()`` only. A device that this build of PyTorch lacks is skipped.
+
+    Raises:
+        ValueError: a device is neither ``"cuda"`` nor ``"cpu"``.
+        TypeError: ``devices`` is not a sequence of strings.
+        MissingDependencyError: PyTorch sees a GPU, and CuPy is missing; the message says what installs it.
+
+    >>> import cupyops
+    >>> layer = torch.nn.GELU()
+    >>> with native(devices=["cpu"]), cupyops.simulate():
+    ...     layer(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    if torch.compiler.is_dynamo_compiling():  # a compiled block contains no kernel that this project could replace
+        yield
+        return
+    found = _checked("native", devices)
+    _enter(found)
+    try:
+        yield
+    finally:
+        _leave(found)
+
+
+def set_native(on: bool = True, devices: Sequence[str] = ("cuda",)) -> None:
+    """Turns the overrides of :func:`native` on or off for the process.
+
+    A second call with ``on=True`` replaces the first one's devices. ``on=False`` ends what this function has turned on;
+    running :func:`native` blocks stay in force until they end.
+
+    Args:
+        on: whether ATen's operators call this project's kernels.
+        devices: as for :func:`native`.
+
+    Raises:
+        ValueError, TypeError, MissingDependencyError: as for :func:`native`.
+    """
+    global _switched
+    found = _checked("set_native", devices) if on else ()
+    _enter(found)
+    before, _switched = _switched, found
+    _leave(before)
+
+
+def _checked(where: str, devices: Sequence[str]) -> tuple[str, ...]:
+    """Returns the devices, each once.
+
+    Raises:
+        TypeError: ``devices`` is not a sequence of strings.
+        ValueError: a device is unknown.
+    """
+    given = None if isinstance(devices, str) or not isinstance(devices, Sequence) else tuple(devices)
+    if given is None or not all(isinstance(d, str) for d in given):
+        raise TypeError(expected(where, "devices", "be a sequence of types of devices", repr(devices)))
+    for device in given:
+        if device not in DEVICES:
+            raise ValueError(expected(where, "devices", f"name {' or '.join(map(repr, DEVICES))}", repr(device)))
+    return tuple(dict.fromkeys(given))
+
+
+def _enter(devices: Sequence[str]) -> None:
+    """Registers the kernels of each device that has no entry yet, and counts an entry for each device."""
+    done: list[str] = []
+    with _lock:
+        try:
+            for device in devices:
+                if not _entries[device]:
+                    _register(device)
+                _entries[device] += 1
+                done.append(device)
+        except BaseException:
+            _count_out(done)
+            raise
+
+
+def _leave(devices: Sequence[str]) -> None:
+    """Takes an entry of each device back, and removes the kernels of a device without entries."""
+    with _lock:
+        _count_out(devices)
+
+
+def _count_out(devices: Sequence[str]) -> None:
+    for device in devices:
+        _entries[device] -= 1
+        if not _entries[device]:
+            _remove(device)
+
+
+def _register(device: str) -> None:
+    """Registers the kernels of a device with PyTorch's dispatcher.
+
+    Raises:
+        MissingDependencyError: PyTorch sees a GPU, and CuPy is missing.
+    """
+    if device == "cuda" and not torch.backends.cuda.is_built():
+        return
+    if device == "cuda" and torch.cuda.is_available():
+        toolchain.cupy()
+    key = device.upper()
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    library = torch.library.Library("aten", "IMPL")
+    _registered[device] = []
+    try:
+        with _without_the_warning():
+            for name, make in OVERRIDES[device].items():
+                if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                    continue  # this build of PyTorch computes the operator by others, which autograd records
+                own = partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
+                library.impl(name, make(own), key)
+                _registered[device].append(torch.library.get_kernel(f"aten::{name}", key))
+    except BaseException:
+        library._destroy()
+        raise
+    _libraries[device] = library
+
+
+def _remove(device: str) -> None:
+    library = _libraries.pop(device, None)
+    if library is not None:
+        now = time.monotonic()
+        while _removed and now - _removed[0][0] > _KEPT:
+            _removed.popleft()
+        _removed.append((now, _registered.pop(device)))
+        library._destroy()
+
+
+@contextmanager
+def _without_the_warning() -> Iterator[None]:
+    """Hides PyTorch's warning that a kernel is overridden, and no other warning.
+
+    PyTorch gives this warning once a process. While ``set_warn_always`` is on, PyTorch does not count a warning as
+    given, so that a later override of the user's own still warns.
+    """
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            yield
+    finally:
+        torch.set_warn_always(always)

@@ -1,0 +1,114 @@
+"""What :func:`cupyops.torch.optimize` did to a model."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from .classes import original_class
+
+__all__ = ["OptimizeReport", "Site"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model.
+
+    Attributes:
+        name: the name of a module.
+        what: the module's class, or the calls in one of its methods.
+        operator: the operator that is called there now; empty if the place was left alone.
+        reason: why the place was left alone; empty if it was not.
+    """
+
+    name: str
+    what: str
+    operator: str = ""
+    reason: str = ""
+
+
+class OptimizeReport:
+    """The result of :func:`cupyops.torch.optimize`, and the way back.
+
+    ``print(report)`` shows what was replaced, what was left alone, and why. As a context manager, the report undoes the
+    change at the end of the block.
+
+    Attributes:
+        model: the model.
+        replaced: the places that call an operator now.
+        skipped: the places that were left alone, with the reasons.
+        notes: patterns of ``include`` and ``exclude`` that match no name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        replaced: Sequence[Site],
+        skipped: Sequence[Site],
+        notes: Sequence[str],
+        classes: Mapping[nn.Module, type[nn.Module]],
+    ) -> None:
+        self.model = model
+        self.replaced = tuple(replaced)
+        self.skipped = tuple(skipped)
+        self.notes = tuple(notes)
+        self._classes = dict(classes)
+
+    def __enter__(self) -> "OptimizeReport":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        name = type(self.model).__name__
+        return f"<OptimizeReport of {name}: {len(self.replaced)} replaced, {len(self.skipped)} skipped>"
+
+    def __str__(self) -> str:
+        name = type(self.model).__name__
+        head = f"optimize({name}): {len(self.replaced)} places call cupyops, {len(self.skipped)} are left alone"
+        lines = [head if self.replaced else f"optimize({name}): nothing to replace"]
+        lines += _table((site.operator, site.name, site.what) for site in self.replaced)
+        if self.skipped:
+            lines.append("left alone:")
+            lines += _table((site.reason, site.name, site.what) for site in self.skipped)
+        return "\n".join([*lines, *self.notes])
+
+    def undo(self) -> None:
+        """Gives every module its class back. A second call does nothing.
+
+        Deep copies of the model that were made in between keep their classes.
+
+        Raises:
+            RuntimeError: something else has changed the class of a module since. The other modules are restored.
+        """
+        changed = []
+        for module, made in self._classes.items():
+            if type(module) is made:
+                original = original_class(made)
+                assert original is not None
+                module.__class__ = original
+            elif original_class(made) is not type(module):
+                changed.append(type(module).__name__)
+        self._classes = {}
+        if changed:
+            raise RuntimeError(
+                f"undo: something else has changed the class of {len(changed)} modules since optimize(): "
+                f"{', '.join(sorted(set(changed)))}; these modules were left as they are, the others are restored"
+            )
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Returns a line for each kind of row: its title, how many, and the names. Names that differ only in numbers share an
+    entry, with * for the numbers."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for title, name, what in rows:
+        names = groups.setdefault((title, what), {})
+        names.setdefault(re.sub(r"\b\d+\b", "*", name), []).append(name or "(the model)")
+    lines = []
+    for (title, what), names in groups.items():
+        places = ", ".join(found[0] if len(found) == 1 else f"{p} ({len(found)})" for p, found in names.items())
+        lines.append(f"  {title}: {sum(map(len, names.values()))} x {what}: {places}")
+    return lines

@@ -1,0 +1,424 @@
+"""Rewrites methods so that modules and functions that stand beside each other call one operator.
+
+The method's own source is rewritten, not a graph of a traced call: a trace would fix what the method decides by
+``self.training``, by an attribute or by an argument, and cannot follow a method that branches on a tensor. In a
+rewritten method every statement stays, and each replaced call decides at run time whether one operator computes it
+(:mod:`.fused`).
+
+==========================================  ==========================================================================
+``self.act(self.fc1(x))``                   :func:`.fused.linear_then_gelu`; also as two statements, if nothing else
+                                            reads the value between them
+``self.norm(a + b)``                        :func:`.fused.add_then_norm`
+``s = a + b`` and ``self.norm(s)`` behind   :func:`.fused.add_and_norm`, if nothing else is called between them
+``F.gelu(x)``, ``F.layer_norm(x, ...)``,    the operator with the same arguments; also a function of the model's own
+``F.rms_norm(x, ...)``                      that computes GELU
+``super().forward(x)``,                     the operator, if that is the ``forward`` of a module of ``torch.nn``
+``nn.LayerNorm.forward(self, x)``
+==========================================  ==========================================================================
+"""
+
+import ast
+import copy
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch.nn.functional as F
+from torch import nn
+
+from . import fused
+from .recognise import gelu_candidate, gelu_form
+from .source import compiled, innermost, parsed, redecorated
+
+__all__ = ["Change", "called_paths", "mentions", "own_gelu", "rewritten"]
+
+_PREFIX = "cupyops_"
+
+
+class Change(NamedTuple):
+    """A change of a method.
+
+    Attributes:
+        operator: the operator that is called.
+        text: the calls that the operator replaces, as the method has them.
+    """
+
+    operator: str
+    text: str
+
+
+Path = tuple[str, ...]
+Parent = tuple[str, Callable[..., Any]]
+_DONE: WeakKeyDictionary[FunctionType, dict[Any, tuple[FunctionType, list[Change]]]] = WeakKeyDictionary()
+
+
+def mentions(function: FunctionType, names: set[str]) -> bool:
+    """Returns whether a function may hold a call that can be replaced.
+
+    Args:
+        function: a function.
+        names: names that such a call has, beside those of GELU and of PyTorch's normalisations.
+    """
+    codes = [innermost(function).__code__]
+    for code in codes:
+        codes.extend(c for c in code.co_consts if hasattr(c, "co_names"))
+    used = {name for code in codes for name in code.co_names}
+    return bool(used & names) or any(_sounds_like(name) for name in used)
+
+
+def _sounds_like(name: str) -> bool:
+    return "gelu" in name.lower() or name in ("layer_norm", "rms_norm", "LayerNorm", "RMSNorm")
+
+
+def called_paths(function: FunctionType) -> set[Path]:
+    """Returns the attributes of its object that a method calls: ``("mlp", "fc1")`` for ``self.mlp.fc1(x)``.
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    function = innermost(function)
+    tree, owner = parsed(function), _owner(function)
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {path for f in calls if (path := _path(f, owner))}
+
+
+def rewritten(
+    function: FunctionType, kinds: Mapping[Path, str], parent: Parent | None = None, fuse: bool = True
+) -> tuple[FunctionType, list[Change]]:
+    """Returns a method with calls replaced, and the changes; the method itself if there are none.
+
+    Args:
+        function: the method.
+        kinds: what the attributes of the method's object hold: ``"linear"``, ``"gelu"`` or ``"layer_norm"`` for an
+            optimised module, ``"function"`` for a function that computes GELU.
+        parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
+        fuse: whether calls that stand beside each other become one.
+
+    Raises:
+        UnreadableError: the source of the method cannot be read.
+    """
+    done = _DONE.setdefault(function, {})
+    key = frozenset(kinds.items()), parent and parent[0], fuse
+    if key not in done:
+        inner = innermost(function)
+        tree, made = copy.deepcopy(parsed(inner)), function
+        rewriter = _Rewriter(tree, inner, kinds, parent, fuse)
+        tree.body = [rewriter.visit(s) for s in rewriter.block(tree.body)]
+        if rewriter.changes:
+            tree = ast.fix_missing_locations(tree)
+            made = redecorated(function, compiled(inner, tree, rewriter.values))
+        done[key] = made, rewriter.changes
+    return done[key]
+
+
+def _owner(function: FunctionType) -> str | None:
+    """Returns the name of a method's first parameter; None if the method assigns to the name."""
+    code, tree = function.__code__, parsed(function)
+    if not code.co_argcount:
+        return None
+    name = code.co_varnames[0]
+    return None if name in _stored(tree) else name
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+
+
+def _path(node: ast.AST, owner: str | None) -> Path:
+    """Returns ``("a", "b")`` for an expression ``self.a.b``, and () for every other."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute):
+        path.append(node.attr)
+        node = node.value
+    return tuple(path[::-1]) if isinstance(node, ast.Name) and node.id == owner else ()
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(
+        self,
+        tree: ast.FunctionDef,
+        function: FunctionType,
+        kinds: Mapping[Path, str],
+        parent: Parent | None,
+        fuse: bool,
+    ) -> None:
+        code = function.__code__
+        self.kinds, self.parent, self.fuse = kinds, parent if function.__name__ == "forward" else None, fuse
+        self.globals, self.owner = function.__globals__, _owner(function)
+        self.local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_stored(tree)}
+        # Names that only this function's own statements read and write.
+        self.private = {*code.co_varnames} - {*code.co_cellvars}
+        self.loads = _readers(tree)
+        # A handler could read a variable that the rewritten statement did not assign.
+        self.plain = not any(isinstance(n, _TRIES) for n in ast.walk(tree)) and "locals" not in code.co_names
+        self.values: dict[str, Any] = {}
+        self.changes: list[Change] = []
+
+    # What a call calls
+
+    def kind(self, node: ast.AST) -> str | None:
+        """Returns what an expression ``self.a.b`` holds, or None."""
+        return self.kinds.get(_path(node, self.owner))
+
+    def named(self, node: ast.AST) -> Any:
+        """Returns the function that an expression of global names is, ``F.gelu`` or ``nn.LayerNorm.forward``, or None."""
+        if isinstance(node, ast.Name):
+            return None if node.id in self.local else self.globals.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(holder := self.named(node.value), _HOLDERS):
+            return getattr(holder, node.attr, None)
+        return None
+
+    def called(self, node: ast.AST, kind: str) -> ast.expr | None:
+        """Returns the argument of a call of an optimised module with one argument, or None."""
+        return _argument(node) if isinstance(node, ast.Call) and self.kind(node.func) == kind else None
+
+    def activation(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+        """Returns the argument of a call of GELU, and an expression of what is called; None for another call."""
+        if not isinstance(node, ast.Call):
+            return None
+        kind = self.kind(node.func)
+        if kind in ("gelu", "function") and (x := _argument(node)) is not None:
+            return x, node.func if kind == "gelu" else self.helper(fused.as_operator, node.func)
+        function = self.named(node.func)
+        if function is F.gelu and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
+            if not node.keywords:
+                return node.args[0], self.constant("gelu", fused.as_operator(F.gelu))
+            if len(node.keywords) == 1 and (form := _approximate(node.keywords[0])):
+                return node.args[0], self.constant(f"gelu_{form}", _with_form(form))
+        elif function is not None and (x := _argument(node)) is not None and (call := own_gelu(function)) is not None:
+            return x, self.constant(getattr(function, "__name__", "module"), call)
+        return None
+
+    # New expressions
+
+    def constant(self, name: str, value: Any) -> ast.Name:
+        name = _PREFIX + name
+        while self.values.setdefault(name, value) is not value:
+            name += "_"
+        return ast.Name(name, ast.Load())
+
+    def helper(self, function: Callable[..., Any], *args: ast.expr) -> ast.Call:
+        return ast.Call(self.constant(function.__name__, function), list(args), [])
+
+    def change(self, operator: str, old: ast.AST, new: ast.expr) -> ast.expr:
+        self.changes.append(Change(operator, ast.unparse(old)))
+        return ast.copy_location(new, old)
+
+    # Expressions
+
+    def visit(self, node: ast.AST) -> Any:
+        return node if isinstance(node, _SCOPES) else super().visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if self.fuse and (new := self.fused_call(node)) is not None:
+            return self.generic_visit(new)
+        if self.parent is not None and self.owner is not None and _is_super_forward(node):
+            operator, forward = self.parent
+            args = [ast.Name(self.owner, ast.Load()), *node.args]
+            new = ast.Call(self.constant("forward", forward), args, node.keywords)
+            return self.generic_visit(self.change(operator, node, new))
+        function = None if self.kind(node.func) else self.named(node.func)
+        entry = next((found for known, found in fused.FUNCTIONS.items() if known is function), None)
+        if entry is not None:
+            operator, drop_in = entry
+            new = ast.Call(self.constant(operator, drop_in), node.args, node.keywords)
+            return self.generic_visit(self.change(operator, node, new))
+        if self.kind(node.func) != "gelu" and (found := self.activation(node)) is not None:
+            x, act = found
+            return self.generic_visit(self.change("gelu", node, ast.Call(act, [x], [])))
+        return self.generic_visit(node)
+
+    def fused_call(self, node: ast.Call) -> ast.expr | None:
+        if (found := self.activation(node)) is not None:
+            z, act = found
+            if isinstance(z, ast.Call) and (x := self.called(z, "linear")) is not None:
+                return self.change("linear_gelu", node, self.helper(fused.linear_then_gelu, z.func, act, x))
+        s = self.called(node, "layer_norm")
+        if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Add):
+            new = self.helper(fused.add_then_norm, node.func, s.left, s.right)
+            return self.change("add_layer_norm", node, new)
+        return None
+
+    # Statements
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, name, None), list):
+                setattr(node, name, self.block(statements))
+        return super().generic_visit(node)
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Returns the statements of a block, of which neighbours are fused."""
+        if not (self.fuse and self.plain):
+            return statements
+        done: list[ast.stmt] = []
+        rest = list(statements)
+        while rest:
+            first = rest.pop(0)
+            self.fuse_activation(first, rest)
+            self.fuse_norm(first, rest)
+            done.append(first)
+        return done
+
+    def fuse_activation(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
+        """Rewrites ``z = self.fc1(x)`` and ``self.act(z)`` in the next statement."""
+        z = _single_target(first)
+        if z is None or z not in self.private or not rest:
+            return
+        value, second = first.value, rest[0]  # type: ignore[attr-defined]
+        x = self.called(value, "linear")
+        call = _first_call(second)
+        if x is None or call is None or (found := self.activation(call)) is None or not _is_name(found[0], z):
+            return
+        # After the second statement nothing reads the value: it has no other reader, or another value, or the method ends.
+        dead = self.loads[z] == 1 or _single_target(second) == z or isinstance(second, ast.Return)
+        if _readers(second)[z] != 1 or not dead:
+            return
+        old = f"{ast.unparse(value)}; {ast.unparse(call)}"
+        new = self.helper(fused.linear_then_gelu, value.func, found[1], x)
+        first.value = ast.copy_location(new, value)  # type: ignore[attr-defined]
+        self.changes.append(Change("linear_gelu", old))
+        _replace(second, call, found[0])
+        if isinstance(second, ast.Assign) and _is_name(second.value, z) and _single_target(second) == z:
+            del rest[0]  # z = z
+
+    def fuse_norm(self, first: ast.stmt, rest: list[ast.stmt]) -> None:
+        """Rewrites ``s = a + b`` and ``self.norm(s)`` in the next statement that is not ``name = s``."""
+        s = _single_target(first)
+        value = getattr(first, "value", None)
+        if s is None or s not in self.private or not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)):
+            return
+        aliases = 0
+        while aliases < len(rest) and _is_alias(rest[aliases], s):
+            aliases += 1
+        call = _first_call(rest[aliases]) if aliases < len(rest) else None
+        if call is None or (x := self.called(call, "layer_norm")) is None or not _is_name(x, s):
+            return
+        self.changes.append(Change("add_layer_norm", f"{ast.unparse(first)}; {ast.unparse(call)}"))
+        y = _PREFIX + "y"
+        names: list[ast.expr] = [ast.Name(y, ast.Store()), ast.Name(s, ast.Store())]
+        first.targets = [ast.Tuple(names, ast.Store())]  # type: ignore[attr-defined]
+        new = self.helper(fused.add_and_norm, call.func, value.left, value.right)
+        first.value = ast.copy_location(new, value)  # type: ignore[attr-defined]
+        # pop() takes the result out of the variable, which would keep it alive until the method returns.
+        taken = ast.Call(ast.Attribute(ast.Name(y, ast.Load()), "pop", ast.Load()), [], [])
+        _replace(rest[aliases], call, ast.copy_location(taken, call))
+
+
+# Parts of syntax trees ------------------------------------------------------------------------------------------------
+
+
+def _argument(node: ast.Call) -> ast.expr | None:
+    """Returns the only argument of a call, or None."""
+    if len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred):
+        return node.args[0]
+    return None
+
+
+def _approximate(keyword: ast.keyword) -> str | None:
+    if keyword.arg == "approximate" and isinstance(keyword.value, ast.Constant):
+        return keyword.value.value if keyword.value.value in ("none", "tanh") else None
+    return None
+
+
+def _is_name(node: ast.AST | None, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _single_target(node: ast.AST) -> str | None:
+    """Returns the name of an assignment to one name, or None."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    return None
+
+
+def _is_alias(node: ast.stmt, name: str) -> bool:
+    """Returns whether a statement is ``other = name``."""
+    return _single_target(node) not in (None, name) and _is_name(getattr(node, "value", None), name)
+
+
+def _readers(tree: ast.AST) -> Counter[str]:
+    """Returns how often each name is read. ``z += 1`` reads z, too."""
+    nodes = list(ast.walk(tree))
+    names = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    names += [n.target for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
+    return Counter(n.id for n in names)
+
+
+def _is_super_forward(node: ast.Call) -> bool:
+    """Returns whether a call is ``super().forward(...)``."""
+    f = node.func
+    if not (isinstance(f, ast.Attribute) and f.attr == "forward" and isinstance(f.value, ast.Call)):
+        return False
+    return _is_name(f.value.func, "super") and not f.value.args and not f.value.keywords
+
+
+def _first_call(statement: ast.stmt) -> ast.Call | None:
+    """Returns the call that returns first when a statement without a block runs, or None.
+
+    Before this call, only names, attributes and constants are read. The call runs whenever the statement runs.
+    """
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or statement.value is None:
+        return None
+    for node in _in_order(statement.value):
+        if isinstance(node, ast.Call):
+            return node
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword | ast.expr_context):
+            return None
+    return None
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # they have variables of their own
+_HOLDERS = (ModuleType, type)
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
+_ORDERED = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Attribute, ast.Starred, ast.keyword)
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of an expression in the order in which they are evaluated."""
+    if isinstance(node, _ORDERED):
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.operator | ast.unaryop):
+                yield from _in_order(child)
+    elif isinstance(node, ast.Subscript):
+        yield from _in_order(node.value)
+    yield node
+
+
+def _replace(root: ast.AST, old: ast.AST, new: ast.AST) -> None:
+    for node in ast.walk(root):
+        for name, value in ast.iter_fields(node):
+            if value is old:
+                setattr(node, name, new)
+            elif isinstance(value, list) and any(v is old for v in value):
+                setattr(node, name, [new if v is old else v for v in value])
+
+
+# Functions that compute GELU ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _with_form(approximate: str) -> fused.GeluCall:
+    form = fused.Form(approximate, True)
+    return fused.GeluCall(form, lambda x: F.gelu(x, approximate=approximate))
+
+
+def own_gelu(function: Any) -> fused.GeluCall | None:
+    """Returns the call of GELU for a function that computes GELU and is named for it, or for a module that is no part of
+    the model; None for every other object."""
+    if function is F.gelu:
+        return fused.as_operator(function)
+    if isinstance(function, nn.Module):
+        call = functools.partial(type(function).forward, function) if gelu_candidate(function) else None
+    else:
+        named = isinstance(function, FunctionType) and "gelu" in function.__name__.lower()
+        call = function if named else None
+    if call is None:
+        return None
+    if isinstance(known := fused.as_operator(function), fused.GeluCall):
+        return known
+    form, _ = gelu_form(call)
+    return None if form is None else fused.known_function(function, form)

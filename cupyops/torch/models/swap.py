@@ -1,0 +1,326 @@
+"""The function :func:`optimize`: the modules of a model call the shipped operators."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from cupyops.errors import expected
+
+from .classes import is_optimised, made_class
+from .fused import sequential_forward
+from .leaves import FORWARDS, TRAITS, Leaf, by_operator, leaf_of, unfit
+from .report import OptimizeReport, Site
+from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
+from .source import UnreadableError
+
+__all__ = ["optimize"]
+
+Filter = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+
+
+def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None, fuse: bool = True) -> OptimizeReport:
+    """Has the modules of a model call the shipped operators, in place.
+
+    ===============================================  ================================
+    what is found                                    what it calls then
+    ===============================================  ================================
+    LayerNorm, and modules that compute the same     :func:`autograd_bridge.layer_norm`
+    RMSNorm, and modules that compute the same       :func:`autograd_bridge.rms_norm`
+    GELU and its tanh form, in every spelling        :func:`autograd_bridge.gelu`
+    Linear, and transformers' Conv1D                 :func:`autograd_bridge.linear`
+    a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
+    an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
+    ===============================================  ================================
+
+    A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
+    its class becomes a subclass of its class. A module that is no module of ``torch.nn`` is found by what it computes.
+    Calls of ``F.gelu``, ``F.layer_norm`` and ``F.rms_norm`` in a module's methods are replaced as well. Pickled modules
+    have their own classes. Deep copies stay optimised.
+
+    A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
+    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``.
+
+    Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
+
+    Args:
+        model: the model, on any device, the meta device included.
+        include: which modules to change, by name: a pattern such as ``"blocks.*.mlp*"``, several, or a function
+            ``(name, module) -> bool``. The default is every module.
+        exclude: which modules to leave alone, in the same form.
+        fuse: whether calls that stand beside each other become one operator.
+
+    Returns:
+        The report: what was replaced, what was left alone and why, and ``undo()``.
+
+    Raises:
+        TypeError: ``model`` is no module, or is compiled or scripted; or a filter is of another type.
+
+    >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))
+    >>> print(optimize(model, exclude="2"))
+    optimize(Sequential): 3 places call cupyops, 1 are left alone
+      linear: 1 x Linear: 0
+      gelu: 1 x GELU: 1
+      linear_gelu: 1 x 0, 1: (the model)
+    left alone:
+      excluded by name: 1 x LayerNorm: 2
+    """
+    root = _checked(model)
+    wanted, notes = _selection(root, include, exclude)
+    plan = _Plan(wanted, fuse)
+    for name, module in _modules(root):
+        plan.leaf(name, module)
+    plan.settle()
+    for name, module in _modules(root):
+        plan.methods(name, module)
+    plan.settle()
+    done: list[tuple[nn.Module, type[nn.Module]]] = []
+    try:
+        for module, made in plan.classes.items():
+            before = type(module)
+            module.__class__ = made
+            done.append((module, before))
+    except BaseException:
+        for module, before in done:
+            module.__class__ = before
+        raise
+    return OptimizeReport(model, plan.replaced, plan.skipped, notes, plan.classes)
+
+
+def _checked(model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise TypeError(expected("optimize", "model", "be a torch.nn.Module", type(model).__name__))
+    while isinstance(model, _WRAPPERS):
+        model = model.module
+    if _sealed(model) == "compiled":
+        wanted = "be the model before torch.compile: torch.compile(model) comes after optimize(model)"
+        raise TypeError(expected("optimize", "model", wanted, "a compiled model"))
+    if _sealed(model):
+        raise TypeError(expected("optimize", "model", "be a model in Python", "a scripted model"))
+    return model
+
+
+def _sealed(module: nn.Module) -> str:
+    """Returns ``"compiled"`` or ``"scripted"`` for a module whose parts are not called as modules any more, else
+    ``""``."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "scripted"
+    # torch.compile loads this part of PyTorch, which takes a second to load.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return "compiled" if dynamo is not None and isinstance(module, dynamo.OptimizedModule) else ""
+
+
+def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yields the names and modules of a model; a module with two names is yielded twice."""
+    stack: list[tuple[str, nn.Module]] = [("", root)]
+    while stack:
+        name, module = stack.pop()
+        yield name, module
+        if not _sealed(module):
+            inner = [(f"{name}.{n}" if name else n, m) for n, m in module._modules.items() if m is not None]
+            stack.extend(reversed(inner))
+
+
+def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Callable[[str, nn.Module], bool], list[str]]:
+    """Returns whether a module is wanted, and a line for each pattern that matches no name."""
+    names = [name for name, _ in _modules(root)]
+    notes: list[str] = []
+
+    def test(argument: str, given: Filter, otherwise: bool) -> Callable[[str, nn.Module], bool]:
+        if given is None:
+            return lambda name, module: otherwise
+        if callable(given):
+            return given
+        patterns = [given] if isinstance(given, str) else given
+        if not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
+            wanted = "be a pattern, a sequence of patterns or a function (name, module) -> bool"
+            raise TypeError(expected("optimize", argument, wanted, repr(given)))
+        unmatched = (p for p in patterns if not any(fnmatchcase(name, p) for name in names))
+        notes.extend(f"{argument}: no name matches {p!r}" for p in unmatched)
+        return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    included, excluded = test("include", include, True), test("exclude", exclude, False)
+    return lambda name, module: bool(included(name, module)) and not excluded(name, module), notes
+
+
+@dataclass
+class _Plan:
+    """What becomes of each module. Nothing is changed while the plan is made.
+
+    Attributes:
+        wanted: whether a module passes the filters.
+        fuse: whether calls that stand beside each other become one.
+        classes: the new classes.
+        replaced, skipped: the sites of the report.
+        seen: the modules that have been decided about.
+        excluded: the modules of which no name has been wanted so far.
+    """
+
+    wanted: Callable[[str, nn.Module], bool]
+    fuse: bool
+    classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)
+    replaced: list[Site] = field(default_factory=list)
+    skipped: list[Site] = field(default_factory=list)
+    seen: set[nn.Module] = field(default_factory=set)
+    excluded: dict[nn.Module, Site] = field(default_factory=dict)
+
+    def skip(self, name: str, module: nn.Module, reason: str, what: str | None = None) -> None:
+        self.skipped.append(Site(name, what or type(module).__name__, reason=reason))
+
+    def leaf(self, name: str, module: nn.Module) -> None:
+        """Decides about a module whose whole ``forward`` may be one operator."""
+        if module in self.seen:
+            return
+        if how := _sealed(module):
+            self.seen.add(module)
+            self.skip(name, module, f"it is {how} already, with all that is in it")
+            return
+        if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            self.seen.add(module)
+            self.skip(name, module, "it is quantised")
+            return
+        found = leaf_of(module)
+        if found is None:
+            return
+        self.seen.add(module)
+        if isinstance(found, str):
+            self.skip(name, module, found)
+        elif not self.wanted(name, module):
+            self.exclude(name, module, type(module).__name__)
+        else:
+            self.take(name, module, found)
+
+    def exclude(self, name: str, module: nn.Module, what: str) -> None:
+        """Leaves a module alone, unless it has another name that is wanted."""
+        self.seen.discard(module)
+        self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
+
+    def settle(self) -> None:
+        """Adds the modules of which no name is wanted to the report."""
+        left = {module: site for module, site in self.excluded.items() if module not in self.seen}
+        self.seen.update(left)
+        self.skipped.extend(left.values())
+        self.excluded.clear()
+
+    def take(self, name: str, module: nn.Module, leaf: Leaf) -> None:
+        try:
+            self.classes[module] = leaf.make()
+        except Exception as error:  # a metaclass or __init_subclass__ of others
+            self.skip(name, module, f"its class has no subclasses: {error}")
+        else:
+            self.replaced.append(Site(name, type(module).__name__, leaf.operator))
+
+    # Methods that call several modules
+
+    def methods(self, name: str, module: nn.Module) -> None:
+        """Decides about a module whose methods call what can be replaced."""
+        cls = type(module)
+        if module in self.classes or module in self.seen or is_optimised(cls):
+            return
+        new, changes = self.changed_methods(name, module)
+        if not new:
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                self.seen.add(module)
+                self.skip(name, module, "its class has its own forward")
+            return
+        self.seen.add(module)
+        what = "; ".join(change.text for change in changes)
+        if not self.wanted(name, module):
+            self.exclude(name, module, what)
+            return
+        if (reason := unfit(module)) is not None:
+            self.skip(name, module, reason, what)
+            return
+        try:
+            key = tuple(sorted((n, id(f)) for n, f in new.items()))
+            # The class holds the functions, so their ids stay theirs.
+            self.classes[module] = made_class(cls, key, lambda: new)
+        except Exception as error:  # a metaclass or __init_subclass__ of others
+            self.skip(name, module, f"its class has no subclasses: {error}")
+        else:
+            self.replaced += [Site(name, change.text, change.operator) for change in changes]
+
+    def changed_methods(self, name: str, module: nn.Module) -> tuple[dict[str, Any], list[Change]]:
+        """Returns the methods of a module that get other code, and what changes in them."""
+        cls, new, changes = type(module), {}, []
+        if cls.forward is nn.Sequential.forward:
+            pairs = self.pairs(module) if self.fuse else []
+            return ({"forward": sequential_forward}, pairs) if pairs else ({}, [])
+        names = {n for m in (module, *module._modules.values()) if m is not None for n in m._modules}
+        mro = cls.__mro__[: cls.__mro__.index(nn.Module)]
+        for i, owner in enumerate(mro):
+            for method, function in vars(owner).items():
+                overridden = any(method in vars(c) for c in mro[:i]) or method.startswith("__")
+                if overridden or not isinstance(function, FunctionType):
+                    continue
+                parent = _parent(cls.__mro__[cls.__mro__.index(owner) + 1 :], method)
+                if not mentions(function, names if parent is None else {*names, "super"}):
+                    continue
+                try:
+                    kinds = self.kinds(module, called_paths(function))
+                    made, found = rewritten(function, kinds, parent, self.fuse)
+                except UnreadableError as error:
+                    if self.concerned(module, function):
+                        self.skip(name, module, f"{method} cannot be rewritten: {error}")
+                    continue
+                if found:
+                    new[method] = made
+                    changes += found
+        return new, changes
+
+    def kinds(self, module: nn.Module, paths: set[Path]) -> dict[Path, str]:
+        """Returns what the attributes of a module hold, as :func:`.rewrite.rewritten` takes it."""
+        return {path: kind for path in paths if (kind := self.kind(module, path)) is not None}
+
+    def kind(self, module: Any, path: Path) -> str | None:
+        *first, last = path
+        for name in first:
+            if name in vars(module) or hasattr(type(module), name):
+                return None
+            module = module._modules.get(name)
+            if module is None:
+                return None
+        if hasattr(type(module), last):
+            return None
+        if last in vars(module):
+            value = vars(module)[last]
+            return "function" if callable(value) and own_gelu(value) is not None else None
+        return self.operator(module._modules.get(last))
+
+    def operator(self, module: nn.Module | None) -> str | None:
+        """Returns the operator of an optimised module whose operands a fused operator can take."""
+        if module is None:
+            return None
+        cls = self.classes.get(module, type(module))
+        return next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
+
+    def pairs(self, module: nn.Module) -> list[Change]:
+        """Returns the linear layers of an ``nn.Sequential`` that GELU follows."""
+        inside = [(name, self.operator(m)) for name, m in module._modules.items()]
+        return [
+            Change("linear_gelu", f"{a}, {b}")
+            for (a, first), (b, second) in pairwise(inside)
+            if (first, second) == ("linear", "gelu")
+        ]
+
+    def concerned(self, module: nn.Module, function: FunctionType) -> bool:
+        """Returns whether a method that cannot be read names what may be fused or replaced."""
+        near = {n: self.operator(m) for n, m in module._modules.items()}
+        names = {n for n, operator in near.items() if operator in ("gelu", "layer_norm")} if self.fuse else set()
+        return mentions(function, names)
+
+
+def _parent(bases: Sequence[type], method: str) -> Parent | None:
+    """Returns what ``super().forward`` is, if a class in ``bases`` has the ``forward`` of a normalisation or GELU."""
+    if method != "forward":
+        return None
+    forward: Any = next((vars(base)["forward"] for base in bases if "forward" in vars(base)), None)
+    kind = FORWARDS.get(forward)
+    return None if kind is None or kind.operator == "linear" else (kind.operator, by_operator(forward))

@@ -1,0 +1,214 @@
+"""The benchmark of whole models: on a stand-in model and a CPU; its file, tables, plot and command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.__main__ import main as benchmarks_main
+from benchmarks.models import report, zoo
+from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
+from benchmarks.models.steps import MODES as STEP_MODES
+from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
+from benchmarks.models.steps import Steps, losses, measure
+from benchmarks.results_file import ResultsError
+
+CPU = torch.device("cpu")
+
+
+def _loss(model: nn.Module, given: zoo.Tensors) -> torch.Tensor:
+    loss: torch.Tensor = model(given["x"]).square().mean()
+    return loss
+
+
+def _draw(batch: int, generator: torch.Generator) -> zoo.Tensors:
+    return {"x": torch.randn(batch, 8, generator=generator)}
+
+
+TINY = zoo.Model(
+    "tiny",
+    lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)),
+    _draw,
+    _loss,
+    full=4,
+)
+
+
+def test_the_command_line_names_what_there_is() -> None:
+    """The command repeats the names, so that `--help` needs no PyTorch."""
+    assert tuple(m.name for m in zoo.MODELS) == NAMES
+    assert (MODES, VARIANTS) == (STEP_MODES, STEP_VARIANTS)
+    assert (tuple(report.BATCHES), tuple(report.MODES)) == (BATCHES, MODES)
+    assert ("torch", *report.OURS) == VARIANTS
+
+
+@pytest.mark.parametrize("mode", ["eager", "autocast"])
+def test_every_variant_takes_every_step(mode: str) -> None:
+    found = measure(TINY, 4, mode, VARIANTS, CPU, rounds=3, warm_up=1)
+    assert list(found) == list(VARIANTS)
+    for timing in found.values():
+        row = timing.row()
+        assert row["samples"] == 3
+        assert 0 < row["least"] <= row["wall"] <= row["p90"]
+        assert 0 < row["host"] <= row["p90"]
+        assert row["gpu"] is row["peak_mib"] is None
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("eager", torch.bfloat16), ("autocast", torch.float32)])
+def test_a_step_changes_the_parameters_and_leaves_no_gradient(mode: str, dtype: torch.dtype) -> None:
+    steps = Steps(TINY.build(), _loss, [_draw(4, torch.Generator())], CPU, mode, "torch", lr=0.1)
+    before = [p.detach().clone() for p in steps.model.parameters()]
+    assert {p.dtype for p in before} == {dtype}
+    with steps.scope():
+        steps.step()
+    assert all(p.grad is None for p in steps.model.parameters())
+    assert all(not torch.equal(p, q) for p, q in zip(steps.model.parameters(), before, strict=True))
+
+
+def test_the_variants_begin_with_the_same_weights() -> None:
+    found = losses(TINY, 2, VARIANTS, CPU, count=5)
+    assert list(found) == ["float64", *VARIANTS]
+    assert found["float64"]["distance"] == 0
+    torch_alone = found["torch"]["distance"]
+    assert 0 < torch_alone < 0.1
+    for variant in VARIANTS:
+        assert found[variant]["distance"] <= 2 * torch_alone, variant
+
+
+def _row(model: str, mode: str, variant: str, wall: float, batch: str = "full") -> dict[str, Any]:
+    size = 64 if batch == "full" else 1
+    times = {"wall": wall, "least": wall, "p90": wall, "host": 1.0, "gpu": 2.0, "peak_mib": 512.0, "samples": 3}
+    return {"model": model, "batch": batch, "size": size, "mode": mode, "variant": variant, **times}
+
+
+def _document() -> dict[str, Any]:
+    environment = {
+        "gpu": "NVIDIA H200",
+        "memory_gib": 139.8,
+        "driver": "580.1",
+        "torch": "2.11.0",
+        "cuda_of_torch": "13.0",
+        "cupy": "14.2.0",
+        "nvrtc": "13.0",
+        "triton": "3.6.0",
+        "liger": None,
+        "nvcc": None,
+        "python": "3.12.3",
+        "platform": "Linux x86_64",
+        "compute_capability": "9.0",
+        "timm": "1.0.31",
+        "transformers": "5.17.0",
+    }
+    rows = [
+        *(_row("A", "eager", v, wall) for v, wall in (("torch", 10.0), ("native", 8.0), ("optimize", 5.0))),
+        *(_row("B", "eager", v, wall) for v, wall in (("torch", 4.0), ("native", 8.0), ("optimize", 4.0))),
+        *(_row("A", "graphs", v, 3.0, "one") for v in VARIANTS),
+    ]
+    top = {"schema": 1, "environment": environment, "commit": "0" * 40, "dirty": False, "date": "2026-01-01T00:00:00Z"}
+    return {**top, "rows": rows, "losses": [], "failed": []}
+
+
+def test_speedups_divide_pytorchs_time_by_ours() -> None:
+    document = _document()
+    assert report.speedups(document, "full", "eager", "native") == {"A": 1.25, "B": 0.5}
+    assert report.speedups(document, "full", "graphs", "native") == {}
+    assert report.mean([2.0, 0.5]) == pytest.approx(1)
+
+
+def test_the_tables_keep_the_rows_that_lose() -> None:
+    document = _document()
+    document["losses"] = [
+        {"model": "A", "variant": v, "steps": 200, "distance": d, "last": 1.0}
+        for v, d in (("float64", 0.0), ("torch", 1e-3), ("native", 2e-3))
+    ]
+    report.add(document, "failed", [{"model": "B", "batch": "one", "mode": "compile", "reason": "a graph break"}])
+    text = report.markdown(document)
+    assert "| B, 64 | PyTorch | 4.00 ms (1.0, 2.0, 0.50 GiB) |" in text
+    assert "|  | `native()` | 0.50 × (1.0, 2.0, 0.50 GiB) |" in text
+    assert "| geometric mean | `optimize()` | **1.41 ×** |" in text
+    assert "### A batch of one" in text
+    assert "| A | 200 | 1.00e-03 | 2.00e-03 |" in text
+    assert "- B, one, compile: a graph break" in text
+
+
+def test_a_row_replaces_its_case_and_its_failure() -> None:
+    document = _document()
+    count = len(document["rows"])
+    report.add(document, "failed", [{"model": "A", "batch": "full", "mode": "eager", "reason": "memory"}])
+    report.add(document, "rows", [_row("A", "eager", "torch", 20.0)])
+    assert len(document["rows"]) == count
+    assert report.speedups(document, "full", "eager", "optimize")["A"] == 4
+    assert document["failed"] == []
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    document = _document()
+    report.save(tmp_path / "models.json", document)
+    assert report.load(tmp_path / "models.json") == document
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot read"),
+        ("[]", "is not a file of whole models' results"),
+        (json.dumps({"schema": 1, "rows": [{"model": "A"}]}), "a row lacks one of model, batch"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "models.json"
+    path.write_text(content)
+    with pytest.raises(ResultsError, match=words):
+        report.load(path)
+
+
+def test_the_command_shows_a_file_in_a_page_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    report.save(tmp_path / "models.json", _document())
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
+    given = ["--ops", "models", "--from", str(tmp_path / "models.json")]
+    assert benchmarks_main(given) == 0
+    assert "### A batch that keeps the GPU busy" in capsys.readouterr().out
+    assert benchmarks_main([*given, "--into", str(page), "--plot", str(tmp_path / "models.svg")]) == 0
+    assert "geometric mean" in page.read_text()
+    assert "old" not in page.read_text()
+    assert (tmp_path / "models.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--models", "LeNet"], "invalid choice: 'LeNet'"),
+        (["--rounds", "0"], "expected a whole number of at least 1, got '0'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(given)
+    assert words in capsys.readouterr().err
+
+
+def test_models_come_first_and_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks_main(["--ops", "gelu", "models"])
+    assert "--ops models comes first and alone" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what is missing")
+def test_measuring_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "measuring needs a CUDA GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", zoo.MODELS, ids=lambda m: m.name)
+def test_a_model_of_the_table_is_built(model: zoo.Model) -> None:
+    """On the meta device, so that no weight is made."""
+    pytest.importorskip("timm" if model.name in ("ViT-B/16", "ConvNeXt-T") else "transformers")
+    with torch.device("meta"):
+        assert sum(p.numel() for p in model.build().parameters()) > 2e7
+    given = model.draw(1, torch.Generator())
+    assert all(len(x) == 1 for x in given.values())

@@ -1,0 +1,270 @@
+"""Small modules as model libraries write them, for tests that need none of the libraries."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTH, HIDDEN = 16, 32
+
+
+class Conv1D(nn.Module):
+    """A linear layer with a transposed weight, as GPT-2 has it."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf = nf
+        self.weight = nn.Parameter(torch.randn(nx, nf) / 4)
+        self.bias = nn.Parameter(torch.randn(nf) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.size()[:-1], self.nf)
+
+
+class NewGELU(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return 0.5 * input * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (input + 0.044715 * torch.pow(input, 3.0))))
+
+
+class FastGELU(nn.Module):
+    """Its constant has ten digits."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 0.5 * input * (1.0 + torch.tanh(input * 0.7978845608 * (1.0 + 0.044715 * input * input)))
+
+
+class HeldGELU(nn.Module):
+    """Calls a function that it holds."""
+
+    def __init__(self, tanh: bool = False) -> None:
+        super().__init__()
+        self.act: Callable[..., Tensor] = functools.partial(F.gelu, approximate="tanh") if tanh else F.gelu
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.act(input)
+
+
+class QuickGELU(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return input * torch.sigmoid(1.702 * input)
+
+
+class ClippedGELU(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.clip(F.gelu(x), -10, 10)
+
+
+class RootNorm(nn.Module):
+    """Root mean square normalisation in elementary operations, computed in float32."""
+
+    def __init__(self, width: int, eps: float = 1e-6, shift: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+        self.variance_epsilon, self.shift = eps, shift
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        dtype = hidden_states.dtype
+        wide = hidden_states.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.shift + self.weight) * wide.to(dtype)
+
+
+class OneMoreRMSNorm(nn.Module):
+    """Scales by 1 + weight, and rounds once, as Gemma's."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(dim)), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+        return (y * (1.0 + self.weight.float())).type_as(x)
+
+
+class HalfMoreRMSNorm(RootNorm):
+    """Scales by 1/2 + weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, shift=0.5)
+
+
+class NoWeightLayerNorm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x.float(), x.shape[-1:], None, None, eps=1e-5).to(x.dtype)
+
+
+class ChannelsNorm(nn.LayerNorm):
+    """Normalises the channels of a picture, by the forward of its base class."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = features.permute(0, 2, 3, 1)
+        features = super().forward(features)
+        return features.permute(0, 3, 1, 2)
+
+
+class NamedChannelsNorm(nn.LayerNorm):
+    """Names its base class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.LayerNorm.forward(self, x.permute(0, 2, 3, 1))
+        return x.permute(0, 3, 1, 2)
+
+
+class Mlp(nn.Module):
+    """A vision transformer's."""
+
+    def __init__(self, act: nn.Module | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(WIDTH, HIDDEN)
+        self.act = act or nn.GELU()
+        self.drop1 = nn.Dropout(dropout)
+        self.norm: nn.Module = nn.Identity()
+        self.fc2 = nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        x = self.act(x)
+        x = self.drop1(x)
+        x = self.norm(x)
+        return self.fc2(x)
+
+
+class PreNorm(nn.Module):
+    """A vision transformer's block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, eps=1e-6, bias=False)
+        self.attn, self.mlp, self.drop = nn.Linear(WIDTH, WIDTH), Mlp(), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.attn(self.norm1(x)))
+        x = x + self.drop(self.mlp(self.norm2(x)))
+        return x  # noqa: RET504 - as it is written in models
+
+
+class PostNorm(nn.Module):
+    """BERT's output and its next intermediate layer."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense, self.up = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, HIDDEN)
+        self.LayerNorm = nn.LayerNorm(WIDTH, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
+        self.intermediate_act_fn = HeldGELU()
+
+    def forward(self, input_tensor: Tensor) -> Tensor:
+        hidden_states = self.dense(input_tensor)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = self.LayerNorm(hidden_states + input_tensor)
+        intermediate = self.up(hidden_states)
+        return self.intermediate_act_fn(intermediate)
+
+
+class EncoderLayer(nn.Module):
+    """Whisper's: residuals with a name of their own, a function for dropout, a branch on the dtype."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention, self.final_layer_norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.fc1, self.fc2, self.activation_fn = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH), nn.GELU("tanh")
+        self.dropout = dropout
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        residual = hidden_states
+        hidden_states = self.attention(hidden_states)
+        hidden_states = F.dropout(hidden_states, p=self.dropout, training=self.training)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.final_layer_norm(hidden_states)
+        hidden_states = self.activation_fn(self.fc1(hidden_states))
+        hidden_states = self.fc2(hidden_states)
+        hidden_states = residual + hidden_states
+        if hidden_states.dtype == torch.float16 and bool(hidden_states.isinf().any()):
+            hidden_states = hidden_states.clamp(-6e4, 6e4)
+        return hidden_states
+
+
+class Gpt2Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_fc, self.c_proj, self.act = Conv1D(HIDDEN, WIDTH), Conv1D(WIDTH, HIDDEN), NewGELU()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_states = self.c_fc(hidden_states)
+        hidden_states = self.act(hidden_states)
+        return self.c_proj(hidden_states)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """A model's own function, as ESM-2 has it."""
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class OwnFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, HIDDEN)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_states = self.dense(hidden_states)
+        return gelu(hidden_states)
+
+
+class Functions(nn.Module):
+    """Calls PyTorch's functions, and one that an attribute holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.activation = nn.Linear(WIDTH, WIDTH), F.gelu
+        self.weight = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.fc(x), approximate="tanh")
+        x = F.layer_norm(x, (WIDTH,), self.weight)
+        x = nn.functional.rms_norm(self.activation(self.fc(x)), (WIDTH,), self.weight, eps=1e-6)
+        return self.activation(x)
+
+
+class Picture(nn.Module):
+    """A block on channels first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.other, self.act = ChannelsNorm(4), NamedChannelsNorm(4), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.other(self.norm(x.reshape(-1, 4, 2, 2)))).reshape(x.shape)
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU("tanh"), nn.Linear(HIDDEN, WIDTH), nn.RMSNorm(WIDTH))
+
+
+def norms() -> nn.Module:
+    return nn.Sequential(
+        RootNorm(WIDTH), OneMoreRMSNorm(WIDTH), NoWeightLayerNorm(), nn.LayerNorm((3, WIDTH), elementwise_affine=False)
+    )
+
+
+# A model by name, and the operators that it calls then, with the number of the calls.
+MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
+    "mlp": (Mlp, {"linear_gelu": 1, "linear": 1}),
+    "pre-norm": (PreNorm, {"layer_norm": 1, "add_layer_norm": 1, "linear": 2, "linear_gelu": 1}),
+    "post-norm": (PostNorm, {"linear": 1, "add_layer_norm": 1, "linear_gelu": 1}),
+    "encoder layer": (EncoderLayer, {"linear": 2, "add_layer_norm": 1, "linear_gelu": 1}),
+    "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "linear": 1}),
+    "own function": (OwnFunction, {"linear_gelu": 1}),
+    "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
+    "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),
+    "sequential": (sequential, {"linear_gelu": 1, "linear": 1, "rms_norm": 1}),
+    "norms": (norms, {"rms_norm": 2, "layer_norm": 2}),
+}
+
+
+def model(name: str, **where: Any) -> nn.Module:
+    return MODELS[name][0]().to(**where)

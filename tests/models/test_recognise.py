@@ -1,0 +1,177 @@
+"""What a module computes is found from its results, and the recorded sweep over a library's models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops.torch.models.recognise import Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+
+from .stand_ins import (
+    WIDTH,
+    ChannelsNorm,
+    ClippedGELU,
+    Conv1D,
+    FastGELU,
+    HalfMoreRMSNorm,
+    HeldGELU,
+    NewGELU,
+    NoWeightLayerNorm,
+    OneMoreRMSNorm,
+    QuickGELU,
+    RootNorm,
+    gelu,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SWEEP = json.loads(Path(__file__).with_name("sweep.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("function", "form"),
+    [
+        (F.gelu, ("none", True)),
+        (gelu, ("none", True)),
+        (nn.GELU("tanh"), ("tanh", True)),
+        (HeldGELU(), ("none", True)),
+        (HeldGELU(tanh=True), ("tanh", True)),
+        (NewGELU(), ("tanh", True)),
+        (FastGELU(), ("tanh", False)),
+        (QuickGELU(), None),
+        (ClippedGELU(), None),
+        (F.silu, None),
+        (torch.erf, None),
+        (lambda x: F.gelu(x).float(), None),
+        (lambda x: F.gelu(x) + 1e-8, None),
+        (lambda x: F.gelu(x[:5]), None),
+        (lambda x, y: F.gelu(x), None),
+        (lambda x: None, None),
+    ],
+)
+def test_a_form_of_gelu_is_known_by_its_values(function: Any, form: Any) -> None:
+    assert gelu_form(function)[0] == form
+
+
+class LearnedGELU(nn.Module):
+    """Has a parameter, so that its values may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) * self.scale
+
+
+def test_a_module_whose_values_may_change_is_no_candidate() -> None:
+    assert gelu_candidate(NewGELU())
+    assert not gelu_candidate(LearnedGELU())
+    assert not norm_candidate(nn.BatchNorm1d(4))
+    assert not norm_candidate(nn.GroupNorm(2, 4))
+
+
+class WideNorm(RootNorm):
+    """Returns float32."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states.float())
+
+
+class LowerUnderAutocastNorm(RootNorm):
+    """Returns the dtype of autocast, as timm's fast normalisations."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        y = super().forward(hidden_states)
+        return y.bfloat16() if torch.is_autocast_enabled("cpu") else y
+
+
+class EpsOutsideNorm(RootNorm):
+    """Adds eps to the root, not to the square."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        root = hidden_states.pow(2).mean(-1, keepdim=True).sqrt()
+        return self.weight * hidden_states / (root + self.variance_epsilon)
+
+
+class HandLayerNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.eps = 1e-12
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        return self.weight * (x - mean) / torch.sqrt((x - mean).pow(2).mean(-1, keepdim=True) + self.eps) + self.bias
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        (RootNorm(WIDTH), Norm("rms_norm", "variance_epsilon")),
+        (RootNorm(WIDTH, eps=1e-3), Norm("rms_norm", "variance_epsilon")),
+        (NoWeightLayerNorm(), Norm("layer_norm", 1e-5)),
+        (HandLayerNorm(WIDTH), Norm("layer_norm", "eps")),
+        (OneMoreRMSNorm(WIDTH), Norm("rms_norm", "eps", one_more=True)),
+        (HalfMoreRMSNorm(WIDTH), None),
+        (ChannelsNorm(WIDTH), None),
+        (WideNorm(WIDTH), None),
+        (LowerUnderAutocastNorm(WIDTH), None),
+        (EpsOutsideNorm(WIDTH, eps=1e-3), None),
+    ],
+)
+def test_a_normalisation_is_known_by_its_values(module: nn.Module, found: Norm | None) -> None:
+    assert norm_candidate(module)
+    assert norm_of(module) == found
+    with torch.device("meta"):
+        assert norm_of(module.to("meta")) == found
+
+
+class ConvolvedConv1D(nn.Module):
+    """Has the parameters of a Conv1D, and computes something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
+
+
+def test_a_conv1d_is_known_by_its_values() -> None:
+    assert is_conv1d(Conv1D(5, 3))
+    other = ConvolvedConv1D()
+    type(other).__name__ = "Conv1D"
+    assert not is_conv1d(other)
+
+
+# The sweep ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_matches_nineteen_sites_of_twenty_and_names_the_others() -> None:
+    from .sweep import summary
+
+    models = SWEEP["models"]
+    assert SWEEP["summary"] == summary(models)
+    assert len(models) > 300
+    assert SWEEP["summary"]["built"] >= 0.95 * len(models)
+    assert SWEEP["summary"]["share"] >= 0.95
+    for name, found in models.items():
+        if "error" in found:
+            assert found["error"], name
+            continue
+        missing = sum(found[k][1] - found[k][0] for k in ("norm", "gelu"))
+        assert missing == sum(found["left"].values()), name
+        assert all("no reason given" not in words for words in found["left"]), name
+
+
+def test_the_page_has_the_figures_of_the_sweep() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").split())
+    found = SWEEP["summary"]
+    matched, total = (found["norm"][i] + found["gelu"][i] for i in (0, 1))
+    version = ".".join(SWEEP["transformers"].split(".")[:2])
+    assert f"Of {found['folders']} folders of transformers {version}, {found['built']} are built." in page
+    assert f"{matched} of their {total} normalisations and GELUs are matched." in page

@@ -1,0 +1,447 @@
+"""The rewriting of methods: which calls become one, and which must not."""
+# ruff: noqa: RET504 - the assignments are what is tested
+
+import functools
+import importlib.util
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cupyops.torch import optimize
+from cupyops.torch.models.classes import is_optimised
+
+from .stand_ins import NewGELU
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+UNITS = 8
+OUTSIDE = NewGELU()  # a module that is no part of a model
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.act, self.norm = nn.Linear(UNITS, UNITS), nn.GELU(), nn.LayerNorm(UNITS)
+        self.inner = nn.ModuleDict({"fc": nn.Linear(UNITS, UNITS), "act": nn.GELU("tanh")})
+        self.late: Callable[[], Tensor] = torch.Tensor
+
+
+def inplace(x: Tensor) -> Tensor:
+    return x.add_(1)
+
+
+def twice(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def wrapper(self: Any, x: Tensor) -> Tensor:
+        return 2 * function(self, x)
+
+    return wrapper
+
+
+class Keeper:
+    """A decorator that holds the function in an object."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+
+
+def kept(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    keeper = Keeper(function)
+
+    @functools.wraps(function)
+    def wrapper(self: Any, x: Tensor) -> Tensor:
+        return keeper.function(self, x)
+
+    return wrapper
+
+
+# Each function is the forward of a module. The words are the operators of its changes.
+
+
+def nested(self: Any, x: Tensor) -> Tensor:
+    return self.act(self.fc(x))
+
+
+def same_name(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x)
+    x = self.act(x)
+    return x * 2
+
+
+def other_name(self: Any, x: Tensor) -> Tensor:
+    z = self.fc(x)
+    y = self.act(z)
+    return y * 2
+
+
+def returned(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x)
+    return self.act(x)
+
+
+def inside_an_expression(self: Any, x: Tensor) -> Tensor:
+    z = self.fc(x)
+    y = x + F.dropout(self.act(z), 0.0)
+    return y
+
+
+def in_branches(self: Any, x: Tensor) -> Tensor:
+    for i in range(2):
+        if i == 1:
+            x = self.fc(x)
+            x = self.act(x)
+        else:
+            x = x * 2
+    return x
+
+
+def in_a_comprehension(self: Any, x: Tensor) -> Tensor:
+    return sum(self.act(self.fc(x * k)) for k in range(2))  # type: ignore[return-value]
+
+
+def functions(self: Any, x: Tensor) -> Tensor:
+    x = F.gelu(self.fc(x), approximate="tanh")
+    x = torch.nn.functional.gelu(x, approximate="none")
+    return F.layer_norm(x, (UNITS,), eps=1e-3)
+
+
+def outside(self: Any, x: Tensor) -> Tensor:
+    return OUTSIDE(self.fc(x))
+
+
+def norm_of_a_sum(self: Any, x: Tensor) -> Tensor:
+    return self.norm(x + self.fc(x))
+
+
+def sum_and_norm(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    return x + F.dropout(self.norm(x), 0.0)
+
+
+def sum_and_residual(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x) + x
+    residual = x
+    other = x
+    x = self.norm(x)
+    return x + residual * other
+
+
+FUSED: list[tuple[Callable[..., Tensor], list[str]]] = [
+    (nested, ["linear_gelu"]),
+    (same_name, ["linear_gelu"]),
+    (other_name, ["linear_gelu"]),
+    (returned, ["linear_gelu"]),
+    (inside_an_expression, ["linear_gelu"]),
+    (in_branches, ["linear_gelu"]),
+    (in_a_comprehension, ["linear_gelu"]),
+    (functions, ["linear_gelu", "gelu", "layer_norm"]),
+    (outside, ["linear_gelu"]),
+    (norm_of_a_sum, ["add_layer_norm"]),
+    (sum_and_norm, ["add_layer_norm"]),
+    (sum_and_residual, ["add_layer_norm"]),
+    (twice(nested), ["linear_gelu"]),
+    (twice(twice(sum_and_norm)), ["add_layer_norm"]),
+]
+
+
+# The value between is read again, changed, or may be read.
+
+
+def read_again(self: Any, x: Tensor) -> Tensor:
+    z = self.fc(x)
+    y = self.act(z)
+    return y + z
+
+
+def read_and_written_in_place(self: Any, x: Tensor) -> Tensor:
+    z = self.fc(x)
+    y = self.act(z)
+    z += 1
+    return y
+
+
+def read_in_the_same_statement(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x)
+    x = self.act(x) + x
+    return x
+
+
+def read_by_a_function_inside(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x)
+    late = lambda: x  # noqa: E731
+    x = self.act(x)
+    return x + late()
+
+
+def read_in_a_handler(self: Any, x: Tensor) -> Tensor:
+    try:
+        x = self.fc(x)
+        x = self.act(x)
+        raise KeyError
+    except KeyError:
+        return x
+
+
+def read_as_a_local(self: Any, x: Tensor) -> Tensor:
+    x = self.fc(x)
+    x = self.act(x)
+    return locals()["x"]  # type: ignore[no-any-return]
+
+
+def read_after_a_loop(self: Any, x: Tensor) -> Tensor:
+    y = x
+    for _ in range(2):
+        z = self.fc(x)
+        y = self.act(z) + y
+    return y + z
+
+
+def in_another_order(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    y = inplace(x) + self.norm(x)
+    return y
+
+
+def with_a_call_between(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    inplace(x)
+    return self.norm(x)
+
+
+def with_an_assignment_between(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    return (x := x * 2) + self.norm(x)
+
+
+def if_it_is_wanted(self: Any, x: Tensor) -> Tensor:
+    x = x + self.fc(x)
+    return self.norm(x) if self.training else x
+
+
+def in_place(self: Any, x: Tensor) -> Tensor:
+    y = x * 1
+    y += self.fc(x)
+    return self.norm(y) + y
+
+
+def with_an_argument_by_name(self: Any, x: Tensor) -> Tensor:
+    return self.act(input=self.fc(input=x))
+
+
+def with_a_name_of_its_own(self: Any, x: Tensor) -> Tensor:
+    F = self
+    return F.act(F.fc(x))
+
+
+def with_another_self(self: Any, x: Tensor) -> Tensor:
+    self = self.inner
+    return self.act(self.fc(x))
+
+
+def subtracted(self: Any, x: Tensor) -> Tensor:
+    return self.norm(x - self.fc(x))
+
+
+UNFUSED = [
+    read_again,
+    read_and_written_in_place,
+    read_in_the_same_statement,
+    read_by_a_function_inside,
+    read_in_a_handler,
+    read_as_a_local,
+    read_after_a_loop,
+    in_another_order,
+    with_a_call_between,
+    with_an_assignment_between,
+    if_it_is_wanted,
+    in_place,
+    with_an_argument_by_name,
+    with_a_name_of_its_own,
+    with_another_self,
+    subtracted,
+]
+
+
+def module_of(forward: Callable[..., Tensor]) -> nn.Module:
+    return type("Written", (Base,), {"forward": forward})().double()
+
+
+def compared(forward: Callable[..., Tensor]) -> list[str]:
+    """The operators of the changes, of a method that computes what it computed."""
+    module, x = module_of(forward), torch.randn(3, UNITS, dtype=torch.float64)
+    wanted = module(x.clone())
+    report = optimize(module)
+    torch.testing.assert_close(module(x.clone()), wanted)
+    return [site.operator for site in report.replaced if site.name == ""]
+
+
+@pytest.mark.parametrize(("forward", "operators"), FUSED, ids=lambda f: getattr(f, "__name__", ""))
+def test_calls_beside_each_other_become_one(forward: Callable[..., Tensor], operators: list[str]) -> None:
+    assert compared(forward) == operators
+
+
+@pytest.mark.parametrize("forward", UNFUSED, ids=lambda f: f.__name__)
+def test_calls_of_which_something_sees_the_value_between_stay_two(forward: Callable[..., Tensor]) -> None:
+    assert compared(forward) == []
+
+
+def test_a_value_that_a_function_reads_after_the_method_is_the_one_that_it_read() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.late = lambda: x
+        x = self.fc(x)
+        return self.act(x)
+
+    module, x = module_of(forward), torch.randn(3, UNITS, dtype=torch.float64)
+    optimize(module)
+    module(x)
+    torch.testing.assert_close(module.late(), module.fc(x))
+
+
+def test_a_sum_that_a_norm_has_read_does_not_keep_the_norm_alive() -> None:
+    """A variable of the rewritten method would keep the normalised tensor in memory until the method returns."""
+    import weakref
+
+    seen: list[Any] = []
+    alive: list[bool] = []
+
+    class Watched(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.fc(x)
+            x = x + self.watch(self.norm(x))
+            alive.append(seen[0]() is not None)  # an assert here would be rewritten, and then the method is not
+            return x
+
+        def watch(self, y: Tensor) -> Tensor:
+            seen.append(weakref.ref(y))
+            return y.sum()
+
+    module = Watched()
+    module.requires_grad_(False)
+    x = torch.randn(3, UNITS)
+    module(x)
+    seen.clear()
+    assert "add_layer_norm" in [site.operator for site in optimize(module).replaced]
+    module(x)
+    assert alive == [False, False]
+
+
+# The function that is made --------------------------------------------------------------------------------------------
+
+
+def test_a_rewritten_method_keeps_its_lines_its_defaults_and_its_closure() -> None:
+    factor = 3.0
+
+    class Closing(Base):
+        def forward(self, x: Tensor, *, more: float = 2.0) -> Tensor:
+            """Some words."""
+            x = self.act(self.fc(x)) * factor * more
+            if more < 0:
+                raise ValueError("negative")
+            return super().extra_repr() or x
+
+    module, x = Closing(), torch.randn(2, UNITS)
+    before = Closing.forward
+    optimize(module)
+    after = type(module).forward
+    assert after is not before
+    assert after.__doc__ == "Some words."
+    assert after.__qualname__ == before.__qualname__
+    assert after.__kwdefaults__ == before.__kwdefaults__
+    torch.testing.assert_close(module(x, more=1.0), F.gelu(module.fc(x)) * 3.0)
+    factor = 1.0
+    torch.testing.assert_close(module(x), F.gelu(module.fc(x)) * 2.0)
+    lines = []
+    for call in (lambda: before(module, x, more=-1.0), lambda: after(module, x, more=-1.0)):
+        with pytest.raises(ValueError, match="negative") as error:
+            call()
+        lines.append((error.traceback[-1].path, error.traceback[-1].lineno))
+    assert lines[0] == lines[1]
+
+
+def reasons(module: nn.Module) -> list[str]:
+    return [site.reason for site in optimize(module).skipped]
+
+
+def test_a_method_without_source_is_named() -> None:
+    scope: dict[str, Any] = {}
+    exec("def forward(self, x):\n    return self.act(self.fc(x))\n", scope)
+    module = module_of(scope["forward"])
+    x = torch.randn(2, UNITS, dtype=torch.float64)
+    wanted = module(x)
+    assert reasons(module) == ["forward cannot be rewritten: it has no source"]
+    torch.testing.assert_close(module(x), wanted)
+
+
+def test_a_method_whose_file_has_changed_since_its_import_is_named(tmp_path: Path) -> None:
+    """The text in the file is no longer what the method does."""
+    file = tmp_path / "edited_model.py"
+    file.write_text("def forward(self, x):\n    return self.act(self.fc(x)) * 2\n")
+    spec = importlib.util.spec_from_file_location("edited_model", file)
+    assert spec is not None
+    assert spec.loader is not None
+    edited = importlib.util.module_from_spec(spec)
+    sys.modules["edited_model"] = edited
+    try:
+        spec.loader.exec_module(edited)
+        file.write_text("def forward(self, x):\n    return self.act(self.fc(x)) * 3\n")
+        linecache.checkcache(str(file))
+        said = reasons(module_of(edited.forward))
+    finally:
+        del sys.modules["edited_model"]
+    assert said == ["forward cannot be rewritten: its source is not that of the code that runs"]
+
+
+def test_a_method_with_a_private_name_is_named() -> None:
+    class Private(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.fc(x)) + self.__more()
+
+        def __more(self) -> float:
+            return 1.0
+
+    module, x = Private(), torch.randn(2, UNITS)
+    wanted = module(x)
+    assert reasons(module) == ["forward cannot be rewritten: it uses the private name __more"]
+    torch.testing.assert_close(module(x), wanted)
+
+
+def test_a_method_whose_decorator_hides_it_is_named() -> None:
+    assert reasons(module_of(kept(nested))) == [
+        "forward cannot be rewritten: its decorator does not hold it in a closure"
+    ]
+
+
+def test_two_modules_of_one_class_with_other_parts_get_other_methods() -> None:
+    a, b = module_of(nested), module_of(nested)
+    b.__class__ = type(a)
+    b.act = nn.ReLU()
+    optimize(nn.ModuleList([a, b]))
+    assert is_optimised(type(a))
+    assert not is_optimised(type(b))
+    x = torch.randn(2, UNITS, dtype=torch.float64)
+    torch.testing.assert_close(b(x), b.fc(x).relu())
+
+
+def test_an_overridden_method_of_a_base_class_stays_what_super_calls() -> None:
+    class Lower(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.fc(x))
+
+    class Upper(Lower):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.helper(x)
+
+        def helper(self, x: Tensor) -> Tensor:
+            return self.inner.act(self.inner.fc(x))
+
+    module, x = Upper(), torch.randn(2, UNITS)
+    wanted = module(x)
+    report = optimize(module)
+    assert [site.operator for site in report.replaced if site.name == ""] == ["linear_gelu"]
+    torch.testing.assert_close(module(x), wanted)
