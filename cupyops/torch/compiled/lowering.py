@@ -1,0 +1,105 @@
+"""Inductor's lowering of operators: the generated code calls a function of :mod:`cupyops.torch.compiled.calls`.
+
+Inductor has no public interface for such a lowering. This module uses Inductor's own classes in the versions of PyTorch
+that the tests have run. In another version, and for code in C++, Inductor's own lowering of custom operators stands.
+The generated code then calls the registered operator.
+
+:func:`prepare` registers the lowering. The registered operators call it while they are traced. Inductor is imported by
+then, so that this module imports nothing that the program has not imported.
+"""
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from .calls import known
+
+__all__ = ["prepare"]
+
+OLDEST, NEWEST = (2, 9), (2, 13)  # versions of PyTorch whose Inductor has the classes that this module uses
+_MODULE = "torch._inductor.lowering"
+
+
+def prepare(name: str) -> None:
+    """Registers the lowering of an operator, if Inductor is imported and has none yet.
+
+    Args:
+        name: the qualified name of the operator, ``"mylib::scale"``.
+    """
+    if _MODULE not in sys.modules or not OLDEST <= _version() <= NEWEST:
+        return
+    from torch._inductor import lowering
+
+    namespace, _, short = name.partition("::")
+    overload = getattr(getattr(torch.ops, namespace), short).default
+    if overload not in lowering.lowerings:
+        _register(overload)
+
+
+@functools.cache
+def _version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _register(overload: Any) -> None:
+    from torch._inductor import config, lowering
+    from torch._library.utils import get_layout_constraint_tag
+    from torch.utils import _pytree
+
+    constraint = lowering.tag_to_layout_constraint(get_layout_constraint_tag(overload, with_default=True))
+    # Inductor's own lowering: it realizes the operands and gives them the strides that the tracing saw.
+    lowering.make_fallback(overload, layout_constraint=constraint, warn=False, override_decomp=True)
+    call, arguments = _direct_call(), overload._schema.arguments
+
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        # PyTorch omits arguments that equal their defaults. The functions of the operator take all arguments.
+        rest = (kwargs.get(a.name, a.default_value) for a in arguments[len(args) :])
+        # A body allocates its results, and memory of PyTorch's allocators is aligned. Inductor assumes otherwise of
+        # custom operators, and then generates slower code for what reads the results.
+        with config.patch(assume_unaligned_fallback_output=False):
+            found = call.create(overload, *args, *rest)
+        return _pytree.tree_map(lambda x: lowering.TensorBox.create(x) if isinstance(x, lowering.ir.IRNode) else x, found)
+
+    lowering.register_lowering(overload, type_promotion_kind=None)(lowered)
+
+
+@functools.cache
+def _direct_call() -> Any:
+    """Returns the class of the nodes of Inductor's graph that call a function of :mod:`.calls`."""
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    class DirectCall(ir.FallbackKernel):
+        direct_name: str | None = None
+
+        def codegen(self, wrapper: Any) -> None:
+            self.direct_name = None
+            device, name = self.get_device(), self.op_overload.name()
+            other = V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False)
+            if device is not None and known(name, device.type) and not other:
+                self.direct_name = variable = f"cupyops_{self.get_name()}"
+                wrapper.add_import_once("from cupyops.torch.compiled.calls import direct as cupyops_direct")
+                arguments = f"{name!r}, {device.type!r}, globals(), {variable!r}, {_fixed(self)}"
+                wrapper.header.writeline(f"{variable} = cupyops_direct({arguments})")
+            super().codegen(wrapper)
+
+        def get_kernel_name(self) -> str:
+            return self.direct_name or super().get_kernel_name()
+
+    return DirectCall
+
+
+def _fixed(node: Any) -> bool:
+    """Returns whether all shapes, strides and numbers of a node's operands are constants."""
+    import sympy
+
+    numbers: list[Any] = []
+    for x in node.inputs:
+        layout = x.get_layout()
+        numbers += [*layout.size, *layout.stride, layout.offset]
+    for value in node.constant_args:
+        numbers += value if isinstance(value, (list, tuple)) else [value]
+    return not any(isinstance(n, sympy.Expr) and n.free_symbols for n in numbers)
