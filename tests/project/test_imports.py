@@ -46,7 +46,7 @@ ROOMS = (
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
-    ("cupyops.torch.check", "cupyops.torch.onnx"),
+    ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.fusions"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
     ("autograd_bridge",),

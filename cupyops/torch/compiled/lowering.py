@@ -45,7 +45,9 @@ def _version() -> tuple[int, int]:
 
 
 def _register(overload: Any) -> None:
-    from torch._inductor import config, lowering
+    from torch._inductor import ir, lowering
+    from torch._inductor.utils import tensor_is_aligned
+    from torch._inductor.virtualized import V
     from torch._library.utils import get_layout_constraint_tag
     from torch.utils import _pytree
 
@@ -57,11 +59,15 @@ def _register(overload: Any) -> None:
     def lowered(*args: Any, **kwargs: Any) -> Any:
         # PyTorch omits arguments that equal their defaults. The functions of the operator take all arguments.
         rest = (kwargs.get(a.name, a.default_value) for a in arguments[len(args) :])
-        # A body allocates its results, and memory of PyTorch's allocators is aligned. Inductor assumes otherwise of
-        # custom operators, and then generates slower code for what reads the results.
-        with config.patch(assume_unaligned_fallback_output=False):
-            found = call.create(overload, *args, *rest)
-        return _pytree.tree_map(lambda x: lowering.TensorBox.create(x) if isinstance(x, lowering.ir.IRNode) else x, found)
+        found = call.create(overload, *args, *rest)
+        node: Any = V.graph.current_node
+        if node.target is overload and not overload._schema.is_mutable:
+            # A body allocates its results, and PyTorch's allocators align memory. Inductor assumes otherwise of custom
+            # operators, and then generates slower code for what reads the results.
+            for buffer, fake in zip(_pytree.tree_leaves(found), _pytree.tree_leaves(node.meta["val"]), strict=True):
+                if isinstance(buffer, ir.IRNode) and tensor_is_aligned(fake):
+                    V.graph.unaligned_buffers.discard(buffer.get_name())
+        return _pytree.tree_map(lambda x: ir.TensorBox.create(x) if isinstance(x, ir.IRNode) else x, found)
 
     lowering.register_lowering(overload, type_promotion_kind=None)(lowered)
 
@@ -77,7 +83,8 @@ def _direct_call() -> Any:
 
         def codegen(self, wrapper: Any) -> None:
             self.direct_name = None
-            device, name = self.get_device(), self.op_overload.name()
+            operator: Any = self.op_overload
+            device, name = self.get_device(), operator.name()
             other = V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False)
             if device is not None and known(name, device.type) and not other:
                 self.direct_name = variable = f"cupyops_{self.get_name()}"
@@ -94,12 +101,10 @@ def _direct_call() -> Any:
 
 def _fixed(node: Any) -> bool:
     """Returns whether all shapes, strides and numbers of a node's operands are constants."""
-    import sympy
-
     numbers: list[Any] = []
     for x in node.inputs:
         layout = x.get_layout()
         numbers += [*layout.size, *layout.stride, layout.offset]
     for value in node.constant_args:
         numbers += value if isinstance(value, (list, tuple)) else [value]
-    return not any(isinstance(n, sympy.Expr) and n.free_symbols for n in numbers)
+    return not any(getattr(n, "free_symbols", ()) for n in numbers)

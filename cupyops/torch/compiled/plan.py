@@ -24,8 +24,7 @@ from cupyops.launch import driver, hooks, recording
 __all__ = ["Site"]
 
 _ALLOCATIONS = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+    getattr(torch.ops.aten, name) for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 )
 
 

@@ -15,7 +15,16 @@ from cupyops import simulator
 from .dispatch import forward_mode, has_tangent
 from .gradients import Context, Schema
 
-__all__ = ["completed", "counted", "detaching", "on_cpu", "preparing", "under_transforms", "with_care", "without_tangents"]
+__all__ = [
+    "completed",
+    "counted",
+    "detaching",
+    "on_cpu",
+    "preparing",
+    "under_transforms",
+    "with_care",
+    "without_tangents",
+]
 
 
 def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -53,7 +53,16 @@ from .dispatch import (
     write_call,
 )
 from .gradients import Backward, Gradient, Schema, declared, of_reference, refused, without_autocast
-from .implementations import completed, counted, detaching, on_cpu, preparing, under_transforms, with_care, without_tangents
+from .implementations import (
+    completed,
+    counted,
+    detaching,
+    on_cpu,
+    preparing,
+    under_transforms,
+    with_care,
+    without_tangents,
+)
 from .results import held_to_schema
 from .tensors import PLAIN_TENSORS, NoStorageError
 from .vmap import vmap_by_loop, vmap_of_reference
@@ -253,7 +262,8 @@ class Operator:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
             return found
         if is_compiling():
-            return self._plain(*args) if self._decomposes(args) else self._registered(args)
+            plain = self._plain
+            return plain(*args) if plain is not None and self._decomposes(args) else self._registered(args)
         if transforms_active():
             return self._by_transforms(args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
@@ -289,7 +299,7 @@ class Operator:
         Raises:
             ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
         """
-        if self._plain is None or self._compiled == "kernel" or torch.compiler.is_exporting() or simulator.enabled():
+        if self._compiled == "kernel" or torch.compiler.is_exporting() or simulator.enabled():
             return False
         choice = self._compiled if isinstance(self._compiled, str) else self._compiled(*args)
         if choice not in CHOICES:
