@@ -247,6 +247,15 @@ def test_code_in_cpp_calls_the_registered_operator() -> None:
     assert "cupyops" not in code
 
 
+def test_code_from_the_disk_finds_the_function() -> None:
+    """Generated code of an earlier version has this text: PyTorch keeps such code, and runs it beside a later version."""
+    scope: dict[str, Any] = {}
+    text = "from cupyops.torch.compiled.calls import direct as cupyops_direct\n"
+    exec(text + "cupyops_buf0 = cupyops_direct('cupyops::gelu', 'cpu', globals(), 'cupyops_buf0', True)", scope)
+    x = torch.randn(6)
+    assert torch.equal(scope["cupyops_buf0"](x, "none"), bridge.gelu(x))
+
+
 # What the operator is in a graph -------------------------------------------------------------------------------------
 
 
@@ -267,6 +276,31 @@ def test_gelu_of_16_bits_is_fused_and_gelu_of_32_is_a_kernel() -> None:
     op = torch.ops.cupyops.gelu.default
     assert op not in targets_of(bridge.gelu, torch.randn(4, 8, dtype=torch.bfloat16))
     assert op in targets_of(bridge.gelu, torch.randn(4, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("function", [bridge.gelu, lambda x: bridge.linear(x, x[:8], x[0, :8])])
+def test_on_a_gpu_decomposed_operators_train_as_in_eager_mode(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def run(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        y = function(x)
+        (grad,) = torch.autograd.grad(y.float().sum(), x)
+        return y.detach(), grad
+
+    found, codes = codes_of(lambda: run(torch.compile(function, fullgraph=True)))
+    assert codes
+    assert not any("cupyops" in code for code in codes)
+    for got, right in zip(found, run(function), strict=True):
+        torch.testing.assert_close(got, right, rtol=3e-2, atol=3e-1)
+
+
+def test_linear_is_pytorchs_in_a_graph() -> None:
+    """Inductor pads unaligned products, and fuses what follows a product."""
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(5, 8)
+    targets = targets_of(lambda x: bridge.linear(x, weight, weight[:, 0]), x)
+    assert torch.nn.functional.linear in targets
+    assert torch.ops.cupyops.linear.default not in targets
 
 
 def test_a_function_of_the_arguments_chooses() -> None:

@@ -11,6 +11,7 @@ then, so that this module imports nothing that the program has not imported.
 import functools
 import sys
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -20,6 +21,8 @@ __all__ = ["prepare"]
 
 OLDEST, NEWEST = (2, 9), (2, 13)  # versions of PyTorch whose Inductor has the classes that this module uses
 _MODULE = "torch._inductor.lowering"
+# The operators with a lowering of this module. A name that is declared again is another operator.
+_LOWERED: "WeakSet[Any]" = WeakSet()
 
 
 def prepare(name: str) -> None:
@@ -30,12 +33,11 @@ def prepare(name: str) -> None:
     """
     if _MODULE not in sys.modules or not OLDEST <= _version() <= NEWEST:
         return
-    from torch._inductor import lowering
-
     namespace, _, short = name.partition("::")
     overload = getattr(getattr(torch.ops, namespace), short).default
-    if overload not in lowering.lowerings:
+    if overload not in _LOWERED:
         _register(overload)
+        _LOWERED.add(overload)
 
 
 @functools.cache

@@ -115,9 +115,10 @@ class Operator:
             ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
             the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
             ``cupyops.simulate()`` always keep the operator.
-        repeats: whether the launches of the body depend on the shapes, strides, dtypes and numbers of its arguments
-            alone. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat its launches.
-            Must be False for a body that draws random numbers on the host, for instance.
+        repeats: whether the launches of the body, and of a backward that is declared as a function, depend on the
+            shapes, strides, dtypes and numbers of the arguments alone. In a compiled graph with fixed shapes, the body
+            then runs once, and later calls repeat its launches. Must be False for a body that draws random numbers on
+            the host, for instance.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
@@ -188,7 +189,9 @@ class Operator:
             wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
             if not isinstance(backward, Operator):
                 found = Backward(parsed, backward, wrt, plain)
-                backward = Operator(found.schema, found.body, reference=found.reference, _mend=found.refusal)
+                backward = Operator(
+                    found.schema, found.body, reference=found.reference, repeats=repeats, _mend=found.refusal
+                )
             self.backward = backward
             arguments = [a.name for a in backward.op._schema.arguments]
             gradient = declared(parsed, arguments, backward.call, wrt)

@@ -61,6 +61,7 @@ class Fusions:
         self.fusions = fusions
         self.devices = (devices,) if isinstance(devices, str) else tuple(devices)
         self.backend = backend
+        self.__name__ = "Fusions"  # PyTorch's messages name a backend by this attribute
         self.sites: list[Site] = []
         self._seen: set[tuple[Site, ...]] = set()
 

@@ -109,6 +109,7 @@ _linear = Operator(
     autocast="lower",
     onnx=linear_onnx,
     record=_record_linear,
+    compiled="decompose",  # Inductor pads the operands of a product whose rows are unaligned, and fuses what follows
 )
 linear_backward_operator = Operator(
     "cupyops::linear_backward(Tensor grad_y, Tensor? x, Tensor? weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
