@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autograd_bridge as bridge
 from cupyops.torch import Fusions
+from cupyops.torch.fusions.fused import add_then_layer_norm, addmm_then_gelu, linear_then_gelu
 from cupyops.torch.fusions.rewrite import rewrite
 from tests.models.test_compiled import codes_of, lines_of, targets_of
 
@@ -215,19 +216,9 @@ def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
 
 def test_parameters_of_another_dtype_than_the_operator_takes_are_left_alone() -> None:
     """Autocast on a GPU lets PyTorch's layer norm take them."""
-    mode = FakeTensorMode()
 
-    def refusal(rows: torch.dtype, weight: torch.dtype, bias: torch.dtype) -> str:
-        graph = Graph()
-        given = [graph.placeholder(name) for name in ("x", "weight", "bias")]
-        with mode:
-            fakes = [torch.empty(2, N, dtype=rows), torch.empty(N, dtype=weight), torch.empty(N, dtype=bias)]
-        s = graph.call_function(operator.add, (given[0], given[0]))
-        y = graph.call_function(F.layer_norm, (s, (N,), *given[1:]))
-        graph.output(y)
-        for node, fake in zip((*given, s, y), (*fakes, fakes[0], fakes[0]), strict=True):
-            node.meta["example_value"] = fake
-        (site,) = rewrite(GraphModule(nn.Module(), graph), ["add_layer_norm"], ["cpu"])
+    def refusal(*dtypes: torch.dtype) -> str:
+        (site,) = rewrite(added_norm(*dtypes, dtypes[0]), ["add_layer_norm"], ["cpu"])
         return site.refusal
 
     half, single = torch.bfloat16, torch.float32
@@ -236,6 +227,46 @@ def test_parameters_of_another_dtype_than_the_operator_takes_are_left_alone() ->
     assert (
         refusal(half, half, single) == "its parameters are torch.bfloat16, torch.float32, and the sum is torch.bfloat16"
     )
+
+
+def added_norm(*dtypes: torch.dtype) -> GraphModule:
+    """A graph as Dynamo traces it: x + x and its layer norm. The dtypes are those of x, weight, bias and the result."""
+    graph = Graph()
+    x, weight, bias = (graph.placeholder(name) for name in ("x", "weight", "bias"))
+    s = graph.call_function(operator.add, (x, x))
+    y = graph.call_function(F.layer_norm, (s, (N,), weight, bias))
+    graph.output((y, s))
+    of_x, of_weight, of_bias, of_y = dtypes
+    with FakeTensorMode():
+        for node, shape, dtype in ((x, (2, N), of_x), (weight, (N,), of_weight), (bias, (N,), of_bias)):
+            node.meta["example_value"] = torch.empty(shape, dtype=dtype)
+        s.meta["example_value"], y.meta["example_value"] = torch.empty(2, N, dtype=of_x), torch.empty(2, N, dtype=of_y)
+    return GraphModule(nn.Module(), graph)
+
+
+def test_the_norm_has_the_dtype_that_it_had() -> None:
+    """Autocast on a GPU gives a 16-bit sum a float32 norm."""
+    half, single = torch.bfloat16, torch.float32
+    for of_y, dtype in ((half, None), (single, single)):
+        module = added_norm(half, single, single, of_y)
+        rewrite(module, ["add_layer_norm"], ["cpu"])
+        (call,) = (n for n in module.graph.nodes if n.target is add_then_layer_norm)
+        assert call.args[-1] == dtype
+
+
+def test_nothing_is_computed_twice() -> None:
+    """The operations leave the graph, and other uses of the sum read the operator's second result."""
+    found = []
+
+    def backend(graph: GraphModule, inputs: Any) -> Any:
+        rewrite(graph, ["add_layer_norm", "linear_gelu"], ["cpu"])
+        found.extend(n.target for n in graph.graph.nodes if n.op == "call_function")
+        return graph
+
+    torch.compile(nn.Sequential(PreNorm(), Conv1D(spelled_erf)), backend=backend, fullgraph=True)(torch.randn(2, 3, N))
+    item = operator.getitem
+    norm = [torch.sin, add_then_layer_norm, item, item, linear_then_gelu, F.linear, operator.add]
+    assert found == [*norm, addmm_then_gelu]
 
 
 def test_a_model_without_such_operations_says_so() -> None:
