@@ -50,7 +50,7 @@ class Submitted:
 
 _records: Setting[list[Launch]] = Setting([])
 # Each list with the identifier of the thread whose launches it receives.
-_watchers: Setting[tuple[int, list[Submitted]]] = Setting((0, []))
+_watchers: Setting[tuple[int, list[Any]]] = Setting((0, []))
 
 
 def recording() -> bool:
@@ -66,7 +66,7 @@ def submitted(variant: Any, arguments: Any, grid: Grid) -> None:
 
 
 @contextmanager
-def watched(launches: list[Submitted]) -> Iterator[None]:
+def watched(launches: list[Any]) -> Iterator[None]:
     """Adds to the list the launches on GPUs that the calling thread makes in a block of code, with their arguments.
 
     The list keeps the arguments alive.

@@ -17,7 +17,7 @@ def main() -> int:
     from cupyops.launch import hooks, recording
     from cupyops.torch import Operator, elementwise
     from cupyops.torch.compiled.calls import direct
-    from tests.models.repeated_ops import cases, changing, viewing
+    from tests.models.repeated_ops import cases, dispatching, mixing, reading, returning
 
     torch.set_grad_enabled(False)
 
@@ -64,7 +64,14 @@ def main() -> int:
     found["guarded"] = len(submitted)
     hooks._GUARDS.remove(guard)
     found["not fixed"] = direct(gelu, "cuda", {}, "f", False).__name__
-    found["refused"] = [_kept(torch, direct, op) for op in (changing(torch, Operator), viewing(torch, Operator))]
+    found["refused"] = [_kept(torch, direct, make(torch, Operator)) for make in (reading, returning)]
+    found["dispatched"] = _alike(torch, direct, dispatching(torch, Operator))
+    found["mixed"] = _alike(torch, direct, mixing(torch, Operator))
+    x = torch.randn(4, 8)
+    scope = {}
+    scope["f"] = direct("cupyops::gelu_backward", "cuda", scope, "f", True)
+    scope["f"](x, x, "none")
+    found["one tensor twice"] = scope["f"].__name__
     json.dump(found, sys.stdout)
     return 0
 
@@ -79,6 +86,23 @@ def _kept(torch: Any, direct: Any, op: Any) -> bool:
     scope["f"] = direct(op.qualified_name, "cuda", scope, "f", True)
     scope["f"](torch.randn(4, 8))
     return scope["f"] is op.body
+
+
+def _alike(torch: Any, direct: Any, op: Any) -> list[bool]:
+    """Whether a body with PyTorch's functions is repeated, and whether these give the same of another tensor. The kernels run
+    nowhere, so the memory that they would write is set to zero."""
+    scope: dict[str, Any] = {}
+    scope["f"] = direct(op.qualified_name, "cuda", scope, "f", True)
+    empty_like, empty_strided = torch.empty_like, torch.empty_strided
+    scope["f"](torch.randn(4, 8))
+    x, call = torch.randn(4, 8), scope["f"]
+    if call is not op.body:
+        call.__globals__["empty"] = lambda shape, strides, dtype: empty_strided(shape, strides, dtype=dtype).zero_()
+    torch.empty_like = torch.zeros_like
+    right, got = op.body(x), call(x)
+    torch.empty_like = empty_like
+    same = [bool(torch.equal(a, b)) for a, b in zip(_several(got), _several(right), strict=True)]
+    return [call is not op.body, *same]
 
 
 if __name__ == "__main__":

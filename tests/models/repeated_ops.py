@@ -43,25 +43,54 @@ def _launches(torch: Any) -> Any:
     return Kernel(TEXT, "twice", Threads("n"))
 
 
-def changing(torch: Any, operator: Any) -> Any:
-    """A body that also calls an operator of PyTorch."""
+def mixing(torch: Any, operator: Any) -> Any:
+    """A body that calls PyTorch's functions between its launches: a view, a product, and one that changes a tensor."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        first, second = x.reshape(-1).split(x.numel() // 2)
+        z = torch.empty_like(first)
+        kernel(first, z, z.numel())
+        z[0] = 7
+        y = torch.outer(z, second).mul_(2)
+        kernel(y.view(-1), again := torch.empty_like(y), y.numel())
+        return again, z, torch.mm(x, x.T)
+
+    return operator("tests::mixing(Tensor x) -> (Tensor, Tensor, Tensor)", body, repeats=True)
+
+
+def reading(torch: Any, operator: Any) -> Any:
+    """A body whose further steps depend on a value of its argument."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        y = torch.empty_like(x)
+        if float(x[0, 0]) > -1e30:
+            kernel(x, y, x.numel())
+        return y
+
+    return operator("tests::reading(Tensor x) -> Tensor", body, repeats=True)
+
+
+def dispatching(torch: Any, operator: Any) -> Any:
+    """A body that calls an operator of the dispatcher, and no function of PyTorch."""
     kernel = _launches(torch)
 
     def body(x: Any) -> Any:
         y = torch.empty_like(x)
         kernel(x, y, x.numel())
-        return y.add_(1)
+        torch.ops.aten.add_.Scalar(y, 1)
+        return y
 
-    return operator("tests::changing(Tensor x) -> Tensor", body, repeats=True)
+    return operator("tests::dispatching(Tensor x) -> Tensor", body, repeats=True)
 
 
-def viewing(torch: Any, operator: Any) -> Any:
-    """A body that returns a part of what it has allocated."""
-    kernel = _launches(torch)
+def returning(torch: Any, operator: Any) -> Any:
+    """A body that returns a tensor of a call before."""
+    kernel, kept = _launches(torch), torch.empty(4, 8)
 
     def body(x: Any) -> Any:
-        y = torch.empty_like(x)
-        kernel(x, y, x.numel())
-        return y[:, :2]
+        kernel(x, kept, x.numel())
+        return kept
 
-    return operator("tests::viewing(Tensor x) -> Tensor", body, repeats=True)
+    return operator("tests::returning(Tensor x) -> Tensor", body, repeats=True)

@@ -49,9 +49,22 @@ def test_calls_of_symbolic_sizes_run_the_body(seen: Any) -> None:
     assert seen["not fixed"] == "forward"
 
 
-def test_a_body_that_does_more_than_launch_runs_in_every_call(seen: Any) -> None:
-    """Its other operations are no launches, so repeating the launches alone would be wrong."""
+def test_a_body_whose_steps_may_change_runs_in_every_call(seen: Any) -> None:
+    """It reads a value of a tensor, or returns a tensor that a call before returned."""
     assert seen["refused"] == [True, True]
+    assert seen["one tensor twice"] == "backward", (
+        "two arguments are one tensor in this call, and perhaps not in another"
+    )
+
+
+def test_functions_of_pytorch_between_launches_are_called_again(seen: Any) -> None:
+    """Views, products and changes in place, of the tensors of this call."""
+    assert seen["mixed"] == [True] * 4
+
+
+def test_an_operator_of_the_dispatcher_is_not_lost(seen: Any) -> None:
+    """Some versions of PyTorch pass calls of ``torch.ops`` to function modes. In the others the body runs in every call."""
+    assert seen["dispatched"][1:] == [True]
 
 
 def test_a_thread_watches_its_own_launches() -> None:
@@ -80,6 +93,17 @@ def test_on_a_gpu_repeated_launches_give_the_bits_of_eager_mode(mode: str) -> No
         found = [x.clone() for x in gradients(compiled, inputs)]
         for got, right in zip(found, gradients(norm_of_gelu, inputs), strict=True):
             assert alike(got, right)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_products_are_called_again() -> None:
+    """Products of PyTorch stand between the launches of linear_gelu and of its gradient."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, w, b: bridge.linear_gelu(x, w, b), fullgraph=True)
+    for _ in range(4):
+        inputs = [torch.randn(size, device="cuda", requires_grad=True) for size in ((2, 40, 64), (96, 64), (96,))]
+        for got, right in zip(gradients(compiled, inputs), gradients(bridge.linear_gelu, inputs), strict=True):
+            torch.testing.assert_close(got, right)
 
 
 @pytest.mark.gpu

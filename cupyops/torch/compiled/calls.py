@@ -24,7 +24,7 @@ class Bodies:
 
     Attributes:
         by_device: the body on CUDA tensors, and what CPU tensors run. Each takes all arguments of the schema.
-        repeats: whether a call with fixed shapes always makes the same launches (:mod:`cupyops.torch.compiled.plan`).
+        repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.plan`).
     """
 
     __slots__ = ("__weakref__", "by_device", "repeats")

@@ -115,10 +115,10 @@ class Operator:
             ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
             the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
             ``cupyops.simulate()`` always keep the operator.
-        repeats: whether the launches of the body, and of a backward that is declared as a function, depend on the
-            shapes, strides, dtypes and numbers of the arguments alone. In a compiled graph with fixed shapes, the body
-            then runs once, and later calls repeat its launches. Must be False for a body that draws random numbers on
-            the host, for instance.
+        repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
+            strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
+            PyTorch's functions. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat
+            its steps. Must be False for a body that draws random numbers in Python, for instance.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.

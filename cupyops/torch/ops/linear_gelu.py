@@ -75,12 +75,14 @@ _linear_gelu = Operator(
     reference=_linear_gelu_reference,
     autocast="lower",
     onnx=linear_gelu_onnx,
+    repeats=True,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
     " -> (Tensor, Tensor, Tensor)",
     linear_gelu_backward_body,
     reference=_linear_gelu_backward_reference,
+    repeats=True,
 )
 
 
