@@ -342,3 +342,43 @@ def test_operators_stand_for_pytorchs() -> None:
         y = torch.compile(model, backend=fusions, fullgraph=True)(x)
         right, _ = bridge.add_layer_norm(model.dense(x), x, N, model.norm.weight, model.norm.bias)
     assert torch.equal(y, right)
+
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+PUBLISHED = {
+    "Bert": (
+        SMALL,
+        [
+            "embeddings.LayerNorm: add_layer_norm, left alone: the addition broadcasts",
+            "encoder.layer.0.attention.output.LayerNorm: add_layer_norm",
+            "encoder.layer.0.intermediate.intermediate_act_fn: linear_gelu",
+            "encoder.layer.0.output.LayerNorm: add_layer_norm",
+        ],
+    ),
+    "GPT2": (
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0},
+        ["h.0.ln_2: add_layer_norm", "h.0.mlp.act: linear_gelu", "ln_f: add_layer_norm"],
+    ),
+    "Esm": (
+        {**SMALL, "pad_token_id": 1, "position_embedding_type": "rotary"},
+        [
+            "encoder.layer.0.LayerNorm: add_layer_norm",
+            "encoder.layer.0.intermediate: linear_gelu",
+            "encoder.emb_layer_norm_after: add_layer_norm",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.filterwarnings("ignore")
+def test_models_of_transformers(name: str) -> None:
+    """Models with Conv1D and with spellings of GELU of their own, as they are published."""
+    transformers = pytest.importorskip("transformers")
+    options, sites = PUBLISHED[name]
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**options)).eval()
+    fusions, tokens = Fusions(devices="cpu", backend="aot_eager"), torch.randint(0, 90, (2, 8))
+    with torch.no_grad():
+        found, right = torch.compile(model, backend=fusions)(tokens)[0], model(tokens)[0]
+    torch.testing.assert_close(found, right)
+    assert str(fusions).splitlines() == sites
