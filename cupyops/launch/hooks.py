@@ -8,10 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KERNELS", "Guard", "close_generated_launches", "guard", "register_guard"]
+__all__ = [
+    "KERNELS",
+    "Guard",
+    "close_generated_kernels",
+    "close_generated_launches",
+    "guard",
+    "on_close",
+    "register_guard",
+]
 
 # All kernels of the process, by weak references.
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
+# What repeats launches of kernels without calling the kernels, by weak references.
+_REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,19 @@ def guard() -> Guard | None:
     return next((g for g in _GUARDS if g.enabled()), None)
 
 
+def on_close(repeated: Any) -> None:
+    """Has :func:`close_generated_launches` call ``repeated.close_generated_launch()``, as long as the object lives."""
+    _REPEATED.add(repeated)
+
+
 def close_generated_launches() -> None:
     """Sends the next call of every kernel through the checked launch, which consults guards and records launches."""
+    close_generated_kernels()
+    for repeated in list(_REPEATED):
+        repeated.close_generated_launch()
+
+
+def close_generated_kernels() -> None:
+    """Does so for calls of kernels, and not for repeated launches."""
     for kernel in list(KERNELS):
         kernel.close_generated_launch()

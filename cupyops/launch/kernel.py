@@ -372,6 +372,7 @@ class Kernel:
         if 0 in grid:
             return
         recording.note(recording.Launch(self, arguments.types, lead.device, grid))
+        recording.submitted(variant, arguments, grid)
         if written:
             arguments.count_written(self.signature)
         with arguments.library.device(lead.device):

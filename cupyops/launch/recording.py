@@ -1,5 +1,7 @@
-"""Records the kernels that a block of code launches. Operator checks and benchmarks report the recorded launches."""
+"""Records the kernels that a block of code launches. Operator checks and benchmarks report the recorded launches. The
+code of compiled graphs repeats them."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from cupyops.arrays import Device
 from cupyops.sharing import Setting
 
 from .geometry import Grid
-from .hooks import close_generated_launches
+from .hooks import close_generated_kernels, close_generated_launches
 
-__all__ = ["Launch", "note", "recorded", "recording"]
+__all__ = ["Launch", "Submitted", "note", "recorded", "recording", "submitted", "watched"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,47 @@ class Launch:
     grid: Grid
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """One launch on a GPU, with its arguments.
+
+    Attributes:
+        variant: the loaded kernel, a :class:`.variant.Variant`.
+        arguments: the checked arguments, a :class:`.arguments.Arguments`.
+        grid: blocks in x, y, z.
+    """
+
+    variant: Any
+    arguments: Any
+    grid: Grid
+
+
 _records: Setting[list[Launch]] = Setting([])
+# Each list with the identifier of the thread whose launches it receives.
+_watchers: Setting[tuple[int, list[Any]]] = Setting((0, []))
 
 
 def recording() -> bool:
-    """Returns whether a :func:`recorded` block is running."""
-    return bool(_records.active)
+    """Returns whether a :func:`recorded` or :func:`watched` block is running."""
+    return bool(_records.active or _watchers.active)
+
+
+def submitted(variant: Any, arguments: Any, grid: Grid) -> None:
+    """Adds a launch to the list of every :func:`watched` block that the calling thread runs."""
+    for thread, launches in _watchers.active:
+        if thread == threading.get_ident():
+            launches.append(Submitted(variant, arguments, grid))
+
+
+@contextmanager
+def watched(launches: list[Any]) -> Iterator[None]:
+    """Adds to the list the launches on GPUs that the calling thread makes in a block of code, with their arguments.
+
+    The list keeps the arguments alive.
+    """
+    with _watchers.during((threading.get_ident(), launches)):
+        close_generated_kernels()  # only the checked launch reports its arguments
+        yield
 
 
 def note(launch: Launch) -> None:

@@ -4,6 +4,7 @@ export to ONNX, and models on this project's kernels. No other folder of cupyops
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
 from cupyops.torch.core.operator import Operator, operator
+from cupyops.torch.fusions.backend import Fusions
 from cupyops.torch.models.overrides import native, set_native
 from cupyops.torch.models.report import OptimizeReport
 from cupyops.torch.models.swap import optimize
@@ -15,6 +16,7 @@ __all__ = [
     "CHECKS",
     "CheckFailed",
     "ExportReport",
+    "Fusions",
     "Operator",
     "OptimizeReport",
     "bench_op",

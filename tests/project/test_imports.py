@@ -35,17 +35,18 @@ ROOMS = (
     ("cupyops.commands",),
     ("cupyops.__main__",),
     # with PyTorch
+    ("cupyops.torch.compiled",),
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),
-    ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models"),
+    ("cupyops.torch.check", "cupyops.torch.onnx", "cupyops.torch.models", "cupyops.torch.fusions"),
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
     ("autograd_bridge",),
     ("examples", "benchmarks", "tests"),
 )
 FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-FIRST_WITH_TORCH = FLOORS["cupyops.torch.core"]
+FIRST_WITH_TORCH = FLOORS["cupyops.torch.compiled"]
 
 # What the package of a room has at its top is the face of what lies below it, so these are said by name: the face loads the part
 # that knows tensors at the first tensor, and not when it is imported.

@@ -5,7 +5,6 @@ name of an input or of a result is its value. ``want_x`` is whether the gradient
 the values that the backward names. A result y is not differentiable if the backward has no parameter ``grad_y``.
 """
 
-import contextlib
 import hashlib
 import inspect
 import re
@@ -236,13 +235,12 @@ def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def plain(*args: Any) -> Any:
-        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-        if not kinds:
-            return reference(*args)
-        with contextlib.ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            return reference(*args)
+        # Dynamo traces nested calls, and does not trace a contextlib.ExitStack of autocast.
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                with torch.autocast(kind, enabled=False):
+                    return plain(*args)
+        return reference(*args)
 
     return plain
 

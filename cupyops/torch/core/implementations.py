@@ -15,7 +15,16 @@ from cupyops import simulator
 from .dispatch import forward_mode, has_tangent
 from .gradients import Context, Schema
 
-__all__ = ["completed", "counted", "detaching", "on_cpu", "under_transforms", "with_care", "without_tangents"]
+__all__ = [
+    "completed",
+    "counted",
+    "detaching",
+    "on_cpu",
+    "preparing",
+    "under_transforms",
+    "with_care",
+    "without_tangents",
+]
 
 
 def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -103,6 +112,20 @@ def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any
         return function(*args, *rest[len(args) :])
 
     return complete
+
+
+def preparing(prepare: Callable[[str], None], name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the fake kernel: the body, before which ``prepare`` is called with the operator's name.
+
+    A compiler traces the operator with fake tensors before it generates code, so ``prepare`` runs early enough to
+    register what the compiler needs.
+    """
+
+    def fake(*args: Any) -> Any:
+        prepare(name)
+        return body(*args)
+
+    return fake
 
 
 def counted(body: Callable[..., Any], mutated: Sequence[int]) -> Callable[..., Any]:

@@ -18,6 +18,8 @@ second derivatives         the gradients of the operators that the backward call
 vmap                       the declared rule; else one call on the batched tensors, for elementwise operators; else vmap
                            of the reference; else one call for each index of the batch
 autocast                   the declared policy: no cast, float32, or the lower-precision dtype of autocast
+Inductor                   a direct call of the body in the generated code (:mod:`cupyops.torch.compiled`), or the
+                           operations of the reference
 ONNX                       the declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
 =========================  ==========================================================================================
 
@@ -35,6 +37,9 @@ from torch import Tensor
 
 from cupyops import simulator
 from cupyops.errors import expected
+from cupyops.torch.compiled import calls
+from cupyops.torch.compiled.lowering import prepare
+from cupyops.torch.compiled.rules import CHOICES, Rule, rule_of
 
 from .declared import declared, recorded
 from .dispatch import (
@@ -53,7 +58,16 @@ from .dispatch import (
     write_call,
 )
 from .gradients import Backward, Gradient, Schema, of_reference, refused, without_autocast
-from .implementations import completed, counted, detaching, on_cpu, under_transforms, with_care, without_tangents
+from .implementations import (
+    completed,
+    counted,
+    detaching,
+    on_cpu,
+    preparing,
+    under_transforms,
+    with_care,
+    without_tangents,
+)
 from .results import held_to_schema
 from .tensors import PLAIN_TENSORS, NoStorageError
 from .vmap import vmap_by_loop, vmap_of_reference
@@ -101,6 +115,15 @@ class Operator:
             the ``autograd.Function``. ``record`` may call PyTorch's own differentiable operators instead, if these take
             less time. Under autocast, ``apply`` converts the tensors, and PyTorch's operators do.
         vmap: a rule ``(info, in_dims, *args) -> (results, out_dims)``, in the form of ``torch.library.register_vmap``.
+        compiled: what the operator is in a graph of ``torch.compile``. ``"kernel"``: one node, which calls the body.
+            ``"decompose"``: the operations of the reference, which Inductor fuses with the operations beside them.
+            ``"auto"``: ``"decompose"`` for an elementwise operator of 16-bit tensors, else ``"kernel"``. A function of
+            the operator's arguments that returns ``"kernel"`` or ``"decompose"``. ``torch.export`` and
+            ``cupyops.simulate()`` always keep the operator.
+        repeats: whether the steps of the body, and of a backward that is declared as a function, depend on the shapes,
+            strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
+            PyTorch's functions. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat
+            its steps. Must be False for a body that draws random numbers in Python, for instance.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
@@ -108,9 +131,10 @@ class Operator:
         backward: the operator that computes the gradient, or None if no backward was declared.
 
     Raises:
-        ValueError: ``autocast`` is none of the values above; the schema has no namespace, or has a tensor after other
-            arguments; the backward has a parameter of unknown name; or a gradient is declared for an operator that
-            writes to its arguments.
+        ValueError: ``autocast`` or ``compiled`` is none of the values above; ``compiled="decompose"`` is declared
+            without a reference; the schema has no namespace, or has a tensor after other arguments; the backward has a
+            parameter of unknown name; or a gradient or repeated launches are declared for an operator that writes to
+            its arguments.
     """
 
     def __init__(
@@ -126,11 +150,18 @@ class Operator:
         onnx: Callable[..., Any] | None = None,
         record: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
+        compiled: str | Rule = "kernel",
+        repeats: bool = False,
         _mend: str = "",
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
         if not {None, "float32", "lower"}.issuperset(policies.values()):
             raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
+        if not callable(compiled) and compiled not in (*CHOICES, "auto"):
+            wanted = "be 'kernel', 'decompose', 'auto' or a function of the arguments"
+            raise ValueError(expected("Operator", "compiled", wanted, repr(compiled)))
+        if compiled == "decompose" and reference is None:
+            raise ValueError(expected("Operator", "reference", "be given, since compiled='decompose'", "None"))
         parsed = Schema.parse(schema)
         self.name = parsed.name
         self.qualified_name = f"{parsed.namespace}::{self.name}"
@@ -163,7 +194,9 @@ class Operator:
             wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
             if not isinstance(backward, Operator):
                 found = Backward(parsed, backward, wrt, plain)
-                backward = Operator(found.schema, found.body, reference=found.reference, _mend=found.refusal)
+                backward = Operator(
+                    found.schema, found.body, reference=found.reference, repeats=repeats, _mend=found.refusal
+                )
             self.backward = backward
             arguments = [a.name for a in backward.op._schema.arguments]
             gradient = declared(parsed, arguments, backward.call, wrt)
@@ -175,6 +208,10 @@ class Operator:
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
+        self._compiled = rule_of(compiled, elementwise)
+        self._bodies = calls.declare(
+            self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats and not parsed.mutated
+        )
         self._held = held_to_schema(self.body, parsed)
         self._apply: Callable[..., Any]
         if gradient is None:
@@ -284,7 +321,8 @@ class Operator:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
             return found
         if is_compiling():
-            return self._registered(args)
+            plain = self._plain
+            return plain(*args) if plain is not None and self._decomposes(args) else self._registered(args)
         if transforms_active():
             return self._by_transforms(args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
@@ -313,6 +351,19 @@ class Operator:
             if not any(is_batched(x) for x in tensors):
                 raise
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
+
+    def _decomposes(self, args: tuple[Any, ...]) -> bool:
+        """Returns whether the graph that is being compiled gets the operations of the reference.
+
+        Raises:
+            ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
+        """
+        if self._compiled == "kernel" or torch.compiler.is_exporting() or simulator.enabled():
+            return False
+        choice = self._compiled if isinstance(self._compiled, str) else self._compiled(*args)
+        if choice not in CHOICES:
+            raise ValueError(expected(self.name, "compiled", "return 'kernel' or 'decompose'", repr(choice)))
+        return choice == "decompose"
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
@@ -382,7 +433,7 @@ class Operator:
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
-        torch.library.register_fake(name, body, lib=library)
+        torch.library.register_fake(name, preparing(prepare, name, body), lib=library)
         if gradient is not None:
             setup_context, backward = gradient
 

@@ -85,6 +85,8 @@ _add2 = Operator(
     reference=_add2_reference,
     elementwise=True,
     onnx=add2_onnx,
+    compiled="auto",
+    repeats=True,
 )
 
 

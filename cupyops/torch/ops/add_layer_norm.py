@@ -102,6 +102,7 @@ _add_layer_norm = Operator(
     AddLayerNormFunction,
     reference=_add_layer_norm_reference,
     onnx=_add_layer_norm_onnx,
+    repeats=True,
 )
 
 

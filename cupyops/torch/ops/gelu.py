@@ -70,6 +70,8 @@ gelu_backward_operator = Operator(
     gelu_backward_body,
     reference=gelu_backward_reference,
     elementwise=True,
+    compiled="auto",
+    repeats=True,
 )
 _gelu = Operator(
     "cupyops::gelu(Tensor x, str approximate) -> Tensor y",
@@ -78,6 +80,8 @@ _gelu = Operator(
     reference=gelu_reference,
     elementwise=True,
     onnx=gelu_onnx,
+    compiled="auto",
+    repeats=True,
 )
 
 

@@ -224,6 +224,7 @@ _layer_norm = Operator(
     reference=layer_norm_reference,
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
+    repeats=True,
 )
 # The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
 _layer_norm_inference = Operator(
@@ -233,12 +234,14 @@ _layer_norm_inference = Operator(
     reference=_layer_norm_inference_reference,
     autocast={"cuda": "float32"},
     onnx=_layer_norm_inference_onnx,
+    repeats=True,
 )
 _layer_norm_backward = Operator(
     "cupyops::layer_norm_backward(Tensor grad_y, Tensor x, Tensor stats, Tensor? weight, Tensor? grad_sum,"
     " SymInt[] normalized_shape, float eps, bool want_x, bool want_weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
     layer_norm_backward_body,
     reference=_layer_norm_backward_reference,
+    repeats=True,
 )
 
 

@@ -142,11 +142,14 @@ _linear = Operator(
     autocast="lower",
     onnx=linear_onnx,
     record=_record_linear,
+    repeats=True,
+    compiled="decompose",  # Inductor pads the operands of a product whose rows are unaligned, and fuses what follows
 )
 linear_backward_operator = Operator(
     "cupyops::linear_backward(Tensor grad_y, Tensor? x, Tensor? weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
     linear_backward_body,
     reference=linear_backward_reference,
+    repeats=True,
 )
 
 

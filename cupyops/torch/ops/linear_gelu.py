@@ -123,12 +123,14 @@ _linear_gelu = Operator(
     autocast="lower",
     onnx=linear_gelu_onnx,
     record=_record_linear_gelu,
+    repeats=True,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
     " -> (Tensor, Tensor, Tensor)",
     linear_gelu_backward_body,
     reference=_linear_gelu_backward_reference,
+    repeats=True,
 )
 
 

@@ -64,7 +64,7 @@ def elementwise(
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
-            ``vmap``.
+            ``vmap``, ``compiled``.
 
     Returns:
         The operator, which takes floating tensors. ``op.show()`` prints the CUDA C++ text.
@@ -109,6 +109,7 @@ def elementwise(
             elementwise=True,
             reference=_whole(gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt), len(reads))
             or elementwise_reference(program_back, promoted),
+            repeats=True,
         )
     made = Written(
         schema,
@@ -116,6 +117,7 @@ def elementwise(
         backward=gradient,
         wrt=wrt,
         elementwise=True,
+        repeats=True,
         **options,
     )
     if made.reference is None:
@@ -130,7 +132,7 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
     Raises:
         TypeError: an option is unknown.
     """
-    known = ("reference", "autocast", "onnx", "record", "vmap")
+    known = ("reference", "autocast", "onnx", "record", "vmap", "compiled")
     for name in options:
         if name == "dtypes":
             raise TypeError(

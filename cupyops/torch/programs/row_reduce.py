@@ -69,7 +69,7 @@ def row_reduce(
         ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. The kernel of any other
             length is created by the first call with that length.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
-            ``vmap``.
+            ``vmap``, ``compiled``.
 
     Returns:
         The operator. Its element inputs are floating tensors of one dtype; inputs in ``rows`` and ``columns`` may have
@@ -130,12 +130,14 @@ def row_reduce(
             body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
             reference=by_reference
             or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
+            repeats=True,
         )
     operator = Written(
         schema,
         body_of(forward, kernels[0], [kinds[y] for y in results]),
         backward=gradient,
         wrt=wrt,
+        repeats=True,
         **options,
     )
     if operator.reference is None:

@@ -1,0 +1,79 @@
+"""The functions that the code of a compiled graph calls in place of registered operators.
+
+A call of a registered operator passes PyTorch's dispatcher and the Python layer of autograd. A compiled graph needs
+neither: AOTAutograd has traced forward and backward apart, and Inductor knows every tensor's device. The code that
+Inductor generates (:mod:`cupyops.torch.compiled.lowering`) therefore takes a function from :func:`direct` when the code
+is loaded, and calls the function.
+
+PyTorch keeps generated code in a cache on disk, and later versions of this module load the code. The name and the
+parameters of :func:`direct` must therefore not change. The code holds no other name of this package, so that a change of
+a body reaches cached code, too.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .plan import Site
+
+__all__ = ["Bodies", "declare", "direct"]
+
+
+class Bodies:
+    """What an operator runs on each type of device.
+
+    Attributes:
+        by_device: the body on CUDA tensors, and what CPU tensors run. Each takes all arguments of the schema.
+        repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.plan`).
+    """
+
+    __slots__ = ("__weakref__", "by_device", "repeats")
+
+    def __init__(self, by_device: Mapping[str, Callable[..., Any]], repeats: bool) -> None:
+        self.by_device = dict(by_device)
+        self.repeats = repeats
+
+
+# The bodies of all operators by qualified name. The dictionary does not keep an operator's functions alive.
+_BODIES: WeakValueDictionary[str, Bodies] = WeakValueDictionary()
+
+
+def declare(name: str, cuda: Callable[..., Any], cpu: Callable[..., Any], *, repeats: bool) -> Bodies:
+    """Makes the functions of an operator known to :func:`direct`, and returns an object that the operator must hold.
+
+    Args:
+        name: the qualified name, ``"mylib::scale"``.
+        cuda: what CUDA tensors run; takes all arguments of the schema.
+        cpu: what CPU tensors run.
+        repeats: the attribute of :class:`Bodies`.
+    """
+    _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats)
+    return found
+
+
+def known(name: str, device: str) -> bool:
+    """Returns whether :func:`direct` has a function of the operator for a type of device."""
+    found = _BODIES.get(name)
+    return found is not None and device in found.by_device
+
+
+def direct(name: str, device: str, scope: dict[str, Any], variable: str, fixed: bool) -> Callable[..., Any]:
+    """Returns the function that generated code calls in place of an operator.
+
+    Args:
+        name: the qualified name of the operator.
+        device: the type of the device, ``"cuda"`` or ``"cpu"``.
+        scope: the globals of the generated code.
+        variable: the name of the function in ``scope``. The function replaces itself there by repeated launches.
+        fixed: whether all shapes, strides and numbers of the call are constants of the graph.
+
+    Raises:
+        RuntimeError: the operator is not declared.
+    """
+    found = _BODIES.get(name)
+    if found is None:
+        raise RuntimeError(f"a compiled graph calls {name}, which is not declared: import the module that declares it")
+    body = found.by_device[device]
+    if not (fixed and found.repeats and device == "cuda"):
+        return body
+    return Site(name, body, scope, variable).begin

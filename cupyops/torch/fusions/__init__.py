@@ -1,0 +1,1 @@
+"""A backend of ``torch.compile`` that finds operations of PyTorch which an operator of this package computes together."""

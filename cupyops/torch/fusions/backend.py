@@ -1,0 +1,125 @@
+"""The class :class:`Fusions`, a backend of ``torch.compile`` that fuses operations before Inductor compiles the graph."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from cupyops.errors import expected
+
+from . import fused
+from .rewrite import FUSIONS, Site, rewrite
+
+__all__ = ["Fusions"]
+
+
+class Fusions:
+    """A backend of ``torch.compile``: ``torch.compile(model, backend=cupyops.torch.Fusions())``.
+
+    The backend finds two pairs of operations in the traced graph of any model. ``add_layer_norm``: an addition of two
+    tensors of equal shape, and a layer norm of the sum, whose other uses stay. ``linear_gelu``: a product with a bias
+    (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out
+    in elementary operations. Each pair becomes one call of the operator of the same name, with the operator's gradient.
+    Inductor compiles the changed graph.
+
+    The model, its parameters and other compilations of the same code stay as they are. The caches of PyTorch's compiler
+    see the changed graph.
+
+    Args:
+        fusions: which pairs to look for; by default both.
+        devices: the types of the devices whose tensors are concerned.
+        backend: the name of the backend that compiles the changed graph.
+
+    Attributes:
+        sites: the places found in all graphs compiled so far, as a list of :class:`.rewrite.Site`. A graph with the
+            places of an earlier graph adds none.
+
+    Raises:
+        ValueError: a fusion is unknown.
+
+    >>> fusions = Fusions()
+    >>> fusions
+    <Fusions: add_layer_norm, linear_gelu; 0 found>
+    """
+
+    def __init__(
+        self,
+        fusions: Sequence[str] = tuple(FUSIONS),
+        *,
+        devices: Sequence[str] = ("cuda",),
+        backend: str = "inductor",
+    ) -> None:
+        fusions = (fusions,) if isinstance(fusions, str) else tuple(fusions)
+        for name in fusions:
+            if name not in FUSIONS:
+                raise ValueError(expected("Fusions", "fusions", f"be among {', '.join(FUSIONS)}", repr(name)))
+        self.fusions = fusions
+        self.devices = (devices,) if isinstance(devices, str) else tuple(devices)
+        self.backend = backend
+        self.__name__ = "Fusions"  # PyTorch's messages name a backend by this attribute
+        self.sites: list[Site] = []
+        self._seen: set[tuple[Site, ...]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Fusions: {', '.join(self.fusions)}; {sum(not s.refusal for s in self.sites)} found>"
+
+    def __str__(self) -> str:
+        """Returns one line for each place found, with the reason if the operations stay apart."""
+        return "\n".join(map(str, self.sites)) or "No operations found that an operator computes together."
+
+    def __call__(
+        self,
+        graph: GraphModule,
+        inputs: list[Tensor],
+        *,
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compiles a graph. ``torch.compile`` calls the backend with the graph, and with its own ``mode`` and
+        ``options``."""
+        from torch._dynamo.backends.registry import lookup_backend
+
+        sites = tuple(rewrite(graph, self.fusions, self.devices))
+        if sites not in self._seen:  # Dynamo traces the same code again for other sizes
+            self._seen.add(sites)
+            self.sites += sites
+        compile_graph: Callable[..., Any] = lookup_backend(self.backend)
+        if self.backend != "inductor":
+            return compile_graph(graph, inputs)
+        compiled: Callable[..., Any] = compile_graph(graph, inputs, config_patches=_settings(mode, options))
+        return compiled
+
+    def reset(self) -> None:
+        """Frees the CUDA graphs of the compiled graphs. ``torch.compiler.reset`` calls this method."""
+        if torch.cuda.is_available():
+            from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+            reset_cudagraph_trees()
+
+
+def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the settings of Inductor for the arguments of ``torch.compile``."""
+    from torch._inductor import config, list_mode_options
+
+    found = dict(list_mode_options(mode)) if mode and mode != "default" else {}
+    found |= {name.replace("-", "_"): value for name, value in (options or {}).items()}
+    cacheable = "unsafe_marked_cacheable_functions"
+    if hasattr(config, cacheable):
+        # AOTAutograd's cache takes graphs that call functions of PyTorch. Functions of others need a name and a key.
+        names = (f"{fused.__name__}.{name}" for name in fused.__all__)
+        found[cacheable] = {**getattr(config, cacheable), **found.get(cacheable, {}), **dict.fromkeys(names, _key())}
+    return found
+
+
+@cache
+def _key() -> str:
+    """Returns a hash of the code that a cached graph has been traced from: the functions of :mod:`.fused` and the
+    operators that they call."""
+    operators = Path(fused.__file__).parents[1] / "ops"
+    files = [Path(fused.__file__), *sorted(operators.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

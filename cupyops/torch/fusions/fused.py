@@ -1,0 +1,34 @@
+"""The functions that take the place of several operations in a graph. A node of the graph calls each by name."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.ops.linear_gelu import linear_gelu
+
+__all__ = ["add_then_layer_norm", "addmm_then_gelu", "linear_then_gelu"]
+
+
+def add_then_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    """Returns (layer_norm(s), s) with s = x + residual. The first result has ``dtype``, or the dtype of s."""
+    return add_layer_norm(x, residual, normalized_shape, weight, bias, eps, dtype=dtype)
+
+
+def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
+    """Returns gelu(x·Wᵀ + b) for a weight W (N, K)."""
+    return linear_gelu(x, weight, bias, approximate)
+
+
+def addmm_then_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str) -> Tensor:
+    """Returns gelu(x·W + b) for x (M, K), a weight W (K, N) and a bias (N)."""
+    return linear_gelu(x, weight.t(), bias, approximate)

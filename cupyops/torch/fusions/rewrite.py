@@ -1,0 +1,199 @@
+"""Rewrites the graph that Dynamo traces: an addition and a layer norm, or a product and GELU, become one call.
+
+The graph has PyTorch's functions before autograd. The gradient of a call is therefore the gradient of the operator, and
+the backward needs no rewriting.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from .fused import add_then_layer_norm, addmm_then_gelu, linear_then_gelu
+from .spelled import ADDITIONS, find_gelu
+
+__all__ = ["FUSIONS", "Site", "rewrite"]
+
+_16_BIT = (torch.float16, torch.bfloat16)
+_FLOATS = (*_16_BIT, torch.float32, torch.float64)
+_NORMS, _PRODUCTS = (F.layer_norm, torch.layer_norm), (F.linear, torch.addmm)
+_VIEWS = ("view", "reshape", torch.reshape)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model where operations stand that one operator computes together.
+
+    Attributes:
+        fusion: ``"add_layer_norm"`` or ``"linear_gelu"``.
+        where: the module that has the last of the operations, or the name of the graph's node.
+        refusal: why the operations stay apart; empty if they have become one call.
+    """
+
+    fusion: str
+    where: str
+    refusal: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.fusion}" + (f", left alone: {self.refusal}" if self.refusal else "")
+
+
+class _Refused(Exception):
+    """The operations must stay apart. The argument is the reason."""
+
+
+def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[str]) -> list[Site]:
+    """Rewrites the graphs of a module in place, and returns the places found, in the order of the graph.
+
+    Args:
+        module: the graph, with the fake result of each node in ``meta["example_value"]``, as Dynamo traces it.
+        fusions: keys of :data:`FUSIONS`.
+        devices: the types of the devices of the tensors that may be concerned.
+    """
+    sites: list[Site] = []
+    for part in (m for m in module.modules() if isinstance(m, GraphModule)):
+        before = len(sites)
+        for node in list(part.graph.nodes):
+            for name in fusions:
+                try:
+                    if FUSIONS[name](node, devices):
+                        sites.append(Site(name, _place(node)))
+                except _Refused as refusal:
+                    sites.append(Site(name, _place(node), str(refusal)))
+        if any(not site.refusal for site in sites[before:]):
+            part.graph.lint()
+            part.recompile()
+    return sites
+
+
+def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
+    """Replaces ``s = x + residual; y = layer_norm(s)``. Other uses of s read the second result of the call.
+
+    Returns:
+        Whether the node is the layer norm of an addition.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    if norm.op != "call_function" or norm.target not in _NORMS:
+        return False
+    s, shape, weight, bias, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5)
+    if not (isinstance(s, Node) and s.target in ADDITIONS and len(s.args) == 2 and not s.kwargs):
+        return False
+    x, residual = s.args
+    if not (isinstance(x, Node) and isinstance(residual, Node)):
+        return False
+    of_x, of_residual, of_s, of_y = _fakes((x, residual, s, norm), devices)
+    if of_x.shape != of_residual.shape:
+        raise _Refused("the addition broadcasts")
+    parameters = [p for p in (weight, bias) if p is not None]
+    dtypes = {x.dtype for x in _fakes(parameters, devices)}
+    if len(dtypes) > 1 or not dtypes <= {of_s.dtype, torch.float32 if of_s.dtype in _16_BIT else of_s.dtype}:
+        raise _Refused(f"its parameters are {', '.join(sorted(map(str, dtypes)))}, and the sum is {of_s.dtype}")
+    graph, dtype = norm.graph, None if of_y.dtype == of_s.dtype else of_y.dtype
+    # The call stands where all operands are known, and before each use of the sum.
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    at = min(s.users, key=place.__getitem__)
+    if any(place[operand] >= place[at] for operand in norm.all_input_nodes):
+        raise _Refused("its parameters are computed after another use of the sum")
+    with graph.inserting_before(at):
+        both = graph.call_function(add_then_layer_norm, (x, residual, shape, weight, bias, eps, dtype))
+        y, total = (graph.call_function(getitem, (both, i)) for i in (0, 1))
+    both.meta = {**norm.meta, "example_value": (of_y, of_s)}
+    y.meta, total.meta = dict(norm.meta), dict(s.meta)
+    _replace(norm, y, ())
+    _replace(s, total, ())
+    return True
+
+
+def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
+    """Replaces ``gelu(x·Wᵀ + b)``, where the product is ``linear``, or ``addmm`` with a view of its result.
+
+    Returns:
+        Whether the node is GELU of a product.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    found = find_gelu(gelu)
+    if found is None:
+        return False
+    view = found.z if found.z.target in _VIEWS else None
+    product = found.z if view is None else view.args[0]
+    if not (isinstance(product, Node) and product.op == "call_function" and product.target in _PRODUCTS):
+        return False
+    if product.target is F.linear:
+        call: Callable[..., Any] = linear_then_gelu
+        operands = _arguments(product, input=None, weight=None, bias=None)
+    elif len(product.args) == 3 and not product.kwargs:
+        call, operands = addmm_then_gelu, list(product.args)
+    else:
+        return False  # addmm that scales its terms
+    *of_operands, of_z = _fakes((*(x for x in operands if x is not None), product), devices)
+    if any(x.dim() not in (1, 2) for x in of_operands[1:]) or of_z.dim() == 0:
+        raise _Refused("the product has a dimension that the operator does not take")
+    if call is addmm_then_gelu and of_operands[0].dim() != 1:
+        raise _Refused("it adds a matrix, and not a bias")
+    if call is linear_then_gelu and of_operands[1].dim() != 2:
+        raise _Refused("its weight is a vector")
+    if set(product.users) - {view, gelu} - found.inner or (view and set(view.users) - {gelu} - found.inner):
+        raise _Refused("the product is used again")
+    graph = gelu.graph
+    with graph.inserting_before(gelu):
+        y = graph.call_function(call, (*operands, found.approximate))
+        y.meta = {**gelu.meta, "example_value": of_z}
+        if view is not None:
+            y = graph.create_node(view.op, view.target, (y, *view.args[1:]), view.kwargs)
+            y.meta = dict(gelu.meta)
+    rest = sorted(found.inner, key=list(graph.nodes).index, reverse=True)
+    _replace(gelu, y, (*rest, *(() if view is None else (view,)), product))
+    return True
+
+
+# The functions that look at one node each, and replace it if they find the last of the operations.
+FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
+    "add_layer_norm": _add_layer_norm,
+    "linear_gelu": _linear_gelu,
+}
+
+
+def _arguments(node: Node, **defaults: Any) -> list[Any]:
+    """Returns the arguments of a call in the order of the function's parameters, with the omitted ones filled in."""
+    given = dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
+    return [given.get(name, default) for name, default in defaults.items()]
+
+
+def _fakes(nodes: Iterable[Any], devices: Collection[str]) -> list[Any]:
+    """Returns the fake tensors of nodes.
+
+    Raises:
+        _Refused: an operator of this package does not take such tensors.
+    """
+    found = [node.meta.get("example_value") if isinstance(node, Node) else None for node in nodes]
+    for x in found:
+        if type(x) is not FakeTensor:
+            raise _Refused("an operand is no plain tensor")
+        if x.device.type not in devices:
+            raise _Refused(f"a tensor is on {x.device}")
+        if x.dtype not in _FLOATS:
+            raise _Refused(f"a tensor is {x.dtype}")
+    return found
+
+
+def _replace(node: Node, by: Node, dead: Iterable[Node]) -> None:
+    """Replaces a node, and removes it and the nodes that only it used."""
+    node.replace_all_uses_with(by)
+    for n in (node, *dead):
+        n.graph.erase_node(n)
+
+
+def _place(node: Node) -> str:
+    stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    found = re.sub(r"^L\['\w+'\]\.?", "", stack[-1]) if stack else ""
+    return found or node.name

@@ -1,0 +1,96 @@
+"""Operators and calls for tests/models/repeated.py, imported when the GPU that is not there has been installed."""
+
+from typing import Any
+
+TEXT = """
+extern "C" __global__ void twice(const float* x, // (n)
+                                 float* y,       // (n)
+                                 long long n) {
+    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+}
+"""
+
+
+def cases(torch: Any, operator: Any, elementwise: Any) -> dict[str, tuple[Any, ...]]:
+    """Calls by operator, whose bodies only allocate and launch."""
+
+    def given(*shape: int) -> Any:
+        return torch.randn(*shape).to(torch.bfloat16)
+
+    rows, weight, bias, stats = given(8, 64, 768), given(768), given(768), torch.randn(2, 8, 64, 1)
+    program = elementwise("y = a * exp(b) + s", "grad_a = grad_y * exp(b)", name="tests::gated", scalars=["s"])
+    _ALIVE.append(program)
+    return {
+        "cupyops::add2": (rows, rows.clone(), 0.5),
+        "cupyops::gelu": (rows, "tanh"),
+        "cupyops::gelu_backward": (rows, rows.clone(), "none"),
+        "cupyops::layer_norm": (rows, weight, bias, [768], 1e-5, None),
+        "cupyops::layer_norm_inference": (rows, None, None, [768], 1e-5, "float32"),
+        "cupyops::layer_norm_backward": (rows, rows.clone(), stats, weight, None, [768], 1e-5, True, True, True),
+        "cupyops::add_layer_norm": (rows, rows.clone(), weight, bias, [768], 1e-5, None),
+        "cupyops::rms_norm": (rows, weight, 1e-5),
+        "tests::gated": (rows, rows.clone(), float("inf")),
+    }
+
+
+_ALIVE: list[Any] = []
+
+
+def _launches(torch: Any) -> Any:
+    from cupyops import Kernel, Threads
+
+    return Kernel(TEXT, "twice", Threads("n"))
+
+
+def mixing(torch: Any, operator: Any) -> Any:
+    """A body that calls PyTorch's functions between its launches: a view, a product, and one that changes a tensor."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        first, second = x.reshape(-1).split(x.numel() // 2)
+        z = torch.empty_like(first)
+        kernel(first, z, z.numel())
+        z[0] = 7
+        y = torch.outer(z, second).mul_(2)
+        kernel(y.view(-1), again := torch.empty_like(y), y.numel())
+        return again, z, torch.mm(x, x.T)
+
+    return operator("tests::mixing(Tensor x) -> (Tensor, Tensor, Tensor)", body, repeats=True)
+
+
+def reading(torch: Any, operator: Any) -> Any:
+    """A body whose further steps depend on a value of its argument."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        y = torch.empty_like(x)
+        if float(x[0, 0]) > -1e30:
+            kernel(x, y, x.numel())
+        return y
+
+    return operator("tests::reading(Tensor x) -> Tensor", body, repeats=True)
+
+
+def dispatching(torch: Any, operator: Any) -> Any:
+    """A body that calls an operator of the dispatcher, and no function of PyTorch."""
+    kernel = _launches(torch)
+
+    def body(x: Any) -> Any:
+        y = torch.empty_like(x)
+        kernel(x, y, x.numel())
+        torch.ops.aten.add_.Scalar(y, 1)
+        return y
+
+    return operator("tests::dispatching(Tensor x) -> Tensor", body, repeats=True)
+
+
+def returning(torch: Any, operator: Any) -> Any:
+    """A body that returns a tensor of a call before."""
+    kernel, kept = _launches(torch), torch.empty(4, 8)
+
+    def body(x: Any) -> Any:
+        kernel(x, kept, x.numel())
+        return kept
+
+    return operator("tests::returning(Tensor x) -> Tensor", body, repeats=True)

@@ -1,0 +1,357 @@
+"""An operator in a graph of Inductor: what the generated code calls, and that it gives what eager mode gives."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import autograd_bridge as bridge
+import cupyops
+from cupyops.torch import Operator
+from cupyops.torch.compiled import calls, lowering
+from tests.conftest import CUDA
+from tests.support import HANG, alike
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.compiler.reset()
+
+
+@contextmanager
+def no_cache() -> Iterator[None]:
+    """Has graphs compiled, and not taken from the disk; what the C++ compiler has made may come from there."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    with (
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        torch._inductor.config.patch(fx_graph_cache=False),
+    ):
+        yield
+
+
+def codes_of(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """The result of a call, and the code that Inductor generates in it."""
+    from torch._inductor.utils import run_and_get_code
+
+    with no_cache():
+        found, codes = run_and_get_code(run)
+    return found, codes
+
+
+def code_of(run: Callable[[], Any]) -> str:
+    """The first code that Inductor generates in a call, which ends there: no C++ is compiled."""
+    from unittest import mock
+
+    from torch._inductor.graph import GraphLowering
+
+    class Enough(Exception):
+        pass
+
+    codes = []
+
+    def stop(code: str) -> None:
+        codes.append(code)
+        raise Enough
+
+    with (
+        no_cache(),
+        mock.patch.object(GraphLowering, "save_output_code", stop),
+        pytest.raises(Exception, match="Enough"),
+    ):
+        run()
+    return str(codes[0])
+
+
+def targets_of(function: Callable[..., Any], *inputs: Any) -> list[Any]:
+    """The functions in the graph that Dynamo traces."""
+    found = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        found.extend(n.target for n in graph.graph.nodes if n.op == "call_function")
+        return graph
+
+    torch.compiler.reset()
+    torch.compile(function, fullgraph=True, backend=backend)(*inputs)
+    return found
+
+
+def lines_of(code: str, word: str) -> list[str]:
+    """The lines of generated code with a word, without comments and assertions."""
+    lines = (line.strip() for line in code.splitlines())
+    return [line for line in lines if word in line and not line.startswith(("#", "assert"))]
+
+
+def norm_of_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return bridge.layer_norm(bridge.gelu(x) * 2, x.shape[-1], weight, bias)
+
+
+def operands(device: str, rows: int = 5, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    given = torch.randn(rows, 24), torch.randn(24), torch.randn(24)
+    return [x.to(device, dtype).requires_grad_() for x in given]
+
+
+def gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    for x in inputs:
+        x.grad = None
+    y = function(*inputs)
+    (y * torch.arange(y.numel(), device=y.device).view(y.shape)).sum().backward()
+    return [y.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+def test_generated_code_calls_bodies_and_no_registered_operator(backend: str, device: str, kernels: bool) -> None:
+    """Forward and backward, with the bits of the kernels in eager mode."""
+    inputs = operands(device)
+    compiled = torch.compile(norm_of_gelu, fullgraph=True)
+    found, codes = codes_of(lambda: gradients(compiled, inputs))
+    forward, backward = codes
+    for code, names in ((forward, ("gelu", "layer_norm")), (backward, ("layer_norm_backward", "gelu_backward"))):
+        assert not lines_of(code, "torch.ops.cupyops")
+        variables = {name: line.partition(" = ")[0] for name in names for line in lines_of(code, f"'cupyops::{name}'")}
+        assert list(variables) == list(names)
+        for variable in variables.values():
+            assert [line for line in lines_of(code, f" = {variable}(") if "cupyops_direct" not in line]
+    for got, right in zip(found, gradients(norm_of_gelu, inputs), strict=True):
+        torch.testing.assert_close(got, right)
+        assert alike(got, right) or not kernels
+
+
+def test_code_is_the_plain_way_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a version of PyTorch whose Inductor is not known, the generated code calls the registered operator."""
+    scale = _scale("plain_scale")
+    monkeypatch.setattr(lowering, "NEWEST", (2, 8))
+    x = torch.randn(6)
+    code = code_of(lambda: torch.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(x))
+    assert lines_of(code, "torch.ops.tests.plain_scale")
+    assert not lines_of(code, "cupyops")
+
+
+def test_an_omitted_default_reaches_the_body() -> None:
+    """PyTorch's graphs omit trailing arguments at their defaults, and a body takes all."""
+    seen = []
+
+    def body(x: Tensor, factor: float, shift: float) -> Tensor:
+        seen.append((factor, shift))
+        return torch.empty_like(x)
+
+    op = Operator("tests::shifted(Tensor x, float factor, float shift=3.) -> Tensor", body, reference=_shifted)
+    x = torch.randn(6)
+    found, _ = codes_of(lambda: torch.compile(lambda x: torch.ops.tests.shifted(x, 2.0) * 1, fullgraph=True)(x))
+    assert torch.equal(found, 2 * x + 3)
+    assert set(seen) == {(2.0, 3.0)}
+    assert op.name == "shifted"
+
+
+def _shifted(x: Tensor, factor: float, shift: float) -> Tensor:
+    return x * factor + shift
+
+
+def _empty(x: Tensor, factor: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _scale(name: str, **options: Any) -> Operator:
+    return Operator(f"tests::{name}(Tensor x, float factor) -> Tensor", _empty, reference=torch.mul, **options)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_symbolic_sizes_reach_the_body(device: str) -> None:
+    compiled = torch.compile(norm_of_gelu, fullgraph=True, dynamic=True)
+    given = [[x.detach() for x in operands(device, rows)] for rows in (3, 7)]
+    found, (code,) = codes_of(lambda: [compiled(*inputs) for inputs in given])
+    for y, inputs in zip(found, given, strict=True):
+        torch.testing.assert_close(y, norm_of_gelu(*inputs))
+    assert all(", False)" in line for line in lines_of(code, "= cupyops_direct(")), "no launches of a size are repeated"
+
+
+def test_an_operator_that_is_declared_again_is_lowered_again() -> None:
+    x = torch.randn(6)
+    for reference in (torch.mul, torch.div):
+        op = Operator("tests::again(Tensor x, float factor) -> Tensor", _empty, reference=reference)
+        torch.compiler.reset()
+        code = code_of(lambda op=op: torch.compile(lambda x: op(x, 2.0) * 1, fullgraph=True)(x))
+        assert lines_of(code, "= cupyops_direct('tests::again'")
+        assert torch.equal(calls.direct("tests::again", "cpu", {}, "", False)(x, 2.0), reference(x, 2.0))
+
+
+def test_code_that_calls_an_unknown_operator_says_so() -> None:
+    """Code from the cache on disk is loaded without the declaration."""
+    with pytest.raises(
+        RuntimeError, match="a compiled graph calls tests::nowhere, which is not declared: import the module"
+    ):
+        calls.direct("tests::nowhere", "cpu", {}, "f", True)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_an_operator_that_writes_to_its_argument(device: str) -> None:
+
+    def fill(x: Tensor, value: float) -> None:
+        x.fill_(value)
+
+    filling = Operator("tests::filling(Tensor(a!) x, float value) -> ()", fill)
+
+    def run(x: Tensor) -> Tensor:
+        filling(x, 3.0)
+        return x + 1
+
+    x = torch.zeros(6, device=device)
+    found, (code,) = codes_of(lambda: torch.compile(run, fullgraph=True)(x))
+    assert lines_of(code, "'tests::filling'")
+    assert not lines_of(code, "torch.ops.tests")
+    assert torch.equal(x, torch.full_like(x, 3))
+    assert torch.equal(found, torch.full_like(x, 4))
+
+
+def test_results_count_as_aligned() -> None:
+    """Inductor takes results of other custom operators to be unaligned, and then reads them without vectors."""
+    op = _scale("aligned_scale")
+    x = torch.randn(6)
+    code = code_of(lambda: torch.compile(lambda x: op(x, 2.0) + 1, fullgraph=True)(x))
+    assert lines_of(code, "cupyops_direct")
+    assert "not aligned" not in code
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_many_threads_call_one_graph(device: str) -> None:
+    inputs = [x.detach() for x in operands(device)]
+    compiled = torch.compile(norm_of_gelu, fullgraph=True)
+    right, found = norm_of_gelu(*inputs), []
+    compiled(*inputs)
+    threads = [threading.Thread(target=lambda: found.append(compiled(*inputs))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(alike(y, right) for y in found)
+
+
+def test_code_in_cpp_calls_the_registered_operator() -> None:
+    from torch._inductor import config
+
+    op = _scale("cpp_scale")
+    x = torch.randn(6)
+    with config.patch(cpp_wrapper=True):
+        code = code_of(lambda: torch.compile(lambda x: op(x, 2.0) + 1, fullgraph=True)(x))
+    assert "tests" in code
+    assert "cupyops" not in code
+
+
+def test_code_from_the_disk_finds_the_function() -> None:
+    """Generated code of an earlier version has this text: PyTorch keeps such code, and runs it beside a later version."""
+    scope: dict[str, Any] = {}
+    text = "from cupyops.torch.compiled.calls import direct as cupyops_direct\n"
+    exec(text + "cupyops_buf0 = cupyops_direct('cupyops::gelu', 'cpu', globals(), 'cupyops_buf0', True)", scope)
+    x = torch.randn(6)
+    assert torch.equal(scope["cupyops_buf0"](x, "none"), bridge.gelu(x))
+
+
+# What the operator is in a graph -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_decomposed_operator_leaves_its_reference_in_the_graph(autocast: bool) -> None:
+    op = _scale("decomposed_scale", compiled="decompose")
+    x = torch.randn(6, requires_grad=True)
+    with torch.autocast("cpu", enabled=autocast):
+        targets = targets_of(lambda x: op(x, 2.0), x)
+        y, grad = gradients(torch.compile(lambda x: op(x, 2.0), fullgraph=True, backend="aot_eager"), [x])
+    assert torch.mul in targets
+    assert op.op not in targets
+    assert torch.equal(y, 2 * x.detach())
+    assert torch.equal(grad, 2 * torch.arange(6.0))
+
+
+def test_gelu_of_16_bits_is_fused_and_gelu_of_32_is_a_kernel() -> None:
+    op = torch.ops.cupyops.gelu.default
+    assert op not in targets_of(bridge.gelu, torch.randn(4, 8, dtype=torch.bfloat16))
+    assert op in targets_of(bridge.gelu, torch.randn(4, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("function", [bridge.gelu, lambda x: bridge.linear(x, x[:8], x[0, :8])])
+def test_on_a_gpu_decomposed_operators_train_as_in_eager_mode(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def run(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        y = function(x)
+        (grad,) = torch.autograd.grad(y.float().sum(), x)
+        return y.detach(), grad
+
+    found, codes = codes_of(lambda: run(torch.compile(function, fullgraph=True)))
+    assert codes
+    assert not any("cupyops" in code for code in codes)
+    for got, right in zip(found, run(function), strict=True):
+        torch.testing.assert_close(got, right, rtol=3e-2, atol=3e-1)
+
+
+def test_linear_is_pytorchs_in_a_graph() -> None:
+    """Inductor pads unaligned products, and fuses what follows a product."""
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(5, 8)
+    targets = targets_of(lambda x: bridge.linear(x, weight, weight[:, 0]), x)
+    assert torch.nn.functional.linear in targets
+    assert torch.ops.cupyops.linear.default not in targets
+
+
+def test_a_function_of_the_arguments_chooses() -> None:
+    op = _scale("chosen_scale", compiled=lambda x, factor: "decompose" if factor > 1 and x.dim() == 1 else "kernel")
+    cases = ((torch.randn(6), 2.0), (torch.randn(6), 0.5), (torch.randn(2, 3), 2.0))
+    kept = [op.op in targets_of(lambda x, factor=factor: op(x, factor), x) for x, factor in cases]
+    assert kept == [False, True, True]
+
+
+def test_a_wrong_choice_is_named() -> None:
+    with pytest.raises(ValueError, match=r"`compiled` must be 'kernel', 'decompose', 'auto' or a function.*'fused'"):
+        _scale("wrong", compiled="fused")
+    with pytest.raises(ValueError, match=r"`reference` must be given, since compiled='decompose'"):
+        Operator("tests::bare(Tensor x) -> Tensor", torch.empty_like, compiled="decompose")
+    op = _scale("wrongly_chosen", compiled=lambda x, factor: "reference")
+    with pytest.raises(
+        Exception, match="wrongly_chosen: `compiled` must return 'kernel' or 'decompose', got 'reference'"
+    ):
+        torch.compile(lambda x: op(x, 2.0), fullgraph=True, backend="eager")(torch.randn(6))
+
+
+def test_export_keeps_an_operator_that_is_decomposed_elsewhere() -> None:
+    op = _scale("exported_scale", compiled="decompose")
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return op(x, 2.0)
+
+    for strict in (False, True):
+        program = torch.export.export(Module(), (torch.randn(6),), strict=strict)
+        assert op.op in [n.target for n in program.graph.nodes]
+
+
+def test_the_simulator_runs_the_body_of_an_operator_that_is_decomposed_elsewhere() -> None:
+    def body(x: Tensor, factor: float) -> Tensor:
+        return torch.full_like(x, 7)
+
+    schema = "tests::simulated_scale(Tensor x, float factor) -> Tensor"
+    op = Operator(schema, body, reference=torch.mul, compiled="decompose")
+    x = torch.randn(6)
+    compiled = torch.compile(lambda x: op(x, 2.0), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), 2 * x)
+    with cupyops.simulate():
+        assert torch.equal(compiled(x), torch.full_like(x, 7))
+    assert torch.equal(compiled(x), 2 * x)
+
+
+def test_importing_loads_no_part_of_inductor() -> None:
+    found = "sorted(m for m in sys.modules if m.startswith(('torch._inductor', 'torch._dynamo')))"
+    text = (
+        f"import sys, torch; before = {found}; import autograd_bridge, cupyops.torch; assert {found} == before, {found}"
+    )
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=HANG)
+    assert not done.returncode, done.stderr
