@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from typing import Any
 from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
 from cupyops.errors import CompileError, MissingDependencyError
-from cupyops.sharing import alone, once, own_folder
+from cupyops.sharing import alone, once, own_folder, run_program
 from cupyops.trust import Refused, mode, open_folder, shared, tell
 
 from . import host
@@ -135,7 +134,7 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     base = ["-fno-sanitize=undefined"] if quiet else []
     environment = {**os.environ, "LC_ALL": "C", "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     command = [*tool.command, *base, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+    done = run_program(command, cwd=folder, env=environment)
     if done.returncode != 0:
         raise CompileError(done.stderr or done.stdout)
 
