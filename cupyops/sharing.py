@@ -5,9 +5,10 @@ import atexit
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from cupyops import trust
 
-__all__ = ["Setting", "alone", "held_across_fork", "once", "own_folder"]
+__all__ = ["Setting", "alone", "held_across_fork", "once", "own_folder", "run_program"]
 
 T = TypeVar("T")
 Lock = TypeVar("Lock", bound=Any)
@@ -42,6 +43,36 @@ def held_across_fork(lock: Lock) -> Lock:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
     return lock
+
+
+# Held while a program is started. A fork in the midst of a start would give the child the write end of a pipe, on which the
+# starting thread of the parent waits until the child ends.
+_starting = held_across_fork(threading.Lock())
+
+
+def run_program(
+    command: Sequence[str], *, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program, and returns its exit status and what it printed. A fork of this process waits for the start.
+
+    Args:
+        command: the program and its arguments.
+        timeout: seconds after which the program is killed; None for no limit.
+        options: options of :class:`subprocess.Popen`, such as ``cwd`` and ``env``.
+
+    Raises:
+        OSError: the program cannot be started.
+        subprocess.TimeoutExpired: the time is over.
+    """
+    with _starting:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    with process:
+        try:
+            printed, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, printed, errors)
 
 
 class Setting(Generic[T]):

@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from typing import Any
 from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
 from cupyops.errors import CompileError, MissingDependencyError
-from cupyops.sharing import alone, once, own_folder
+from cupyops.sharing import alone, once, own_folder, run_program
 from cupyops.trust import Refused, mode, open_folder, shared, tell
 
 from . import host
@@ -98,8 +97,9 @@ def build(
 
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
-    level = "-O0" if not optimize else "-O1" if checked else "-O2"
-    flags = [level, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
+    # Checked code needs the lines alone, for error reports. A debugger's types take a sixth of the compilation.
+    level = ["-O0"] if not optimize else ["-O1", "-g1"] if checked else ["-O2"]
+    flags = [*level, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
     if tool.family == "clang":
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
     else:
@@ -135,7 +135,7 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     base = ["-fno-sanitize=undefined"] if quiet else []
     environment = {**os.environ, "LC_ALL": "C", "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     command = [*tool.command, *base, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+    done = run_program(command, cwd=folder, env=environment)
     if done.returncode != 0:
         raise CompileError(done.stderr or done.stdout)
 

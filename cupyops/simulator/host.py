@@ -13,7 +13,7 @@ from pathlib import Path
 from cupyops.compile import toolchain
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
-from cupyops.sharing import once
+from cupyops.sharing import once, run_program
 
 __all__ = ["Compiler", "compiler", "cuda_include", "missing"]
 
@@ -100,7 +100,7 @@ def compiler() -> Compiler:
 @cache
 def _ask(command: tuple[str, ...]) -> Compiler | None:
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=120, check=False)
+        done = run_program([*command, "--version"], timeout=120)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode != 0 or not done.stdout:

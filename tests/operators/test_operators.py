@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, FLOATS, Case
+from tests.cases import CASES, Case
 from tests.conftest import CUDA
 from tests.support import alike
 
@@ -54,8 +54,9 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
     }
 
 
+# check_op asks the like in every dtype: here are the functions, and layouts of no sample.
 @IN_KERNELS
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 @EACH
 def test_every_layout_gives_the_bits_of_a_contiguous_copy(case: Case, device: str, dtype: torch.dtype) -> None:
     for layout in layouts(torch.zeros(37, 19)):

@@ -134,6 +134,37 @@ finally:
     thread.join()
 """
 
+STARTING = """
+import subprocess
+
+begun = threading.Event()
+module, name = (subprocess, "_fork_exec") if hasattr(subprocess, "_fork_exec") else (subprocess._posixsubprocess, "fork_exec")
+start = getattr(module, name)
+
+def slow(*arguments):
+    # The compiler is about to start, and the pipe is open on which its start is told: the fork falls in between.
+    if not begun.is_set():
+        begun.set()
+        threading.Event().wait(1)
+    return start(*arguments)
+
+kernel = Kernel(TEXT, "twice", Threads("n"))
+
+def first():
+    with cupyops.simulate():
+        right(kernel)
+
+with cupyops.simulate():  # finds the compiler, and compiles nothing
+    setattr(module, name, slow)
+thread = threading.Thread(target=first)
+thread.start()
+assert begun.wait(60)
+try:
+    child(first)
+finally:
+    thread.join()
+"""
+
 SETTINGS = """
 stop = threading.Event()
 
@@ -205,6 +236,11 @@ def test_a_child_sets_what_threads_of_its_parent_were_setting(tmp_path: Path) ->
 @pytest.mark.parametrize("module", ["host", "simulated", "numpy_arrays"])
 def test_a_child_does_not_wait_for_an_import_by_a_thread_of_its_parent(tmp_path: Path, module: str) -> None:
     run(f"SLOW = 'cupyops.simulator.{module}'\n{IMPORTING}", tmp_path)
+
+
+@pytest.mark.simulator
+def test_a_child_does_not_wait_for_a_thread_of_its_parent_that_waits_for_the_child(tmp_path: Path) -> None:
+    run(STARTING, tmp_path, CUPYOPS_CACHE_DIR=str(tmp_path / "cache"))
 
 
 @pytest.mark.simulator

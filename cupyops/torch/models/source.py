@@ -15,6 +15,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from cupyops.codegen import rewritten
+
 __all__ = ["UnreadableError", "compiled", "innermost", "parsed", "redecorated"]
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -97,7 +99,7 @@ def _code_of(tree: ast.FunctionDef, code: CodeType, added: tuple[str, ...]) -> C
     outer.type_params = []  # needed from Python 3.12 on
     imports = [ast.Import([ast.alias(name) for name in names])] if (names := _imported(code.co_filename)) else []
     module = ast.fix_missing_locations(ast.Module(body=[*imports, outer], type_ignores=[]))
-    found = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
+    found = rewritten(module, code.co_filename, code.co_flags & _FUTURES)
     for name in (_OUTER, tree.name):
         inside = [c for c in found.co_consts if isinstance(c, CodeType) and c.co_name == name]
         if not inside:
