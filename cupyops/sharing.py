@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from cupyops import trust
 
-__all__ = ["Setting", "alone", "held_across_fork", "once", "own_folder", "run_program"]
+__all__ = ["Setting", "alone", "computed_once", "held_across_fork", "once", "own_folder", "run_program"]
 
 T = TypeVar("T")
 Lock = TypeVar("Lock", bound=Any)
@@ -45,6 +45,27 @@ def held_across_fork(lock: Lock) -> Lock:
     return lock
 
 
+class ComputedOnce(Generic[T]):
+    """A property that is computed at its first use and then kept in the object.
+
+    :class:`functools.cached_property` holds a lock of the class while it computes, before Python 3.12. A child that is
+    forked meanwhile would wait for the lock for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "ComputedOnce[T]": ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return instance.__dict__.setdefault(self.name, self.function(instance))
+
+
+computed_once = ComputedOnce
 # Held while a program is started. A fork in the midst of a start would give the child the write end of a pipe, on which the
 # starting thread of the parent waits until the child ends.
 _starting = held_across_fork(threading.Lock())

@@ -11,7 +11,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+
+from cupyops.sharing import computed_once
 
 __all__ = ["Code", "Directive", "Function", "scan"]
 
@@ -124,12 +126,12 @@ class Code:
         first = bisect_left(self.directives, start, key=lambda d: d.start)
         return self.directives[first : bisect_left(self.directives, end, key=lambda d: d.start)]
 
-    @cached_property
+    @computed_once
     def functions(self) -> list[Function]:
         """The ``__global__`` functions, in the order of the text."""
         return list(_functions(self.bare, self._blocks))
 
-    @cached_property
+    @computed_once
     def _blocks(self) -> "_Blocks":
         return _Blocks(self.bare)
 

@@ -14,7 +14,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import kernels_cu
@@ -25,7 +25,7 @@ from cupyops.compile.source import read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
-from cupyops.sharing import held_across_fork, once
+from cupyops.sharing import computed_once, held_across_fork, once
 
 from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
@@ -170,7 +170,7 @@ class Kernel:
         """The NVRTC options, in addition to those of every kernel."""
         return self.source.options
 
-    @cached_property
+    @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
         signature = Signature.parse(self.text, self.name)
@@ -178,7 +178,7 @@ class Kernel:
         check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 
-    @cached_property
+    @computed_once
     def declared(self) -> Declared:
         """The declaration against which calls are checked."""
         return Declared(self.name, self.signature, self.geometry, self.dtypes, self.constants)

@@ -19,12 +19,12 @@ import struct
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.dtypes import DTYPES
 from cupyops.errors import nearest
+from cupyops.sharing import computed_once
 
 __all__ = ["Parameter", "Signature", "code_only", "declarations", "only", "the_kernel"]
 
@@ -92,7 +92,7 @@ class Signature:
     kernel: str
     parameters: tuple[Parameter, ...]
 
-    @cached_property
+    @computed_once
     def names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters)
 

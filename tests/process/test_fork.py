@@ -165,6 +165,28 @@ finally:
     thread.join()
 """
 
+DECLARING = """
+from cupyops.launch import kernel as module
+
+begun = threading.Event()
+check = module.check_declaration
+
+def slow(*arguments):
+    if not begun.is_set():
+        begun.set()
+        threading.Event().wait(1)
+    return check(*arguments)
+
+module.check_declaration = slow
+thread = threading.Thread(target=lambda: Kernel(TEXT, "twice", Threads("n")))
+thread.start()
+assert begun.wait(60)
+try:
+    child(lambda: Kernel("// of the child\\n" + TEXT, "twice", Threads("n")))
+finally:
+    thread.join()
+"""
+
 SETTINGS = """
 stop = threading.Event()
 
@@ -241,6 +263,10 @@ def test_a_child_does_not_wait_for_an_import_by_a_thread_of_its_parent(tmp_path:
 @pytest.mark.simulator
 def test_a_child_does_not_wait_for_a_thread_of_its_parent_that_waits_for_the_child(tmp_path: Path) -> None:
     run(STARTING, tmp_path, CUPYOPS_CACHE_DIR=str(tmp_path / "cache"))
+
+
+def test_a_child_declares_a_kernel_while_a_thread_of_its_parent_does(tmp_path: Path) -> None:
+    run(DECLARING, tmp_path)
 
 
 @pytest.mark.simulator

@@ -4,7 +4,6 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from cupyops import simulator
 from cupyops.compile.compiler import first_error
 from cupyops.dtypes import FLOATS
 from cupyops.errors import CompileError, LaunchError
+from cupyops.sharing import computed_once
 from cupyops.torch.core.operator import Operator
 
 from .inputs import Arguments, converted, fresh, lead_of, tensors_in, to_device, with_rows
@@ -138,7 +138,7 @@ class Subject:
             return isinstance(error, LaunchError)
         return True
 
-    @cached_property
+    @computed_once
     def variants(self) -> list[Variant]:
         """Returns each sample in its own dtype and in every floating dtype that the operator accepts."""
         found: list[Variant] = []
@@ -238,7 +238,7 @@ class Subject:
                 return with_rows(args, count, by_row=by_row)
         raise Skip(f"the first dimension cannot have another size: {refusal}")
 
-    @cached_property
+    @computed_once
     def refusal(self) -> str:
         """Returns the message by which the operator refuses gradients, or an empty string; a refusal is no fault."""
         args = fresh(self.samples[0])
