@@ -34,7 +34,7 @@ SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default
     "eval_batches": ("batches that the validation loss is the mean of", 20, 12),
     "lr": ("highest learning rate of AdamW", 4e-3, 1e-3),
 }
-# They decide the numbers; the steps do, too, because the learning rate falls towards the last one.
+# These options decide the numbers. The number of steps does, too: the learning rate falls towards the last step.
 SETTINGS = ("layers", "heads", "width", "context", "batch_size", "steps", "lr", "amp", "seed", "backend", "compile")
 
 

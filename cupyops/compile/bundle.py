@@ -185,7 +185,7 @@ def _parsed(name: str, content: bytes, told: str, verified: bool) -> Bundle:
 
 
 def _words(problem: Exception) -> str:
-    """Returns what an exception says, without control characters of the file and not endlessly."""
+    """Returns the message of an exception, shortened and without control characters."""
     return shown(str(problem) or type(problem).__name__)[:300]
 
 

@@ -2,7 +2,7 @@
 
 The archive's comment, which ends the file, is the mark of an unsigned or of a signed bundle; the signature, if there is
 one; and the digest. The signature is of all bytes before the signature, and the digest of all bytes before the digest.
-The digest finds damage. The signature alone says who wrote the file. A file of the first version has no comment.
+The digest finds damage. The signature alone says who wrote the file. A file of the first version has no archive comment.
 
 Every size is checked before anything is decompressed.
 """

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ VERSIONS = {"cupyops": "0.1.0", "nvrtc": "12.9"}
 def entry(text: str, architecture: int = 80, *options: str, code: bytes = b"") -> Entry:
     made = code or f"{text} {architecture} {options}".encode()
     return Entry(f"{text}<float32>", text, options, architecture, Binary(made, "", {"k": (32, 0)}, 1.5))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bundle, "_loaded", [])
-    monkeypatch.delenv("CUPYOPS_BUNDLE", raising=False)
-    return None
 
 
 @pytest.fixture

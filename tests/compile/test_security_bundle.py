@@ -22,19 +22,6 @@ from .damage import damaged, zipped
 MANIFEST = "cupyops-bundle.json"
 
 
-@pytest.fixture(autouse=True)
-def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "_loaded", [])
-    for name in ("CUPYOPS_BUNDLE", "CUPYOPS_REQUIRE_SIGNED", "CUPYOPS_TRUSTED_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    write_bundle(tmp_path / "kernels", entries(), VERSIONS)
-    return tmp_path / "kernels"
-
-
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 

@@ -16,19 +16,6 @@ from cupyops.simulator import build
 from .bundles import VERSIONS, code, entries, key_pair, refused, write_keys
 
 
-@pytest.fixture(autouse=True)
-def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "_loaded", [])
-    for name in ("CUPYOPS_BUNDLE", "CUPYOPS_REQUIRE_SIGNED", "CUPYOPS_TRUSTED_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    write_bundle(tmp_path / "kernels", entries(), VERSIONS)
-    return tmp_path / "kernels"
-
-
 @pytest.fixture
 def signed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bundle that the trusted key has signed, where signatures are required."""

@@ -41,6 +41,16 @@ def child(work):
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     assert status == 0, f"a child ended with {status}"
+
+def child_amid(begun, of_thread, of_child):
+    # Forks when a thread has come to a place that sets `begun` and then takes its time.
+    thread = threading.Thread(target=of_thread)
+    thread.start()
+    assert begun.wait(60)
+    try:
+        child(of_child)
+    finally:
+        thread.join()
 """
 
 BUSY = """
@@ -125,13 +135,7 @@ def first():
         right(Kernel(TEXT, "twice", Threads("n")))
 
 sys.meta_path.insert(0, Slow())
-thread = threading.Thread(target=first)
-thread.start()
-assert begun.wait(60)
-try:
-    child(first)
-finally:
-    thread.join()
+child_amid(begun, first, first)
 """
 
 STARTING = """
@@ -156,13 +160,7 @@ def first():
 
 with cupyops.simulate():  # finds the compiler, and compiles nothing
     setattr(module, name, slow)
-thread = threading.Thread(target=first)
-thread.start()
-assert begun.wait(60)
-try:
-    child(first)
-finally:
-    thread.join()
+child_amid(begun, first, first)
 """
 
 DECLARING = """
@@ -178,13 +176,7 @@ def slow(*arguments):
     return check(*arguments)
 
 module.check_declaration = slow
-thread = threading.Thread(target=lambda: Kernel(TEXT, "twice", Threads("n")))
-thread.start()
-assert begun.wait(60)
-try:
-    child(lambda: Kernel("// of the child\\n" + TEXT, "twice", Threads("n")))
-finally:
-    thread.join()
+child_amid(begun, lambda: Kernel(TEXT, "twice", Threads("n")), lambda: Kernel("// of the child\\n" + TEXT, "twice", Threads("n")))
 """
 
 SETTINGS = """
