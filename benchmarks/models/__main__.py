@@ -5,6 +5,7 @@
     python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
     python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
     python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
+    python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
     python -m benchmarks --ops models --from FILE --into docs/models.md --plot docs/plots/models.svg
 """
 
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="default: all")
     add("--rounds", type=_positive, default=14, metavar="N", help="timed steps of each variant; default: 14")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
+    add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
     add("--out", type=Path, metavar="FILE", help="default: benchmarks/results/models-<name of the GPU>.json")
     add("--merge", action="store_true", help="keep the file's rows that are not measured now")
     add("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
@@ -93,7 +95,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         document = report.load(path)
         if document["environment"]["gpu"] != fresh["environment"]["gpu"]:
             raise ValueError(f"{path} was measured on another GPU, {document['environment']['gpu']}")
-        document = {**fresh, **{section: document[section] for section in ("rows", "losses", "failed")}}
+        document = {**fresh, **{section: document[section] for section in report.SECTIONS}}
     device = torch.device("cuda", torch.cuda.current_device())
     for section, rows in _cases(options, device):
         report.add(document, section, rows)
@@ -105,8 +107,17 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    from . import chains
     from .steps import losses, measure
     from .zoo import MODELS
+
+    if options.chains:
+        modes = [mode for mode in options.modes if mode != "graphs"]  # a graph's host time is that of one launch
+        for row in chains.measure(device, modes, options.rounds):
+            both, least = row["both"], row["both_least"]
+            print(f"{row['chain']}, {row['mode']}, {row['variant']}: {both:.1f} ({least:.1f}) us a module", flush=True)
+            yield "chains", [row]
+        return
 
     for model in (m for m in MODELS if m.name in options.models):
         if options.losses:

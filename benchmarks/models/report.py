@@ -13,6 +13,7 @@ from benchmarks.table import between, commit_of, machine_of
 __all__ = ["add", "default_path", "draw", "insert", "load", "markdown", "new", "save", "speedups"]
 
 SCHEMA = 1
+SECTIONS = ("rows", "losses", "chains", "failed")
 BATCHES = {"full": "A batch that keeps the GPU busy", "one": "A batch of one"}
 MODES = {
     "eager": "eager, bfloat16",
@@ -42,17 +43,15 @@ def new() -> Row:
         "commit": commit,
         "dirty": dirty,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "rows": [],
-        "losses": [],
-        "failed": [],
+        **{section: [] for section in SECTIONS},
     }
 
 
 def add(document: Row, section: str, rows: Iterable[Row]) -> None:
-    """Adds rows to a section ("rows", "losses" or "failed"). A row replaces the row of the same case."""
+    """Adds rows to a section, one of :data:`SECTIONS`. A row replaces the row of the same case."""
 
     def case(row: Row) -> tuple[Any, ...]:
-        return tuple(row.get(name) for name in ("model", "batch", "mode", "variant"))
+        return tuple(row.get(name) for name in ("model", "chain", "batch", "mode", "variant"))
 
     fresh = {case(row): row for row in rows}
     measured = {(row.get("model"), row.get("batch"), row.get("mode")) for row in fresh.values()}
@@ -129,6 +128,8 @@ def markdown(document: Row) -> str:
             parts += [f"### {title}", _table(document, batch, rows)]
     if document["losses"]:
         parts += ["### Losses", _losses(document["losses"])]
+    if document["chains"]:
+        parts += ["### Host time of single modules", _chains(document["chains"])]
     if document["failed"]:
         parts += ["Not measured:"]
         parts += ["\n".join(f"- {r['model']}, {r['batch']}, {r['mode']}: {r['reason']}" for r in document["failed"])]
@@ -175,6 +176,25 @@ def _losses(rows: Sequence[Row]) -> str:
     for model, steps in dict.fromkeys((row["model"], row["steps"]) for row in rows):
         mine = {row["variant"]: row for row in rows if row["model"] == model}
         lines.append([model, str(steps), *(f"{mine[v]['distance']:.2e}" if v in mine else "–" for v in variants)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _chains(rows: Sequence[Row]) -> str:
+    """Medians (and least) of forward and backward in microseconds, with the ratio of both to PyTorch's."""
+    names = {"torch": "PyTorch", "cupyops": "cupyops", "native": "`native()`"}
+    lines = [["module", "mode", *names.values()], ["---"] * (2 + len(names))]
+    for chain, mode in dict.fromkeys((row["chain"], row["mode"]) for row in rows):
+        mine = {row["variant"]: row for row in rows if (row["chain"], row["mode"]) == (chain, mode)}
+        cells = []
+        for v in names:
+            if v not in mine:
+                cells.append("–")
+                continue
+            row = mine[v]
+            ratio = f", {row['both'] / mine['torch']['both']:.2f}" if v != "torch" and "torch" in mine else ""
+            ways = (f"{row[way]:.1f} ({row[f'{way}_least']:.1f})" for way in ("forward", "backward"))
+            cells.append(" / ".join(ways) + ratio)
+        lines.append([chain, MODES[mode], *cells])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 

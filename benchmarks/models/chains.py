@@ -1,0 +1,98 @@
+"""The host time of single modules: chains of 25 modules, whose kernels are too short to keep the host waiting.
+
+The variants of a case take turns, a forward and a backward at a turn. A figure is the time from the first call until the
+last launch is queued, divided by the number of modules.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+import autograd_bridge as bridge
+from cupyops.torch import native
+
+__all__ = ["CHAINS", "COUNT", "SHAPE", "measure"]
+
+COUNT, SHAPE = 25, (8, 64, 768)
+_WIDTH = SHAPE[-1]
+
+Make = Callable[[], nn.Module]
+# By name: the modules of PyTorch, and those of cupyops. native() changes no linear layer.
+CHAINS: dict[str, dict[str, Make]] = {
+    "LayerNorm": {"torch": lambda: nn.LayerNorm(_WIDTH), "cupyops": lambda: bridge.LayerNorm(_WIDTH)},
+    "RMSNorm": {"torch": lambda: nn.RMSNorm(_WIDTH), "cupyops": lambda: bridge.RMSNorm(_WIDTH)},
+    "GELU": {"torch": nn.GELU, "cupyops": bridge.GELU},
+    "Linear": {"torch": lambda: nn.Linear(_WIDTH, _WIDTH), "cupyops": lambda: bridge.Linear(_WIDTH, _WIDTH)},
+    "Linear and GELU": {
+        "torch": lambda: nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()),
+        "cupyops": lambda: bridge.LinearGELU(_WIDTH, _WIDTH),
+    },
+}
+for _name in ("LayerNorm", "GELU"):
+    CHAINS[_name]["native"] = CHAINS[_name]["torch"]
+
+
+def measure(device: torch.device, modes: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields a row for each chain, mode and variant: microseconds of host time a module, medians and least.
+
+    Args:
+        modes: "eager" (bfloat16), "autocast" (float32 under autocast to bfloat16) or "compile" (bfloat16).
+        rounds: timed turns of each variant.
+    """
+    for name, makers in CHAINS.items():
+        for mode in modes:
+            torch.compiler.reset()
+            for variant, found in _timed(makers, mode, device, rounds).items():
+                forward, backward = zip(*found, strict=True)
+                row = {"chain": name, "mode": mode, "variant": variant}
+                for direction, times in (("forward", forward), ("backward", backward)):
+                    row[direction] = round(statistics.median(times), 2)
+                    row[f"{direction}_least"] = round(min(times), 2)
+                # Of the same turns: a machine that slows down for a moment slows both directions down.
+                both = [a + b for a, b in found]
+                yield {**row, "both": round(statistics.median(both), 2), "both_least": round(min(both), 2)}
+
+
+def _timed(
+    makers: dict[str, Make], mode: str, device: torch.device, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    dtype = torch.float32 if mode == "autocast" else torch.bfloat16
+    lower: AbstractContextManager[Any] = (
+        torch.autocast(device.type, torch.bfloat16) if mode == "autocast" else nullcontext()
+    )
+    x = torch.randn(SHAPE, device=device, dtype=dtype, requires_grad=True)
+    chains: dict[str, Any] = {}
+    for variant, make in makers.items():
+        torch.manual_seed(0)
+        chain = nn.Sequential(*(make() for _ in range(COUNT))).to(device, dtype)
+        chains[variant] = torch.compile(chain) if mode == "compile" else chain
+    found: dict[str, list[tuple[float, float]]] = {variant: [] for variant in makers}
+    for number in range(-5, rounds):
+        for variant, chain in chains.items():
+            with native() if variant == "native" else nullcontext(), lower:
+                _wait(device)
+                began = time.perf_counter()
+                y = chain(x)
+                forward = time.perf_counter()
+                _wait(device)
+                grad = torch.ones_like(y)
+                _wait(device)
+                again = time.perf_counter()
+                y.backward(grad)
+                backward = time.perf_counter()
+                _wait(device)
+            x.grad = None
+            chain.zero_grad(set_to_none=True)
+            if number >= 0:
+                found[variant].append(((forward - began) * 1e6 / COUNT, (backward - again) * 1e6 / COUNT))
+    return found
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
