@@ -266,7 +266,7 @@ def test_a_fault_of_the_gpu_fails_the_check_that_is_for_it_and_no_other(fault: s
 @pytest.mark.gpu
 def test_an_operator_of_one_gpu_fails_on_the_second() -> None:
     found = failing(Mix(body=faulty.on_the_first_gpu).operator(), "cuda", "second_device")
-    assert_found(found, "second_device", "cuda:1.* Use the tensors' device")
+    assert_found(found, "second_device", "cuda:1.* Allocate on the tensors' device")
 
 
 def test_faults_of_a_reference_are_found_without_a_kernel() -> None:

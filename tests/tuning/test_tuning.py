@@ -177,7 +177,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("CUPYOPS_TUNE", raising=False)
     monkeypatch.setattr(tuning, "_own", {})
     monkeypatch.setattr(tuning, "_loaded", {})
-    monkeypatch.setattr(tuning, "_path", lambda key: tmp_path / "tuning" / f"{key}.json")
+    monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tuning")
     return tmp_path / "tuning"
 
 

@@ -12,7 +12,7 @@ padding.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["ODD", "Odd", "is_odd", "odd_gradients", "odd_product"]
+__all__ = ["ODD", "Odd", "has_odd_rows", "is_odd", "odd_gradients", "odd_product"]
 
 DTYPES = frozenset({"float16", "bfloat16"})
 
@@ -57,9 +57,13 @@ def is_odd(dtype: str, n: int, k: int) -> bool:
     The number of rows of x does not enter, since a traced program does not know it, and a result must have the same
     strides in a traced program.
     """
+    return dtype in DTYPES and has_odd_rows(n, k)
+
+
+def has_odd_rows(n: int, k: int) -> bool:
+    """Returns whether a product in 16 bits with a weight (n, k) is padded."""
     return (
         ODD is not None
-        and dtype in DTYPES
         and bool(n % ODD.multiple or k % ODD.multiple)
         and min(n, k) >= ODD.least_size
         and n * k >= ODD.least

@@ -19,8 +19,9 @@ from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
 from cupyops.torch.ops.rms_norm import rms_norm
 
-from .leaves import by_operator
+from .leaves import by_operator, product_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
+from .small import is_small
 
 __all__ = [
     "FUNCTIONS",
@@ -50,7 +51,7 @@ class GeluCall:
 
     def __call__(self, x: Any) -> Any:
         if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
-            return gelu(x, approximate)
+            return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
         return self.function(x)
 
     def _cupyops_gelu(self, x: Tensor) -> str | None:
@@ -61,7 +62,7 @@ def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> C
     """Returns a drop-in for a function of ``torch.nn.functional``."""
 
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) is Tensor:
+        if type(input) is Tensor and not is_small(input):
             return operator(input, *args, **kwargs)
         return function(input, *args, **kwargs)
 
@@ -139,9 +140,8 @@ def _observed(module: Any) -> bool:
 
 
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
-    """Returns ``act(linear(x))``, by one operator if ``linear`` is an optimised linear layer and ``act`` an optimised
-    GELU."""
-    product = getattr(type(linear), "_cupyops_product", None)
+    """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
+    product = product_of(linear)
     form = getattr(type(act), "_cupyops_gelu", None)
     if (
         product is not None
@@ -150,7 +150,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
         and not (_observed(linear) or _observed(act))
         and (approximate := form(act, x)) is not None
     ):
-        weight, bias = product(linear, x)
+        weight, bias = product(linear)
         return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
@@ -175,7 +175,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     operands = getattr(type(norm), "_cupyops_norm", None)
-    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape:
+    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape or is_small(a):
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
         return None
@@ -196,7 +196,7 @@ def sequential_forward(self: nn.Sequential, input: Any) -> Any:
     i = 0
     while i <= last:
         module = modules[i]
-        if i < last and hasattr(type(module), "_cupyops_product") and hasattr(type(modules[i + 1]), "_cupyops_gelu"):
+        if i < last and product_of(module) is not None and hasattr(type(modules[i + 1]), "_cupyops_gelu"):
             input = linear_then_gelu(module, modules[i + 1], input)
             i += 1
         else:

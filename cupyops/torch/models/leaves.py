@@ -2,7 +2,10 @@
 
 :func:`leaf_of` returns the class that a module gets. The new ``forward`` calls the operator for plain tensors, and the
 module's own ``forward`` for everything else: tensor subclasses such as ``DTensor``, proxies of ``torch.fx``, and dtypes
-for which the results would differ.
+for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`).
+
+A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`). All other products are
+PyTorch's in either case. A fused operator reads the operands of a linear layer by :func:`product_of`.
 """
 
 import re
@@ -12,11 +15,13 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
 from cupyops.codegen import write
+from cupyops.ops.linear.odd import has_odd_rows
 from cupyops.torch.ops.gelu import gelu
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear import linear
@@ -24,8 +29,9 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .classes import is_optimised, made_class
 from .recognise import RMS_NORM_KEEPS_DTYPE, Norm, gelu_candidate, gelu_form, is_conv1d, norm_candidate, norm_of
+from .small import is_small
 
-__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "unfit"]
+__all__ = ["FORWARDS", "TRAITS", "Leaf", "by_operator", "leaf_of", "product_of", "unfit"]
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,11 +41,15 @@ class Leaf(NamedTuple):
 
     Attributes:
         operator: the operator that the module calls.
-        make: returns the module's new class.
+        make: returns the module's new class; None if the module keeps its class, and a fused operator may take its
+            operands.
     """
 
     operator: str
-    make: Callable[[], type[nn.Module]]
+    make: Callable[[], type[nn.Module]] | None
+
+
+_OWN = "original(self, {x})"
 
 
 class _Kind(NamedTuple):
@@ -50,12 +60,15 @@ class _Kind(NamedTuple):
         condition: an expression of the argument ``x``; if it is False, the module's own ``forward`` runs.
         call: the call of the operator, an expression of ``self`` and ``x``.
         trait: the operands of the operator, as the fused operators read them: an expression of ``self`` and ``x``.
+        small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
+            calls are calls of the operator.
     """
 
     operator: str
     condition: str
     call: str
     trait: str
+    small: str = _OWN
 
 
 # The modules of torch.nn.
@@ -72,8 +85,8 @@ _RMS_NORM = _Kind(
     "",
 )
 _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
-_LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "(self.weight, self.bias)")
-_CONV1D = _Kind("linear", "", "linear({x}, self.weight.t(), self.bias)", "(self.weight.t(), self.bias)")
+_LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "", "")
+_CONV1D = _Kind("linear", "", "linear({x}, self.weight.t(), self.bias)", "", "")
 
 FORWARDS: dict[Any, _Kind] = {
     nn.LayerNorm.forward: _LAYER_NORM,
@@ -82,8 +95,22 @@ FORWARDS: dict[Any, _Kind] = {
     nn.Linear.forward: _LINEAR,
 }
 # The attribute of a class that holds the trait of its kind, by operator.
-TRAITS = {"layer_norm": "_cupyops_norm", "gelu": "_cupyops_gelu", "linear": "_cupyops_product"}
+TRAITS = {"layer_norm": "_cupyops_norm", "gelu": "_cupyops_gelu"}
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+Product = Callable[[Any], tuple[Tensor, Tensor | None]]
+# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class.
+_PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
+
+
+def product_of(module: nn.Module) -> Product | None:
+    """Returns the function that returns the weight (N, K) and the bias of a linear layer, or None for every other
+    module."""
+    return _PRODUCTS.get(type(module).forward)
+
+
+def _conv1d_operands(module: Any) -> tuple[Tensor, Tensor | None]:
+    return module.weight.t(), module.bias
 
 
 def leaf_of(module: nn.Module) -> Leaf | str | None:
@@ -100,6 +127,8 @@ def leaf_of(module: nn.Module) -> Leaf | str | None:
     names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
     if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
         return "its forward has other arguments than one tensor"
+    if kind in (_LINEAR, _CONV1D) and not _is_odd(module):
+        return Leaf(kind.operator, None)
     return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(forward, kind, names[1])))
 
 
@@ -130,6 +159,8 @@ def _look_alike(module: nn.Module) -> _Kind | str | None:
         known = _ARE_CONV1D.get(cls)
         if known is None:
             known = _ARE_CONV1D[cls] = is_conv1d(module)
+            if known:
+                _PRODUCTS[cls.forward] = _conv1d_operands
         return _CONV1D if known else "it does not compute x·W + b"
     if gelu_candidate(module):
         form, apart = gelu_form(lambda x: cls.forward(module, x))
@@ -139,7 +170,7 @@ def _look_alike(module: nn.Module) -> _Kind | str | None:
         condition = "" if form.exact else "{x}.dtype is not float64"
         text = repr(form.approximate)
         trait = text if form.exact else f"None if {{x}}.dtype is float64 else {text}"
-        return _Kind("gelu", condition, f"gelu({{x}}, {text})", trait)
+        return _Kind("gelu", condition, f"gelu({{x}}, {text})", trait, f"F.gelu({{x}}, approximate={text})")
     if norm_candidate(module):
         norm = norm_of(module)
         if norm is None:
@@ -162,9 +193,17 @@ def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
     if norm.one_more:
         weight = "1 + self.weight.to(float32)"  # as the modules compute it: 1 + a 16-bit weight loses bits
     if operator == "rms_norm":
-        return _Kind(operator, condition, f"rms_norm({{x}}, {shape}, {weight}, {eps})", "")
+        call = f"rms_norm({{x}}, {shape}, {weight}, {eps})"
+        return _Kind(operator, condition, call, "", f"F.{call}")
     operands = f"{shape}, {weight}, {bias}, {eps}"
-    return _Kind(operator, condition, f"layer_norm({{x}}, {operands})", f"({operands})")
+    call = f"layer_norm({{x}}, {operands})"
+    return _Kind(operator, condition, call, f"({operands})", f"F.{call}")
+
+
+def _is_odd(module: Any) -> bool:
+    """Returns whether the product of a linear layer in 16 bits is padded."""
+    n, k = module.weight.shape  # the transpose of a Conv1D's weight has odd rows if the weight has
+    return has_odd_rows(n, k)
 
 
 def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
@@ -179,11 +218,14 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
     text = [
         f"def forward(self, {x}):",
         f"    if {condition}:",
+        *([f"        if is_small({x}):", f"            return {kind.small.format(x=x)}"] if kind.small else []),
         f"        return {kind.call.format(x=x)}",
         f"    return original(self, {x})",
     ]
     scope = {
+        "F": F,
         "Tensor": Tensor,
+        "is_small": is_small,
         "float32": torch.float32,
         "float64": torch.float64,
         "is_autocast_enabled": torch.is_autocast_enabled,
@@ -191,6 +233,8 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
     found: dict[str, Any] = {"forward": write(f"forward of {kind.operator}", "forward", text, scope)}
+    if kind in (_LINEAR, _CONV1D):
+        _PRODUCTS[found["forward"]] = _PRODUCTS[forward]
     if kind.trait:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)

@@ -15,7 +15,7 @@ from cupyops.errors import expected
 
 from .classes import is_optimised, made_class
 from .fused import sequential_forward
-from .leaves import FORWARDS, TRAITS, Leaf, by_operator, leaf_of, unfit
+from .leaves import FORWARDS, TRAITS, Leaf, by_operator, leaf_of, product_of, unfit
 from .report import OptimizeReport, Site
 from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
 from .source import UnreadableError
@@ -35,7 +35,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     LayerNorm, and modules that compute the same     :func:`autograd_bridge.layer_norm`
     RMSNorm, and modules that compute the same       :func:`autograd_bridge.rms_norm`
     GELU and its tanh form, in every spelling        :func:`autograd_bridge.gelu`
-    Linear, and transformers' Conv1D                 :func:`autograd_bridge.linear`
+    Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
     ===============================================  ================================
@@ -46,7 +46,8 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     have their own classes. Deep copies stay optimised.
 
     A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
-    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``.
+    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode, PyTorch's own functions
+    compute norms and GELU of few elements (fewer than 2^21), since these calls take less of the host's time.
 
     Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
 
@@ -65,8 +66,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
 
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32))
     >>> print(optimize(model, exclude="2"))
-    optimize(Sequential): 3 places call cupyops, 1 are left alone
-      linear: 1 x Linear: 0
+    optimize(Sequential): 2 places call cupyops, 1 are left alone
       gelu: 1 x GELU: 1
       linear_gelu: 1 x 0, 1: (the model)
     left alone:
@@ -159,6 +159,7 @@ class _Plan:
         fuse: whether calls that stand beside each other become one.
         classes: the new classes.
         replaced, skipped: the sites of the report.
+        products: the linear layers whose operands a fused operator may take.
         seen: the modules that have been decided about.
         excluded: the modules of which no name has been wanted so far.
     """
@@ -168,6 +169,7 @@ class _Plan:
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)
     replaced: list[Site] = field(default_factory=list)
     skipped: list[Site] = field(default_factory=list)
+    products: set[nn.Module] = field(default_factory=set)
     seen: set[nn.Module] = field(default_factory=set)
     excluded: dict[nn.Module, Site] = field(default_factory=dict)
 
@@ -194,8 +196,10 @@ class _Plan:
             self.skip(name, module, found)
         elif not self.wanted(name, module):
             self.exclude(name, module, type(module).__name__)
+        elif found.make is None:
+            self.products.add(module)
         else:
-            self.take(name, module, found)
+            self.take(name, module, found, found.make)
 
     def exclude(self, name: str, module: nn.Module, what: str) -> None:
         """Leaves a module alone, unless it has another name that is wanted."""
@@ -209,9 +213,9 @@ class _Plan:
         self.skipped.extend(left.values())
         self.excluded.clear()
 
-    def take(self, name: str, module: nn.Module, leaf: Leaf) -> None:
+    def take(self, name: str, module: nn.Module, leaf: Leaf, make: Callable[[], type[nn.Module]]) -> None:
         try:
-            self.classes[module] = leaf.make()
+            self.classes[module] = make()
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")
         else:
@@ -295,9 +299,11 @@ class _Plan:
         return self.operator(module._modules.get(last))
 
     def operator(self, module: nn.Module | None) -> str | None:
-        """Returns the operator of an optimised module whose operands a fused operator can take."""
+        """Returns the operator of a module whose operands a fused operator can take."""
         if module is None:
             return None
+        if module in self.products or (module in self.classes and product_of(module) is not None):
+            return "linear"
         cls = self.classes.get(module, type(module))
         return next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
 
