@@ -4,6 +4,7 @@
 
     python -m benchmarks --ops models                                       # into benchmarks/results/models-<gpu>.json
     python -m benchmarks --ops models --models ViT-B/16 --modes eager --merge
+    python -m benchmarks --ops models --parallel                            # all models compile at once, on all GPUs
     python -m benchmarks --ops models --losses 200 --merge                  # and the losses beside float64's
     python -m benchmarks --ops models --chains --merge                      # and the host time of single modules
     python -m benchmarks --ops models --from FILE --into docs/models.md --plot docs/plots/models.svg
@@ -24,7 +25,7 @@ NAMES = (
 )
 MODES = ("eager", "autocast", "compile", "graphs")
 BATCHES = ("full", "one")
-VARIANTS = ("torch", "native", "optimize")
+VARIANTS = ("torch", "native", "optimize", "fusions")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
     add("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="default: all")
     add("--rounds", type=_positive, default=14, metavar="N", help="timed steps of each variant; default: 14")
+    add("--parallel", action="store_true", help="a process for each model; they share all GPUs, and are timed in turns")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
     add("--out", type=Path, metavar="FILE", help="default: benchmarks/results/models-<name of the GPU>.json")
@@ -108,7 +110,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     from . import chains
-    from .steps import losses, measure
+    from .steps import losses, variants_of
     from .zoo import MODELS
 
     if options.chains:
@@ -119,32 +121,49 @@ def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list
             yield "chains", [row]
         return
 
-    for model in (m for m in MODELS if m.name in options.models):
-        if options.losses:
-            found = losses(model, 2, options.variants, device, options.losses)
-            yield (
-                "losses",
-                [{"model": model.name, "variant": v, "steps": options.losses, **r} for v, r in found.items()],
-            )
+    models = [m for m in MODELS if m.name in options.models]
+    if options.losses:
+        for model in models:
+            found = losses(model, 2, variants_of("eager", options.variants), device, options.losses)
+            rows = [{"model": model.name, "variant": v, "steps": options.losses, **r} for v, r in found.items()]
+            yield "losses", rows
+        return
+    for model, case, found in _timings(options, models, device):
+        named = {"model": model.name, "batch": "full" if case.batch == model.full else "one"}
+        named |= {"size": case.batch, "mode": case.mode}
+        if isinstance(found, str):
+            print(f"{model.name}, batch {case.batch}, {case.mode}: {found}", file=sys.stderr, flush=True)
+            yield "failed", [{**named, "reason": found}]
             continue
+        rows = [{**named, "variant": v, **row} for v, row in found.items()]
+        line = ", ".join(f"{r['variant']} {r['wall']:.2f} ({r['host']:.1f}, {r['gpu']})" for r in rows)
+        print(f"{model.name}, batch {case.batch}, {case.mode}: {line} ms", flush=True)
+        yield "rows", rows
+
+
+def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields (model, case, rows by variant or the text of an error)."""
+    import torch
+
+    from .steps import variants_of
+    from .workers import Case, Worker, measured
+
+    def cases(batch: str, mode: str) -> dict[str, Case]:
+        variants = variants_of(mode, options.variants)
+        return {m.name: Case(m.full if batch == "full" else 1, mode, variants, options.rounds) for m in models}
+
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.parallel else [str(device)]
+    together = [models] if options.parallel else [[model] for model in models]
+    by_name = {model.name: model for model in models}
+    for part in together:
+        workers = [Worker(model.name, gpus[i % len(gpus)]) for i, model in enumerate(part)]
         for batch in options.batches:
-            size = model.full if batch == "full" else 1
             for mode in options.modes:
-                case = {"model": model.name, "batch": batch, "size": size, "mode": mode}
-                try:
-                    timings = measure(model, size, mode, options.variants, device, options.rounds)
-                except Exception as error:
-                    # One model that PyTorch cannot compile must not lose the others' rows.
-                    print(
-                        f"{model.name}, {batch}, {mode}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
-                    )
-                    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                    yield "failed", [{**case, "reason": reason}]
-                    continue
-                rows = [{**case, "variant": v, **t.row()} for v, t in timings.items()]
-                line = ", ".join(f"{r['variant']} {r['wall']:.2f} ({r['host']:.1f}, {r['gpu']})" for r in rows)
-                print(f"{model.name}, batch {size}, {mode}: {line} ms", flush=True)
-                yield "rows", rows
+                asked = cases(batch, mode)
+                for name, found in measured(workers, asked):
+                    yield by_name[name], asked[name], found
+        for worker in workers:
+            worker.close()
 
 
 if __name__ == "__main__":

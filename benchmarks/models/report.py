@@ -21,7 +21,7 @@ MODES = {
     "compile": "compiled",
     "graphs": "compiled, CUDA graphs",
 }
-OURS = {"native": "`native()`", "optimize": "`optimize()`"}
+OURS = {"native": "`native()`", "optimize": "`optimize()`", "fusions": "`Fusions()`"}
 _ROW = {"model": str, "batch": str, "size": int, "mode": str, "variant": str, "wall": float, "host": float}
 
 Row = dict[str, Any]

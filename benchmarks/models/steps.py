@@ -11,15 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cupyops.torch import native, optimize
+from cupyops.torch import Fusions, native, optimize
 
 from .zoo import Model, Tensors
 
-__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure"]
+__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure", "prepared", "timed", "variants_of"]
 
 # "eager" and the compiled modes have bfloat16 parameters; "autocast" has float32 parameters and autocast to bfloat16.
 MODES = ("eager", "autocast", "compile", "graphs")
-VARIANTS = ("torch", "native", "optimize")
+VARIANTS = ("torch", "native", "optimize", "fusions")
+
+
+def variants_of(mode: str, asked: Sequence[str] = VARIANTS) -> list[str]:
+    """Returns the variants that differ in a mode. native() changes no compiled model, and Fusions compiles models."""
+    without = "native" if mode in ("compile", "graphs") else "fusions"
+    return [v for v in asked if v != without]
 
 
 class Steps:
@@ -44,7 +50,7 @@ class Steps:
         variant: str,
         lr: float = 1e-4,
     ) -> None:
-        self.device, self.variant, self.loss, self.taken = device, variant, loss, 0
+        self.device, self.variant, self.mode, self.loss, self.taken = device, variant, mode, loss, 0
         dtype = {"autocast": torch.float32, "float64": torch.float64}.get(mode, torch.bfloat16)
         self.inputs = [
             {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in given.items()}
@@ -56,7 +62,10 @@ class Steps:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, fused=device.type == "cuda")
         self.lower = mode == "autocast"
         if mode in ("compile", "graphs"):
-            self.model = torch.compile(self.model, mode="reduce-overhead" if mode == "graphs" else None)
+            backend: Any = Fusions() if variant == "fusions" else "inductor"
+            self.model = torch.compile(
+                self.model, backend=backend, mode="reduce-overhead" if mode == "graphs" else None
+            )
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -119,26 +128,41 @@ def measure(
 ) -> dict[str, Timing]:
     """Times the steps of a model's variants in turns, one step at a turn.
 
-    The variants begin with the same weights and take the same inputs.
-
     Args:
         batch: samples of a step.
         rounds: timed steps of each variant.
         warm_up: steps before the first timed one; the first of them compiles.
     """
+    return timed(prepared(model, batch, mode, variants, device, warm_up), rounds)
+
+
+def prepared(
+    model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device, warm_up: int = 4
+) -> dict[str, Steps]:
+    """Returns the variants of a model, compiled and warmed up. They begin with the same weights and take the same
+    inputs."""
     torch.compiler.reset()  # else the compiled models of earlier measurements count against the limit of recompilations
     generator = torch.Generator().manual_seed(1)
     inputs = [model.draw(batch, generator)]
     torch.manual_seed(0)
     first = model.build()
     built = {v: Steps(copy.deepcopy(first), model.loss, inputs, device, mode, v) for v in variants}
-    timings = {v: Timing([], []) for v in variants}
+    for steps in built.values():
+        with steps.scope():
+            for _ in range(warm_up):
+                steps.step()
+            steps.wait()
+    return built
+
+
+def timed(built: dict[str, Steps], rounds: int) -> dict[str, Timing]:
+    """Times the steps of prepared variants in turns, one step at a turn."""
+    timings = {v: Timing([], []) for v in built}
     for number in range(-1, rounds):
         for v, steps in built.items():
             with steps.scope():
-                for _ in range(warm_up if number < 0 else 0):
+                if number < 0:  # the memory that other processes took meanwhile is allocated again
                     steps.step()
-                if number < 0:
                     continue
                 steps.wait()
                 began = time.perf_counter()
@@ -147,10 +171,10 @@ def measure(
                 steps.wait()
                 timings[v].wall.append((time.perf_counter() - began) * 1e3)
                 timings[v].host.append((queued - began) * 1e3)
-    if device.type == "cuda":
-        for v, steps in built.items():
+    for v, steps in built.items():
+        if steps.device.type == "cuda":
             with steps.scope():
-                timings[v].peak = None if mode == "graphs" else _peak(steps)
+                timings[v].peak = None if steps.mode == "graphs" else _peak(steps)
                 timings[v].gpu = _kernel_time(steps)
     return timings
 

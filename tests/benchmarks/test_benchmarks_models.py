@@ -6,35 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.models import report, zoo
 from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
 from benchmarks.models.steps import MODES as STEP_MODES
 from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
-from benchmarks.models.steps import Steps, losses, measure
+from benchmarks.models.steps import Steps, losses, measure, variants_of
+from benchmarks.models.workers import Case, Worker, measured
 from benchmarks.results_file import ResultsError
+from tests.benchmarks.tiny_zoo import TINY
 
 CPU = torch.device("cpu")
-
-
-def _loss(model: nn.Module, given: zoo.Tensors) -> torch.Tensor:
-    loss: torch.Tensor = model(given["x"]).square().mean()
-    return loss
-
-
-def _draw(batch: int, generator: torch.Generator) -> zoo.Tensors:
-    return {"x": torch.randn(batch, 8, generator=generator)}
-
-
-TINY = zoo.Model(
-    "tiny",
-    lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)),
-    _draw,
-    _loss,
-    full=4,
-)
 
 
 def test_the_command_line_names_what_there_is() -> None:
@@ -47,8 +30,9 @@ def test_the_command_line_names_what_there_is() -> None:
 
 @pytest.mark.parametrize("mode", ["eager", "autocast"])
 def test_every_variant_takes_every_step(mode: str) -> None:
-    found = measure(TINY, 4, mode, VARIANTS, CPU, rounds=3, warm_up=1)
-    assert list(found) == list(VARIANTS)
+    variants = variants_of(mode)
+    found = measure(TINY, 4, mode, variants, CPU, rounds=3, warm_up=1)
+    assert list(found) == variants == ["torch", "native", "optimize"]
     for timing in found.values():
         row = timing.row()
         assert row["samples"] == 3
@@ -57,9 +41,28 @@ def test_every_variant_takes_every_step(mode: str) -> None:
         assert row["gpu"] is row["peak_mib"] is None
 
 
+def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails() -> None:
+    """A model that cannot be built, one whose process dies, and one that is timed in two cases."""
+    workers = [Worker(name, "cpu", "tests.benchmarks.tiny_zoo") for name in ("broken", "tiny", "tiny")]
+    workers[2].name = "dead"
+    workers[2].process.kill()
+    workers[2].process.join()
+    for mode in ("eager", "autocast"):
+        cases = dict.fromkeys(("broken", "tiny", "dead"), Case(4, mode, ("torch", "optimize"), 2))
+        found = dict(measured(workers, cases))
+        assert found["broken"] == "ValueError: this model cannot be built"
+        assert found["dead"] == "the process ended with exit code -9"
+        rows = found["tiny"]
+        assert isinstance(rows, dict)
+        assert {v: row["samples"] for v, row in rows.items()} == {"torch": 2, "optimize": 2}
+    for worker in workers:
+        worker.close()
+        assert not worker.process.is_alive()
+
+
 @pytest.mark.parametrize(("mode", "dtype"), [("eager", torch.bfloat16), ("autocast", torch.float32)])
 def test_a_step_changes_the_parameters_and_leaves_no_gradient(mode: str, dtype: torch.dtype) -> None:
-    steps = Steps(TINY.build(), _loss, [_draw(4, torch.Generator())], CPU, mode, "torch", lr=0.1)
+    steps = Steps(TINY.build(), TINY.loss, [TINY.draw(4, torch.Generator())], CPU, mode, "torch", lr=0.1)
     before = [p.detach().clone() for p in steps.model.parameters()]
     assert {p.dtype for p in before} == {dtype}
     with steps.scope():
@@ -69,12 +72,13 @@ def test_a_step_changes_the_parameters_and_leaves_no_gradient(mode: str, dtype: 
 
 
 def test_the_variants_begin_with_the_same_weights() -> None:
-    found = losses(TINY, 2, VARIANTS, CPU, count=5)
-    assert list(found) == ["float64", *VARIANTS]
+    variants = variants_of("eager")
+    found = losses(TINY, 2, variants, CPU, count=5)
+    assert list(found) == ["float64", *variants]
     assert found["float64"]["distance"] == 0
     torch_alone = found["torch"]["distance"]
     assert 0 < torch_alone < 0.1
-    for variant in VARIANTS:
+    for variant in variants:
         assert found[variant]["distance"] <= 2 * torch_alone, variant
 
 
@@ -108,7 +112,7 @@ def _document() -> dict[str, Any]:
         *(_row("A", "graphs", v, 3.0, "one") for v in VARIANTS),
     ]
     top = {"schema": 1, "environment": environment, "commit": "0" * 40, "dirty": False, "date": "2026-01-01T00:00:00Z"}
-    return {**top, "rows": rows, "losses": [], "failed": []}
+    return {**top, "rows": rows, "losses": [], "chains": [], "failed": []}
 
 
 def test_speedups_divide_pytorchs_time_by_ours() -> None:

@@ -1,0 +1,125 @@
+"""Measures models in one process each: all compile at the same time, and are timed one after the other on each GPU.
+
+A compilation takes far longer than the timed steps, and most of the time on the CPU. The parent process lets all models
+prepare one case, waits for the last of them, and then times the models in turn, so that no model compiles while another
+is timed. Models on different GPUs are timed at the same time.
+"""
+
+import gc
+import importlib
+import multiprocessing
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+__all__ = ["Case", "Worker", "measured"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a model: how many samples, in which mode, which variants, and how many timed steps of each."""
+
+    batch: int
+    mode: str
+    variants: Sequence[str]
+    rounds: int
+
+
+def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
+    """Prepares and times cases of a model until the pipe is closed. Replies with None, rows, or the text of an error."""
+    import torch
+
+    from .steps import prepared, timed
+
+    model = next(m for m in importlib.import_module(zoo).MODELS if m.name == name)
+    where = torch.device(device)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    built: Any = None
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        found: Any = None
+        try:
+            if isinstance(asked, Case):
+                built = prepared(model, asked.batch, asked.mode, asked.variants, where)
+                rounds = asked.rounds
+            else:
+                found = {variant: timing.row() for variant, timing in timed(built, rounds).items()}
+                built = None
+        except Exception as error:
+            # One model that cannot be compiled must not lose the rows of the others.
+            traceback.print_exc()
+            found, built = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", None
+        gc.collect()
+        if where.type == "cuda":
+            torch.cuda.empty_cache()  # the other models of this GPU need memory
+        pipe.send(found)
+
+
+class Worker:
+    """The process of one model.
+
+    Args:
+        name: the model's name.
+        device: the device of the process, such as "cuda:1".
+        zoo: the name of the Python module whose ``MODELS`` has the model.
+    """
+
+    def __init__(self, name: str, device: str, zoo: str = "benchmarks.models.zoo") -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name, self.device = name, device
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, name, device, zoo), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def reply(self) -> Any:
+        """The reply to the last request; the text of an error if the process has died."""
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            return f"the process ended with exit code {self.process.exitcode}"
+
+    def close(self) -> None:
+        """Ends the process, which frees its memory."""
+        self.pipe.close()
+        self.process.join()
+
+    def ask(self, what: Any) -> None:
+        if self.process.is_alive():
+            self.pipe.send(what)
+
+
+def measured(workers: Sequence[Worker], cases: dict[str, Case]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """Yields, for each worker's model, the rows of its case by variant, or the text of an error.
+
+    Args:
+        cases: the case of each model, by name.
+    """
+    for worker in workers:
+        worker.ask(cases[worker.name])
+    ready = []
+    for worker in workers:
+        failed = worker.reply()
+        if failed is None:
+            ready.append(worker)
+        else:
+            yield worker.name, failed
+    queues = {device: [w for w in ready if w.device == device] for device in {w.device for w in ready}}
+    timed: dict[str, Worker] = {}
+    while queues or timed:
+        for device in [d for d in queues if d not in timed]:
+            timed[device] = queues[device].pop(0)
+            timed[device].ask("time")
+            if not queues[device]:
+                del queues[device]
+        answered = wait([w.pipe for w in timed.values()])
+        for device in [d for d, w in timed.items() if w.pipe in answered]:
+            worker = timed.pop(device)
+            yield worker.name, worker.reply()
