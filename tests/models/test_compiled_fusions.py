@@ -254,6 +254,29 @@ def test_the_norm_has_the_dtype_that_it_had() -> None:
         assert call.args[-1] == dtype
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_gelu_has_the_dtype_that_it_had(view: bool) -> None:
+    """Autocast on a GPU gives a 16-bit product the float32 GELU of a form with torch.pow."""
+    graph, half = Graph(), torch.bfloat16
+    x, weight, bias = (graph.placeholder(name) for name in ("x", "weight", "bias"))
+    z = product = graph.call_function(F.linear, (x, weight, bias))
+    if view:
+        z = graph.call_method("view", (product, 1, 2, N))
+    y = graph.call_function(F.gelu, (z,))
+    graph.output(y)
+    with FakeTensorMode():
+        for node, shape in ((x, (2, N)), (weight, (N, N)), (bias, (N,)), (product, (2, N)), (z, (1, 2, N)[not view :])):
+            node.meta["example_value"] = torch.empty(shape, dtype=half)
+        y.meta["example_value"] = torch.empty((1, 2, N)[not view :])
+    module = GraphModule(nn.Module(), graph)
+    (site,) = rewrite(module, ["linear_gelu"], ["cpu"])
+    assert not site.refusal
+    operands = [torch.randn(shape, dtype=half) for shape in ((2, N), (N, N), (N,))]
+    found, right = module(*operands), F.gelu(F.linear(*operands)).reshape((1, 2, N)[not view :])
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, right.float(), rtol=1e-2, atol=1e-2)
+
+
 def test_nothing_is_computed_twice() -> None:
     """The operations leave the graph, and other uses of the sum read the operator's second result."""
     found = []
@@ -318,6 +341,7 @@ def test_the_cache_of_graphs_keeps_fused_graphs_apart() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:

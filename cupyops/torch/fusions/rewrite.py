@@ -118,6 +118,9 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
     Returns:
         Whether the node is GELU of a product.
 
+    The result keeps its dtype: under autocast on a GPU, a form of GELU with ``torch.pow`` has a float32 result for a
+    product in 16 bits.
+
     Raises:
         _Refused: the operations must stay apart.
     """
@@ -135,7 +138,7 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
         call, operands = addmm_then_gelu, list(product.args)
     else:
         return False  # addmm that scales its terms
-    *of_operands, of_z = _fakes((*(x for x in operands if x is not None), product), devices)
+    *of_operands, of_z, of_y = _fakes((*(x for x in operands if x is not None), product, gelu), devices)
     if any(x.dim() not in (1, 2) for x in of_operands[1:]) or of_z.dim() == 0:
         raise _Refused("the product has a dimension that the operator does not take")
     if call is addmm_then_gelu and of_operands[0].dim() != 1:
@@ -150,6 +153,10 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
         y.meta = {**gelu.meta, "example_value": of_z}
         if view is not None:
             y = graph.create_node(view.op, view.target, (y, *view.args[1:]), view.kwargs)
+            y.meta = dict(gelu.meta)
+        if of_y.dtype != of_z.dtype:
+            y.meta = {**y.meta, "example_value": of_y.to(of_z.dtype)}
+            y = graph.call_method("to", (y, of_y.dtype))
             y.meta = dict(gelu.meta)
     rest = sorted(found.inner, key=list(graph.nodes).index, reverse=True)
     _replace(gelu, y, (*rest, *(() if view is None else (view,)), product))
