@@ -19,8 +19,6 @@ OPERATORS = (
     "gelu_backward",
     "native_layer_norm",
     "native_layer_norm_backward",
-    "_fused_rms_norm",
-    "_fused_rms_norm_backward",
 )
 
 
