@@ -356,7 +356,8 @@ class Operator:
         Raises:
             ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
         """
-        if self._compiled == "kernel" or torch.compiler.is_exporting() or simulator.enabled():
+        # Before PyTorch 2.13, torch.compiler.is_exporting() is True in every function that Dynamo traces.
+        if self._compiled == "kernel" or torch.compiler._is_exporting_flag or simulator.enabled():
             return False
         choice = self._compiled if isinstance(self._compiled, str) else self._compiled(*args)
         if choice not in CHOICES:
