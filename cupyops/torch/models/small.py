@@ -17,14 +17,13 @@ LEAST_ELEMENTS = 2**21
 _is_traced = torch.compiler.is_dynamo_compiling
 
 
-def _captures() -> bool:
-    return torch.cuda.is_current_stream_capturing()
-
-
 def is_small(x: Tensor) -> bool:
     """Returns whether a call with operand x stays PyTorch's.
 
-    A compiled model calls the operators for any size, and so does a call that a CUDA graph captures: the host's time is
-    spent once there.
+    A compiled model calls the operators for any size: the compiled code spends less of the host's time on a call, and a
+    condition on the size would be a guard that compiles the model again.
+
+    A call in the capture of a CUDA graph takes the road of the eager calls before the capture. The operator's first
+    call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
     """
-    return not _is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda and not _captures()
+    return not _is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
