@@ -143,13 +143,20 @@ class OwnLinear(nn.Linear):
         return 2 * super().forward(input)
 
 
-class Marked(Tensor):
-    """A subclass of Tensor, as libraries for quantised weights have."""
+class Halved(Tensor):
+    """A subclass of Tensor that holds half of a weight. F.linear knows that, as with the weights of quantised models."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            x, weight, bias = args
+            return F.linear(x, 2 * weight.as_subclass(Tensor), bias)
+        return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def mark(layer: Any) -> Any:
+def halve(layer: Any) -> Any:
     """Gives a layer a weight of a subclass of Tensor."""
-    layer.weight = nn.Parameter(layer.weight.detach().as_subclass(Marked))
+    layer.weight = nn.Parameter((layer.weight.detach() / 2).as_subclass(Halved))
     return layer
 
 
@@ -178,7 +185,7 @@ class Pairs(nn.Module):
 MODELS = {"sequential": (chain, "0"), "method": (Pairs, "fc1")}
 UNFIT: dict[str, Callable[[], nn.Module]] = {
     "own forward": lambda: OwnLinear(WIDTH, WIDTH),
-    "subclass": lambda: mark(nn.Linear(WIDTH, WIDTH)),
+    "subclass": lambda: halve(nn.Linear(WIDTH, WIDTH)),
     "replaced": replaced_forward,
 }
 
@@ -206,9 +213,7 @@ def test_an_unfit_linear_layer_is_not_fused_and_its_neighbour_is(model: str, cas
     report = optimize(module)
     assert [s.name for s in report.skipped] == [name]
     assert sum(site.operator == "linear_gelu" for site in report.replaced) == 1
-    y = module(x)
-    assert type(y) is type(wanted)
-    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(module(x), wanted)
 
 
 def test_a_shared_layer_that_is_wanted_by_one_of_its_names_is_fused_in_both_places() -> None:
@@ -250,14 +255,11 @@ def test_a_linear_layer_whose_class_changes_later_is_called(size: int) -> None:
 
 
 def test_a_weight_that_becomes_a_subclass_later_is_the_layer_s_own() -> None:
-    module, plain, x = Mlp(), Mlp(), torch.randn(3, WIDTH)
-    plain.load_state_dict(module.state_dict())
+    module, x = Mlp(), torch.randn(3, WIDTH)
+    wanted = module(x)
     optimize(module)
-    for m in (module, plain):
-        mark(m.fc1)
-    y, wanted = module(x), plain(x)
-    assert type(y) is type(wanted) is Marked
-    assert torch.equal(y, wanted)
+    halve(module.fc1)
+    torch.testing.assert_close(module(x), wanted)
 
 
 def test_a_layer_that_is_added_to_a_sequential_later_is_computed() -> None:

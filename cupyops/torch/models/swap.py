@@ -46,8 +46,8 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     have their own classes. Deep copies stay optimised.
 
     A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
-    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode, PyTorch's own functions
-    compute norms and GELU of few elements (fewer than 2^21), since these calls take less of the host's time.
+    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode on a GPU, PyTorch's own
+    functions compute norms and GELU of fewer than 2^21 elements, since these calls take less of the host's time.
 
     Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
 
