@@ -73,7 +73,7 @@ from .implementations import (
     without_tangents,
 )
 from .results import held_to_schema
-from .tensors import PLAIN_TENSORS, NoStorageError
+from .tensors import PLAIN_TENSORS, NoStorageError, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_reference
 
 __all__ = ["Operator", "operator", "operator_of"]
@@ -332,6 +332,8 @@ class Operator:
         """
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
+                if (proxy := symbolic_call(self.op, args)) is not None:
+                    return proxy
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
         args = self._cast(args)

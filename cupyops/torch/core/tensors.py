@@ -16,7 +16,16 @@ from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
 
-__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "weight_and_bias", "wide_dtype"]
+__all__ = [
+    "DTYPE_NAMES",
+    "PLAIN_TENSORS",
+    "NoStorageError",
+    "TorchLibrary",
+    "alive",
+    "symbolic_call",
+    "weight_and_bias",
+    "wide_dtype",
+]
 
 # torch.float32 -> "float32". Dtypes that kernels do not support are listed, too, for error messages.
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -35,6 +44,12 @@ def alive(x: torch.Tensor) -> torch.Tensor:
     while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
         x = inner
     return x
+
+
+def symbolic_call(function: Any, args: tuple[Any, ...], **options: Any) -> Any:
+    """Returns the proxy of a call if an argument is a proxy of ``torch.fx.symbolic_trace``, else None."""
+    proxy = next((x for x in args if isinstance(x, torch.fx.Proxy)), None)
+    return None if proxy is None else proxy.tracer.create_proxy("call_function", function, args, options)
 
 
 def weight_and_bias(module: torch.nn.Module) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from cupyops.ops.add2 import check_alpha
 from cupyops.ops.add2 import forward as add2_body
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES
+from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call
 from cupyops.torch.scale.sharding import Split, elementwise
 
 from .onnx_values import BFLOAT16, FLOAT, FLOAT16, cast
@@ -134,9 +134,11 @@ def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
     PyTorch promotes numbers and 0-d tensors alike: neither changes the dtype of a tensor with dimensions, unless its
     category (bool, integer, floating, complex) is higher.
     """
-    if not isinstance(b, (int, float, complex)):
-        raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
-    if not isinstance(a, Tensor):
+    if not (isinstance(a, Tensor) and isinstance(b, (int, float, complex))):
+        if (proxy := symbolic_call(add2, (a, b), alpha=alpha)) is not None:
+            return proxy
+        if isinstance(a, Tensor):
+            raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
         raise TypeError(f"add2: `a` must be a Tensor, got {type(a).__name__}")
     if a.dim() == 0:
         return _add2_number(a.reshape(1), b, alpha).reshape(())

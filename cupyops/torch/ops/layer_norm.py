@@ -290,8 +290,9 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
         )
-    except AttributeError:
-        return True  # an argument is not a tensor: the operator layer_norm raises TypeError
+    except (AttributeError, torch.fx.proxy.TraceError):
+        # An argument is not a tensor: the operator layer_norm raises TypeError, or records the call of a symbolic trace.
+        return True
     if wanted and grad_enabled():
         return True
     return bool(is_compiling() or transforms_active() or dispatch_modes())

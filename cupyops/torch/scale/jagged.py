@@ -69,4 +69,7 @@ def _places(rule: Rule, args: Sequence[Any], values: Sequence[Any], tensors: int
     rank = max(x.ndim for x, at in zip(values, wanted, strict=False) if at is not None)
     if any(x is not None and at is None and x.ndim > rank for x, at in zip(values, wanted, strict=False)):
         return None  # a dense tensor with a dimension for the batch
-    return next((results for results, given in rule(*values) if list(given) == wanted), None)
+    for results, given in rule(*values):
+        if all(x is None or place == at for x, place, at in zip(values, given, wanted, strict=False)):
+            return results
+    return None
