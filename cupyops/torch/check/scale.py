@@ -149,7 +149,7 @@ def _counted(subject: Subject, args: Arguments, function: Callable[..., Any] | N
 @check(
     "The rule in `sharding=` must hold for the first dimension. Between the gradient that arrives and the call of the "
     "gradient's operator, use operations that PyTorch has for jagged tensors.",
-    needs=("gradients", "differentiable", "vmap"),
+    needs=("gradients", "differentiable", "sharding"),
 )
 def nested(subject: Subject) -> str:
     """A jagged nested tensor gives, with its gradient, the results of a dense tensor of all rows."""
@@ -166,7 +166,10 @@ def nested(subject: Subject) -> str:
         split = splits[0]
         wanted = subject.results(fresh(args))
         jagged = [i for i, place in enumerate(split[1]) if place == 0 and isinstance(args[i], Tensor)]
-        found = subject.results(fresh(args), _on_jagged(subject, jagged, split[0], rows))
+        try:
+            found = subject.results(fresh(args), _on_jagged(subject, jagged, rows))
+        except Exception as error:
+            raise Fault(f"{dtype}, on jagged tensors: {first_words(error)}") from error
         assert_close(f"{dtype}, jagged", found, wanted, than="dense tensors give")
         tried += 1
     if not tried:
@@ -174,7 +177,7 @@ def nested(subject: Subject) -> str:
     return subject.told(tried, "samples")
 
 
-def _on_jagged(subject: Subject, jagged: Sequence[int], places: Sequence[Any], rows: int) -> Callable[..., Any]:
+def _on_jagged(subject: Subject, jagged: Sequence[int], rows: int) -> Callable[..., Any]:
     """Returns the operator as a function of dense tensors, which it calls on jagged tensors of two sequences."""
     offsets = torch.tensor([0, rows - rows // 2, rows], device=subject.device)
 
@@ -182,11 +185,7 @@ def _on_jagged(subject: Subject, jagged: Sequence[int], places: Sequence[Any], r
         full = list(args)
         for i in jagged:
             full[i] = torch.nested.nested_tensor_from_jagged(args[i], offsets)
-        try:
-            outputs = subject.call(full)
-        except Exception as error:
-            raise Fault(f"on jagged tensors: {first_words(error)}") from error
-        return tuple(y.values() if y.is_nested else y for y in outputs)
+        return tuple(y.values() if y.is_nested else y for y in subject.call(full))
 
     return function
 
