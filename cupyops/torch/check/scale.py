@@ -121,7 +121,10 @@ def flops(subject: Subject) -> str:
     reference, total = subject.reference, 0
     for args in samples:
         theirs, ours = _counted(subject, args, reference), _counted(subject, args, None)
-        for what, right, found in zip(("the call", "call and gradient"), theirs, ours, strict=True):
+        # A gradient that is the reference's runs the reference again.
+        again = ours[0] if subject.op._by_reference else 0
+        rights = theirs[0], theirs[1] + (again if theirs[1] > theirs[0] else 0)
+        for what, right, found in zip(("the call", "call and gradient"), rights, ours, strict=True):
             if right != found:
                 shapes = ", ".join(str(tuple(args[i].shape)) for i in tensors_in(args))
                 raise Fault(f"{dtype}, {shapes}: {found} FLOPs of {what}, and the reference has {right}")
@@ -139,7 +142,7 @@ def _counted(subject: Subject, args: Arguments, function: Callable[..., Any] | N
     with FlopCounterMode(display=False) as counter, torch.enable_grad() if wanted else torch.no_grad():
         outputs = subject.call(leaves, function)
         forward = counter.get_total_flops()
-        taken = [outputs[int(name.partition(" ")[2] or 0)] for name in ready]
+        taken = [y for name in ready if (y := outputs[int(name.partition(" ")[2] or 0)]).requires_grad]
         if taken:
             seeds = [torch.ones_like(y) for y in taken]
             torch.autograd.grad(taken, [leaves[i] for i in wanted], seeds, allow_unused=True)
@@ -164,10 +167,12 @@ def nested(subject: Subject) -> str:
         if rows < 2:
             continue
         split = splits[0]
-        wanted = subject.results(fresh(args))
+        # A gradient that is the reference's needs PyTorch's operations on jagged tensors.
+        by = [] if subject.op._by_reference else subject.wanted(args)
+        wanted = subject.results(fresh(args), wanted=by)
         jagged = [i for i, place in enumerate(split[1]) if place == 0 and isinstance(args[i], Tensor)]
         try:
-            found = subject.results(fresh(args), _on_jagged(subject, jagged, rows))
+            found = subject.results(fresh(args), _on_jagged(subject, jagged, rows), wanted=by)
         except Exception as error:
             raise Fault(f"{dtype}, on jagged tensors: {first_words(error)}") from error
         assert_close(f"{dtype}, jagged", found, wanted, than="dense tensors give")

@@ -75,11 +75,13 @@ class _Sharded:
 
     Attributes:
         mesh, mode: the mesh, and the mode of its ranks.
-        collectives: the number of collectives of the last call and its gradient.
+        forward_collectives, collectives: the numbers of collectives of the last call, and of the last call and its
+            gradient.
     """
 
     def __init__(self, subject: Subject, mesh: Any, mode: Any) -> None:
-        self.subject, self.mesh, self.mode, self.collectives = subject, mesh, mode, 0
+        self.subject, self.mesh, self.mode = subject, mesh, mode
+        self.forward_collectives = self.collectives = 0
 
     def place(self, x: Tensor, placements: Sequence[Any]) -> Any:
         """Returns the tensor as a DTensor. The ranks of a partial placement have equal parts of the sum."""
@@ -111,7 +113,7 @@ class _Sharded:
         Args:
             args: the arguments, as plain tensors.
             placements: the placements of each tensor.
-            seeds: the incoming gradients, by the numbers of the outputs.
+            seeds: the incoming gradients, by the numbers of the outputs; no gradient is computed if there are none.
             function: called in place of the operator.
         """
         from torch.distributed.tensor import Replicate
@@ -120,7 +122,7 @@ class _Sharded:
         subject = self.subject
         # PyTorch's own gradient of layer_norm is wrong for a partial input.
         partial = any(p.is_partial() for x in placements for p in x)
-        wanted = [] if partial or subject.refusal or subject.mutated else subject.wanted(args)
+        wanted = [] if partial or not seeds or subject.refusal or subject.mutated else subject.wanted(args)
         leaves, given = list(args), iter(placements)
         for i in tensors_in(args):
             leaves[i] = self.place(args[i], next(given)).requires_grad_(i in wanted)
@@ -128,7 +130,9 @@ class _Sharded:
         with CommDebugMode() as counted:
             with torch.enable_grad() if wanted else torch.no_grad():
                 outputs: list[Any] = list(subject.call(leaves, function))
-            ready = {k: y for k, y in enumerate(outputs) if y.requires_grad}
+            self.forward_collectives = counted.get_total_counts()
+            # The dispatcher may mark an empty result, which was not requested, as differentiable.
+            ready = {k: y for k, y in enumerate(outputs) if y.requires_grad and k in seeds}
             if ready:
                 # The gradient of a sum is whole on each rank.
                 alike = {k: [Replicate() if p.is_partial() else p for p in y.placements] for k, y in ready.items()}
@@ -253,6 +257,7 @@ def sharding(subject: Subject) -> str:
     dtype, samples = _sharded_samples(subject)
     right = [_plain(subject, args) for args in samples]
     tried = 0
+    by_reference = subject.op._by_reference  # PyTorch's rules shard the gradient
     # The backend `reference` runs all meshes: the rule does not depend on the kernels.
     meshes = MESHES[:1] if subject.kernels and subject.op.reference is not None else MESHES
     for shape in meshes:
@@ -261,16 +266,19 @@ def sharding(subject: Subject) -> str:
             few = len(meshes) == 1 or shape != MESHES[0]
             for args, (wanted, seeds) in zip(samples[:1] if few else samples, right, strict=False):
                 splits = [tuple(tensors) for _, tensors in rule(*args)]
+                given = {} if by_reference and few else seeds
                 for places in _combined(splits, len(shape)):
                     if _fits(places, args, shape):
                         placements = _placements_of(places, args)
                         words = f"{dtype}, {_told(args, placements, shape)}"
-                        _hold(sharded, args, placements, seeds, wanted, words)
-                        if count := sharded.collectives:
+                        _hold(sharded, args, placements, given, wanted, words)
+                        count = sharded.forward_collectives if by_reference else sharded.collectives
+                        if count:
                             raise Fault(f"{words}: {count} collectives, where the declared split needs none")
                         tried += 1
                 for placements in _alone(args) if args is samples[0] and not few else ():
-                    _hold(sharded, args, placements, seeds, wanted, f"{dtype}, {_told(args, placements, shape)}")
+                    given = {} if by_reference else seeds
+                    _hold(sharded, args, placements, given, wanted, f"{dtype}, {_told(args, placements, shape)}")
                     tried += 1
     return f"{tried} placements of {dtype} on meshes of {', '.join(' x '.join(map(str, s)) for s in meshes)} ranks"
 
@@ -334,6 +342,8 @@ def tensor_parallel(subject: Subject) -> str:
                 sharded.results(args, placements, seeds, reference)
             except (NotImplementedError, RuntimeError):
                 continue  # PyTorch has no rule for an operation of the reference
+            if sharded.forward_collectives:
+                continue  # the placements are no style of this operation
             theirs = sharded.collectives
             sharded.results(args, placements, seeds)
             if sharded.collectives > theirs:
@@ -343,7 +353,7 @@ def tensor_parallel(subject: Subject) -> str:
                 )
             tried.append(style)
     if not tried:
-        raise Skip("PyTorch has no rule for an operation of the reference")
+        raise Skip("the reference has no style of tensor parallelism without collectives in the forward")
     return f"{', '.join(tried)}, in {dtype} on 2 ranks"
 
 
@@ -361,7 +371,7 @@ def _styles(args: Arguments) -> Iterator[tuple[str, list[Any]]]:
         yield "SequenceParallel", [0 if i == lead else alike.get(i) for i in range(len(args))]
     for i in others:
         w = args[i]
-        if w.ndim == 2 and x.ndim and w.shape[1] == x.shape[-1]:
+        if w.ndim == 2 and x.ndim and w.shape[1] == x.shape[-1] and w.shape != x.shape:
             biases = [k for k in others if args[k].shape == w.shape[:1]]
             yield "ColwiseParallel", [0 if k == i or k in biases else None for k in range(len(args))]
             yield "RowwiseParallel", [x.ndim - 1 if k == lead else 1 if k == i else None for k in range(len(args))]
@@ -428,7 +438,8 @@ def _steps(subject: Subject, args: Arguments, wrap: Callable[[nn.Module], Any]) 
             for name, parameter in layer.named_parameters():
                 gradient: Any = parameter.grad
                 local = getattr(parameter, "_local_tensor", parameter)
-                local -= 0.1 * getattr(gradient, "_local_tensor", gradient)
+                if gradient is not None:
+                    local -= 0.1 * getattr(gradient, "_local_tensor", gradient)
                 parameter.grad = None
                 found[f"{name} after step {step}"] = local.detach().clone()
     return found

@@ -191,6 +191,7 @@ class Operator:
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
         self._mutated = parsed.mutated
         self._withdrawn = False
+        self._by_reference = False  # whether the gradient is the reference's
         self.backward: Operator | None = None
         self.body: Callable[..., Any] = implementation
         recording: Callable[..., Any] | None = None
@@ -222,6 +223,7 @@ class Operator:
             fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
             constant = tuple(i for i, name in self._tensors if name not in wrt)
         else:
+            self._by_reference = plain is not None
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
