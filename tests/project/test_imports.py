@@ -35,7 +35,7 @@ ROOMS = (
     ("cupyops.commands",),
     ("cupyops.__main__",),
     # with PyTorch
-    ("cupyops.torch.compiled",),
+    ("cupyops.torch.compiled", "cupyops.torch.scale"),
     ("cupyops.torch.core",),
     ("cupyops.torch.programs",),
     ("cupyops.torch.ops",),

@@ -195,6 +195,37 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(body=faulty.one_buffer_for_all()),
         "in one of 4 threads: .* Keep no buffers",
     ),
+    "a reference with a wrong tangent": (
+        "jvp",
+        lambda: Mix(reference=faulty.reference_with_a_wrong_tangent),
+        "float64, torch.func.jvp: the tangents times a gradient are .*, and reverse mode gives .* a right `jvp`",
+    ),
+    "counts no FLOPs": (
+        "flops",
+        lambda: Mix(reference=faulty.reference_with_a_product),
+        r"float32, \(19, 7\), \(19, 7\): 0 FLOPs of the call, and the reference has 2 .* Declare `flops=`",
+    ),
+    "a backward of matrices alone": (
+        "nested",
+        lambda: Mix(backward=faulty.of_matrices_alone),
+        r"on jagged tensors: NotImplementedError: aten.t.default .* operations that PyTorch has for jagged tensors",
+    ),
+    "keeps its inputs on ctx": (
+        "checkpointing",
+        lambda: Mix(save=faulty.save_on_ctx),
+        "after the forward under checkpoint, `x`, `w` is still in memory.* ctx.save_for_backward",
+    ),
+    "says that its rows are apart": (
+        "sharding",
+        lambda: Mix(
+            body=faulty.upside_down,
+            reference=faulty.reference_upside_down,
+            backward=faulty.gradient_upside_down,
+            elementwise=False,
+            sharding="elementwise",
+        ),
+        r"on a mesh of 2 ranks, tensors \(19, 7\) as S\(0\), \(19, 7\) as S\(0\): output 0.* and whole tensors give",
+    ),
 }
 # These faults show elsewhere first; the check that is run alone finds them, too.
 ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
@@ -204,6 +235,10 @@ ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
     ),
     "export": (lambda: Mix(body=faulty.looks_at_values), "Could not guard on data-dependent expression"),
     "torch_func": (lambda: Mix(backward=faulty.launched_in_backward), "Cannot access data pointer"),
+    "fsdp": (
+        lambda: Mix(body=faulty.packed_by_version()),
+        "under fully_shard: output of step 1.* without a new version",
+    ),
 }
 # On a GPU alone.
 PLANTED_ON_A_GPU: dict[str, tuple[str, Callable[[], Mix], str]] = {
@@ -288,6 +323,16 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
     )
 
 
+def test_a_product_that_is_split_by_rows_alone_fails_tensor_parallelism() -> None:
+    x, weight = torch.randn(19, 7), torch.randn(5, 7)
+    checks = ["sharding", "tensor_parallel", "fsdp"]
+    op = faulty.product_split_by_rows()
+    report = check_op(op, (x, weight), raises=False, backends=["reference"], checks=checks)
+    found = {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}
+    words = r"ColwiseParallel, .*\(19, 7\) as R, \(5, 7\) as S\(0\): 1 collectives, and the reference needs 0.* the rows of a"
+    assert_found(found, "tensor_parallel", words)
+
+
 @pytest.mark.simulator
 def test_samples_are_left_as_they_are_even_by_a_faulty_operator() -> None:
     x, w, factor = samples()[0]
@@ -325,4 +370,4 @@ def test_a_right_operator_passes_every_check_on_a_gpu() -> None:
 
 def test_every_check_has_a_fault_that_is_planted() -> None:
     planted = [name for name, _, _ in (*PLANTED.values(), *PLANTED_ON_A_GPU.values())]
-    assert {*planted, *ALONE, "second_device", "differentiable"} == set(CHECKS)
+    assert {*planted, *ALONE, "second_device", "differentiable", "tensor_parallel"} == set(CHECKS)

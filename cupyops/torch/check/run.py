@@ -32,6 +32,12 @@ from . import (
     running as check_running,
 )
 from . import (
+    scale as check_scale,
+)
+from . import (
+    sharded as check_sharded,
+)
+from . import (
     values as check_values,
 )
 from .registry import BACKENDS, Check, Fault, Skip
@@ -72,6 +78,13 @@ CHECKS: dict[str, Check] = {
         check_roads.transforms,
         check_machinery.autocast,
         check_machinery.opcheck,
+        check_scale.jvp,
+        check_scale.flops,
+        check_scale.checkpointing,
+        check_sharded.sharding,
+        check_scale.nested,
+        check_sharded.tensor_parallel,
+        check_sharded.fsdp,
         check_running.compiles,
         check_running.side_stream,
         check_running.threads,
@@ -291,7 +304,8 @@ def checks_for(op: Any) -> list[str]:
     arguments = operator_of(op, "checks_for").op._schema.arguments
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
     of_gradients = {"gradients", "gradcheck", "gradgradcheck", "subsets", "gradient_strides", "differentiable"}
-    of_gradients |= {"derivatives", "torch_func", "vmap", "transforms"}
+    of_gradients |= {"derivatives", "torch_func", "vmap", "transforms", "jvp", "flops", "checkpointing", "fsdp"}
+    of_gradients |= {"sharding", "tensor_parallel", "nested"}
     return [name for name in CHECKS if not (mutates and name in of_gradients)]
 
 

@@ -114,6 +114,7 @@ class Backward:
 
     Attributes:
         schema: the schema of the gradient's operator.
+        arguments: the names of the arguments in this schema.
         body: the function, with each None among its results replaced by an empty tensor.
         reference: the gradient of the forward's reference, or None if the function does not take all inputs.
         refusal: the end of the error message for a second derivative, used if the gradient's operator has no gradient.
@@ -131,6 +132,7 @@ class Backward:
         types = [type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
         arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
+        self.arguments = names
         self.schema = named_for_its_arguments(
             f"{schema.namespace}::{schema.name}_backward", f"({arguments}) -> ({results})"
         )

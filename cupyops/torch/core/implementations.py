@@ -141,15 +141,16 @@ def completed(function: Callable[..., Any], schema: Schema) -> Callable[..., Any
     return complete
 
 
-def preparing(prepare: Callable[[str], None], name: str, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the fake kernel: the body, before which ``prepare`` is called with the operator's name.
+def preparing(steps: Sequence[Callable[[], None]], body: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the fake kernel: the body, before which the steps are called.
 
-    A compiler traces the operator with fake tensors before it generates code, so ``prepare`` runs early enough to
-    register what the compiler needs.
+    A compiler traces the operator with fake tensors before it generates code, and DTensor computes the results' shapes
+    with fake tensors before it looks for a strategy. The steps run early enough to register what either needs.
     """
 
     def fake(*args: Any) -> Any:
-        prepare(name)
+        for step in steps:
+            step()
         return body(*args)
 
     return fake

@@ -21,6 +21,8 @@ autocast                   the declared policy: no cast, float32, or the lower-p
 Inductor                   a direct call of the body in the generated code (:mod:`cupyops.torch.compiled`), or the
                            operations of the reference
 ONNX                       the declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
+DTensor, jagged tensors    calls on parts of the tensors, by the declared rule (:mod:`cupyops.torch.scale.sharding`)
+symbolic tracing           ``torch.fx`` records a call of the ``torch.library`` operator
 =========================  ==========================================================================================
 
 An operator that writes to its arguments, ``Tensor(a!) x``, has no gradient, and raises an error for tensors that
@@ -40,6 +42,8 @@ from cupyops.errors import expected
 from cupyops.torch.compiled import calls
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.compiled.rules import CHOICES, Rule, rule_of
+from cupyops.torch.scale import sharding as scale
+from cupyops.torch.scale.declared import Scale
 
 from .declared import declared, recorded
 from .dispatch import (
@@ -71,7 +75,7 @@ from .implementations import (
     without_tangents,
 )
 from .results import held_to_schema
-from .tensors import PLAIN_TENSORS, NoStorageError, is_batched
+from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
 __all__ = ["Operator", "operator", "operator_of"]
@@ -123,6 +127,13 @@ class Operator:
             strides, dtypes and numbers of the arguments alone. The steps are allocations, launches and calls of
             PyTorch's functions. In a compiled graph with fixed shapes, the body then runs once, and later calls repeat
             its steps. Must be False for a body that draws random numbers in Python, for instance.
+        sharding: along which dimensions the operator can be split, for DTensor and jagged nested tensors.
+            ``"elementwise"``: along every dimension; the default if ``elementwise`` is True. ``"rows"``: along every
+            dimension except the last. Or a rule (:mod:`cupyops.torch.scale.sharding`). A backward that is declared as a
+            function gets the rule that follows. Without a rule, DTensor and jagged tensors raise NotImplementedError.
+        flops: ``flops(*args)`` returns the floating point operations of a call, for
+            ``torch.utils.flop_counter.FlopCounterMode``. The function takes the shapes of the tensors in place of the
+            tensors. The default counts 0.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
@@ -130,8 +141,8 @@ class Operator:
         backward: the operator that computes the gradient, or None if no backward was declared.
 
     Raises:
-        ValueError: ``autocast`` or ``compiled`` is none of the values above; ``compiled="decompose"`` is declared
-            without a reference; the schema has no namespace, or has a tensor after other arguments; the backward has a
+        ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
+            declared without a reference; the schema has no namespace, or has a tensor after other arguments; the backward has a
             parameter of unknown name; or a gradient or repeated launches are declared for an operator that writes to
             its arguments.
     """
@@ -151,6 +162,8 @@ class Operator:
         vmap: Callable[..., Any] | None = None,
         compiled: str | Rule = "kernel",
         repeats: bool = False,
+        sharding: "str | scale.Rule | None" = None,
+        flops: Callable[..., int] | None = None,
         _mend: str = "",
     ) -> None:
         policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
@@ -162,6 +175,7 @@ class Operator:
         if compiled == "decompose" and reference is None:
             raise ValueError(expected("Operator", "reference", "be given, since compiled='decompose'", "None"))
         parsed = Schema.parse(schema)
+        rule = scale.rule_of(sharding, elementwise, len(parsed.tensors), len(parsed.results), bool(parsed.mutated))
         self.name = parsed.name
         self.qualified_name = f"{parsed.namespace}::{self.name}"
         self.schema = schema
@@ -176,6 +190,7 @@ class Operator:
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
         self._mutated = parsed.mutated
         self._withdrawn = False
+        self._by_reference = False  # whether the gradient is the reference's
         self.backward: Operator | None = None
         self.body: Callable[..., Any] = implementation
         recording: Callable[..., Any] | None = None
@@ -194,7 +209,12 @@ class Operator:
             if not isinstance(backward, Operator):
                 found = Backward(parsed, backward, wrt, plain)
                 backward = Operator(
-                    found.schema, found.body, reference=found.reference, repeats=repeats, _mend=found.refusal
+                    found.schema,
+                    found.body,
+                    reference=found.reference,
+                    repeats=repeats,
+                    sharding=rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=elementwise),
+                    _mend=found.refusal,
                 )
             self.backward = backward
             arguments = [a.name for a in backward.op._schema.arguments]
@@ -202,6 +222,7 @@ class Operator:
             fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
             constant = tuple(i for i, name in self._tensors if name not in wrt)
         else:
+            self._by_reference = plain is not None
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
@@ -236,6 +257,7 @@ class Operator:
                 vmap = vmap_of_elementwise(find)
             else:
                 vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
+        self._scale = Scale(parsed, rule, flops, elementwise)
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         # What _by_transforms applies, for calls of the Operator and for calls through torch.ops.
@@ -310,6 +332,8 @@ class Operator:
         """
         for i, name in self._tensors:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
+                if (proxy := symbolic_call(self.op, args)) is not None:
+                    return proxy
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
         args = cast_all(args, self._tensors, self._autocast)
@@ -405,7 +429,8 @@ class Operator:
 
     def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
-        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
+        library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag, *self._scale.tags))
+        self._scale.register(library)
         body = completed(self._held, schema)
         either = completed(on_cpu(self._held, self._plain), schema)
         library.impl(self.name, without_tangents(self.name, body), "CUDA")
@@ -416,7 +441,7 @@ class Operator:
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
-        torch.library.register_fake(name, preparing(prepare, name, body), lib=library)
+        torch.library.register_fake(name, preparing((partial(prepare, name), self._scale.prepare), body), lib=library)
         if gradient is not None:
             setup_context, backward = gradient
 

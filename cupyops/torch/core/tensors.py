@@ -23,6 +23,7 @@ __all__ = [
     "TorchLibrary",
     "alive",
     "is_batched",
+    "symbolic_call",
     "weight_and_bias",
     "wide_dtype",
 ]
@@ -46,6 +47,12 @@ def alive(x: torch.Tensor) -> torch.Tensor:
     while (inner := torch._C._functorch.unwrap_if_dead(x)) is not x:
         x = inner
     return x
+
+
+def symbolic_call(function: Any, args: tuple[Any, ...], **options: Any) -> Any:
+    """Returns the proxy of a call if an argument is a proxy of ``torch.fx.symbolic_trace``, else None."""
+    proxy = next((x for x in args if isinstance(x, torch.fx.Proxy)), None)
+    return None if proxy is None else proxy.tracer.create_proxy("call_function", function, args, options)
 
 
 def weight_and_bias(module: torch.nn.Module) -> tuple[Any, Any]:

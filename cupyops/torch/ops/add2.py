@@ -1,6 +1,6 @@
 """The PyTorch operator add2: a + alpha·b."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor
 from cupyops.ops.add2 import check_alpha
 from cupyops.ops.add2 import forward as add2_body
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES
+from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call
+from cupyops.torch.scale.sharding import Split, elementwise
 
 from .onnx_values import BFLOAT16, FLOAT, FLOAT16, cast
 
@@ -79,11 +80,17 @@ def _fit(grad: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.d
     return grad
 
 
+def _add2_sharding(a: Any, b: Any, alpha: complex) -> Iterable[Split]:
+    """Splits along every dimension. a + alpha·b is also linear: sums of a and of b give sums of the result."""
+    return [*elementwise(2, 1)(a, b), (("sum",), ("sum", "sum"))]
+
+
 _add2 = Operator(
     "cupyops::add2(Tensor a, Tensor b, Scalar alpha) -> Tensor",
     Add2Function,
     reference=_add2_reference,
     elementwise=True,
+    sharding=_add2_sharding,
     onnx=add2_onnx,
     compiled="auto",
     repeats=True,
@@ -127,9 +134,11 @@ def _add2_number(a: Tensor, b: Any, alpha: complex) -> Tensor:
     PyTorch promotes numbers and 0-d tensors alike: neither changes the dtype of a tensor with dimensions, unless its
     category (bool, integer, floating, complex) is higher.
     """
-    if not isinstance(b, (int, float, complex)):
-        raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
-    if not isinstance(a, Tensor):
+    if not (isinstance(a, Tensor) and isinstance(b, (int, float, complex))):
+        if (proxy := symbolic_call(add2, (a, b), alpha=alpha)) is not None:
+            return proxy
+        if isinstance(a, Tensor):
+            raise TypeError(f"add2: `b` must be a Tensor or a number, got {type(b).__name__}")
         raise TypeError(f"add2: `a` must be a Tensor, got {type(a).__name__}")
     if a.dim() == 0:
         return _add2_number(a.reshape(1), b, alpha).reshape(())

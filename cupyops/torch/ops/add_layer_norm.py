@@ -1,6 +1,6 @@
 """The PyTorch operator add_layer_norm: layer normalisation of x + residual."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ from cupyops.ops.layer_norm.body import forward_call, run_forward
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import weight_and_bias
+from cupyops.torch.scale.sharding import Split
 
 from .add2 import add2_onnx
-from .layer_norm import as_dtype, layer_norm_gradients, layer_norm_onnx, layer_norm_reference, name_of
+from .layer_norm import as_dtype, layer_norm_gradients, layer_norm_onnx, layer_norm_reference, name_of, outer_dims
 
 __all__ = ["AddLayerNorm", "add_layer_norm"]
 
@@ -96,6 +97,12 @@ class AddLayerNormFunction(torch.autograd.Function):
         return grad_x, grad_residual, grad_weight, grad_bias, None
 
 
+def _sharding(
+    x: Any, residual: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], *_: Any
+) -> Iterable[Split]:
+    return [((dim, dim, dim + 1), (dim, dim, None, None)) for dim in outer_dims(x, normalized_shape)]
+
+
 _add_layer_norm = Operator(
     "cupyops::add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, SymInt[] normalized_shape,"
     " float eps, str? dtype=None) -> (Tensor, Tensor, Tensor)",
@@ -103,6 +110,7 @@ _add_layer_norm = Operator(
     reference=_add_layer_norm_reference,
     onnx=_add_layer_norm_onnx,
     repeats=True,
+    sharding=_sharding,
 )
 
 

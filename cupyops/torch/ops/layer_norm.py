@@ -1,6 +1,6 @@
 """The PyTorch operator layer_norm: layer normalisation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from cupyops.torch.core.dispatch import (
 )
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias, wide_dtype
+from cupyops.torch.scale.sharding import Split
 
 from .native_layer_norm import native_layer_norm, recorded
 from .onnx_values import DOUBLE, FLOATS, cast, in_float32
@@ -217,6 +218,27 @@ def as_dtype(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
     return grad if grad is None or grad.dtype == dtype else grad.to(dtype)
 
 
+def outer_dims(x: Any, normalized_shape: Sequence[int]) -> range:
+    """Returns the dimensions of x along which layer normalisation can be split: those that are not normalised."""
+    return range(x.ndim - len(normalized_shape))
+
+
+def _sharding(x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], *_: Any) -> Iterable[Split]:
+    # The statistics have mean and 1/√(var + eps) before the dimensions of x.
+    return [((dim, dim + 1), (dim, None, None)) for dim in outer_dims(x, normalized_shape)]
+
+
+def _inference_sharding(x: Any, weight: Any, bias: Any, normalized_shape: Sequence[int], *_: Any) -> Iterable[Split]:
+    return [((dim,), (dim, None, None)) for dim in outer_dims(x, normalized_shape)]
+
+
+def _backward_sharding(
+    grad_y: Any, x: Any, stats: Any, weight: Any, grad_sum: Any, normalized_shape: Sequence[int], *_: Any
+) -> Iterable[Split]:
+    dims = outer_dims(x, normalized_shape)
+    return [((dim, "sum", "sum"), (dim, dim, dim + 1, None, dim)) for dim in dims]
+
+
 _layer_norm = Operator(
     "cupyops::layer_norm(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps, str? dtype=None)"
     " -> (Tensor, Tensor)",
@@ -225,6 +247,7 @@ _layer_norm = Operator(
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
     repeats=True,
+    sharding=_sharding,
 )
 # The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
 _layer_norm_inference = Operator(
@@ -235,6 +258,7 @@ _layer_norm_inference = Operator(
     autocast={"cuda": "float32"},
     onnx=_layer_norm_inference_onnx,
     repeats=True,
+    sharding=_inference_sharding,
 )
 _layer_norm_backward = Operator(
     "cupyops::layer_norm_backward(Tensor grad_y, Tensor x, Tensor stats, Tensor? weight, Tensor? grad_sum,"
@@ -242,6 +266,7 @@ _layer_norm_backward = Operator(
     layer_norm_backward_body,
     reference=_layer_norm_backward_reference,
     repeats=True,
+    sharding=_backward_sharding,
 )
 
 
@@ -265,8 +290,9 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
             or (weight is not None and weight.requires_grad)
             or (bias is not None and bias.requires_grad)
         )
-    except AttributeError:
-        return True  # an argument is not a tensor: the operator layer_norm raises TypeError
+    except (AttributeError, torch.fx.proxy.TraceError):
+        # An argument is not a tensor: the operator layer_norm raises TypeError, or records the call of a symbolic trace.
+        return True
     if wanted and grad_enabled():
         return True
     return bool(is_compiling() or transforms_active() or dispatch_modes())

@@ -1,7 +1,7 @@
 """The PyTorch operator linear: x·Wᵀ + b."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
+from cupyops.torch.scale.sharding import Split
 
 from .onnx_values import BFLOAT16, cast, in_float32
 
@@ -135,6 +136,32 @@ _FLOATING = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float
 SMALL_WEIGHT = 2**16  # elements
 _LEAST_ODD, _MULTIPLE = Odd().least, Odd().multiple  # read once, for host time
 
+
+def linear_sharding(x: Any, weight: Any, bias: Any) -> Iterable[Split]:
+    """Splits along the dimensions of x, along the rows of the weight, and along K, over which the product sums."""
+    last = x.ndim - 1
+    if weight.ndim != 2:
+        return []
+    rows: list[Split] = [((dim,), (dim, None, None)) for dim in range(last)]
+    return [*rows, ((last,), (None, 0, 0)), (("sum",), (last, 1, "sum"))]
+
+
+def linear_backward_sharding(grad_y: Any, x: Any, weight: Any, want_bias: bool) -> Iterable[Split]:
+    last = grad_y.ndim - 1
+    rows: list[Split] = [((dim, "sum", "sum"), (dim, dim, None)) for dim in range(last)]
+    return [*rows, (("sum", 0, 0), (last, None, 0)), ((last, 1, None), (None, last, 1))]
+
+
+def linear_flops(x: Sequence[int], weight: Sequence[int], *_: Any) -> int:
+    """Returns the floating point operations of the product, 2·M·N·K; the bias counts 0, as in PyTorch."""
+    return 2 * math.prod(x) * math.prod(weight[:-1])
+
+
+def linear_backward_flops(grad_y: Sequence[int], x: Any, weight: Any, want_bias: bool) -> int:
+    products = [2 * math.prod(grad_y) * other[-1] for other in (x, weight) if other is not None]
+    return sum(products)
+
+
 _linear = Operator(
     "cupyops::linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     LinearFunction,
@@ -143,6 +170,8 @@ _linear = Operator(
     onnx=linear_onnx,
     record=_record_linear,
     repeats=True,
+    sharding=linear_sharding,
+    flops=linear_flops,
     compiled="decompose",  # Inductor pads the operands of a product whose rows are unaligned, and fuses what follows
 )
 linear_backward_operator = Operator(
@@ -150,6 +179,8 @@ linear_backward_operator = Operator(
     linear_backward_body,
     reference=linear_backward_reference,
     repeats=True,
+    sharding=linear_backward_sharding,
+    flops=linear_backward_flops,
 )
 
 

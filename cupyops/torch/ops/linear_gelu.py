@@ -1,5 +1,6 @@
 """The PyTorch operator linear_gelu: gelu(x·Wᵀ + b)."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +17,18 @@ from cupyops.ops.linear.products import check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
+from cupyops.torch.scale.sharding import Split
 
 from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
 from .linear import (
+    linear_backward_flops,
     linear_backward_operator,
     linear_backward_reference,
+    linear_backward_sharding,
+    linear_flops,
     linear_gradients,
     linear_onnx,
+    linear_sharding,
     operands_of_gradient,
 )
 
@@ -116,6 +122,23 @@ def _record_linear_gelu(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | No
 
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
+
+def _sharding(x: Any, weight: Any, bias: Any, approximate: str) -> Iterable[Split]:
+    """Returns the splits of the product, without the split along K: GELU of a sum is no sum."""
+    for (place,), tensors in linear_sharding(x, weight, bias):
+        if place != "sum":
+            yield (place, place), tensors
+
+
+def _backward_sharding(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> Iterable[Split]:
+    for results, (of_grad, *others) in linear_backward_sharding(grad_y, x, weight, want_bias):
+        yield results, (of_grad, of_grad, *others)
+
+
+def _backward_flops(grad_y: Sequence[int], z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> int:
+    return linear_backward_flops(grad_y, x, weight, want_bias)
+
+
 _linear_gelu = Operator(
     "cupyops::linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate) -> (Tensor, Tensor)",
     LinearGeluFunction,
@@ -124,6 +147,8 @@ _linear_gelu = Operator(
     onnx=linear_gelu_onnx,
     record=_record_linear_gelu,
     repeats=True,
+    sharding=_sharding,
+    flops=linear_flops,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"
@@ -131,6 +156,8 @@ _linear_gelu_backward = Operator(
     linear_gelu_backward_body,
     reference=_linear_gelu_backward_reference,
     repeats=True,
+    sharding=_backward_sharding,
+    flops=_backward_flops,
 )
 
 

@@ -1,6 +1,7 @@
 """The PyTorch operator lltm: the LLTM, a recurrent cell, over all steps of a sequence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from cupyops.ops.lltm.sequence import backward as lltm_backward_body
 from cupyops.ops.lltm.sequence import forward as lltm_body
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import wide_dtype
+from cupyops.torch.scale.sharding import Split
 
 from .linear import linear_onnx
 from .lltm_cell import LLTMCell, lltm_pointwise_onnx, lltm_step_backward
@@ -141,6 +143,30 @@ class LltmFunction(torch.autograd.Function):
         return tuple(g if need else None for g, need in zip(found, needs, strict=True))
 
 
+def _sharding(*_: Any) -> Iterable[Split]:
+    """Splits along the batch, which is the second dimension of the sequences and the first of the states."""
+    return [((1, 1, 1, 1), (1, None, None, 0, 0))]
+
+
+def _backward_sharding(*_: Any) -> Iterable[Split]:
+    return [((1, "sum", "sum", 0, 0), (1, 1, 1, 1, 1, None, 0, 1, 1, 1))]
+
+
+def _flops(input: Sequence[int], weights: Sequence[int], *_: Any) -> int:
+    """Returns the floating point operations of [h, x]·Wᵀ in all steps; the gates count 0, as in PyTorch."""
+    return 2 * prod(input[:2]) * prod(weights)
+
+
+def _backward_flops(*args: Any) -> int:
+    input, weights = args[4:6]
+    want_input, want_weights, _, want_h, _ = args[-5:]
+    steps, batch, features = input
+    gates, state = weights[0], weights[0] // 3
+    # The gradient of h leaves every step but the first for the step before. That of the first step is the gradient of h0.
+    wanted = steps * (want_input * features + want_weights * weights[1]) + (steps - 1 + want_h) * state
+    return int(2 * batch * gates * wanted) if steps else 0
+
+
 _lltm = Operator(
     "cupyops::lltm(Tensor input, Tensor weights, Tensor bias, Tensor h0, Tensor c0)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
@@ -148,6 +174,8 @@ _lltm = Operator(
     reference=_lltm_reference,
     autocast="lower",
     onnx=lltm_onnx,
+    sharding=_sharding,
+    flops=_flops,
 )
 _lltm_backward = Operator(
     "cupyops::lltm_backward(Tensor? grad_h, Tensor? grad_last, Tensor? grad_cells, Tensor? grad_gates, Tensor input,"
@@ -155,6 +183,8 @@ _lltm_backward = Operator(
     " bool want_bias, bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_backward_body,
     reference=_lltm_backward_reference,
+    sharding=_backward_sharding,
+    flops=_backward_flops,
 )
 
 

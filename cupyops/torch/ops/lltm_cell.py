@@ -1,6 +1,7 @@
 """The PyTorch operator lltm_cell: one step of the LLTM, a recurrent cell."""
 
-from math import sqrt
+from collections.abc import Iterable, Sequence
+from math import prod, sqrt
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from cupyops.ops.lltm.cell import forward_and_inputs
 from cupyops.ops.lltm.checks import check_cell, check_cell_backward, check_leading
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import wide_dtype
+from cupyops.torch.scale.sharding import Split
 
 from .linear import linear_onnx
 from .onnx_values import cast, in_float32
@@ -140,6 +142,29 @@ class LltmCellFunction(torch.autograd.Function):
         return found if all(needs) else tuple(g if need else None for g, need in zip(found, needs, strict=True))
 
 
+def _sharding(*_: Any) -> Iterable[Split]:
+    """Splits along the batch."""
+    return [((0, 0, 0), (0, None, None, 0, 0))]
+
+
+def _backward_sharding(*_: Any) -> Iterable[Split]:
+    return [((0, "sum", "sum", 0, 0), (0, 0, 0, 0, None, 0, 0, 0, 0))]
+
+
+def _flops(input: Sequence[int], weights: Sequence[int], *_: Any) -> int:
+    """Returns the floating point operations of [old_h, input]·weightsᵀ; the gates count 0, as in PyTorch."""
+    return 2 * input[0] * prod(weights)
+
+
+def _backward_flops(
+    grad_h: Any, grad_cell: Any, grad_gates: Any, input: Sequence[int], weights: Sequence[int], *others: Any
+) -> int:
+    *_, want_input, want_weights, _, want_h, _ = others
+    state = weights[0] // 3
+    wanted = want_input * (weights[1] - state) + want_weights * weights[1] + want_h * state
+    return int(2 * input[0] * weights[0] * wanted)
+
+
 _lltm_cell = Operator(
     "cupyops::lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell)"
     " -> (Tensor, Tensor, Tensor)",
@@ -147,6 +172,8 @@ _lltm_cell = Operator(
     reference=_lltm_cell_reference,
     autocast="lower",
     onnx=lltm_cell_onnx,
+    sharding=_sharding,
+    flops=_flops,
 )
 _lltm_cell_backward = Operator(
     "cupyops::lltm_cell_backward(Tensor? grad_h, Tensor? grad_cell, Tensor? grad_gates, Tensor input, Tensor weights,"
@@ -154,6 +181,8 @@ _lltm_cell_backward = Operator(
     " bool want_h, bool want_cell) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lltm_cell_backward_body,
     reference=_lltm_cell_backward_reference,
+    sharding=_backward_sharding,
+    flops=_backward_flops,
 )
 
 

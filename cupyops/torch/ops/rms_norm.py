@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating
 from cupyops.ops.layer_norm.checks import MOST_COLUMNS, as_shape, check_normalized_shape
-from cupyops.torch.core.tensors import DTYPE_NAMES, wide_dtype
+from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call, wide_dtype
 from cupyops.torch.programs.row_reduce import row_reduce
 
 from .onnx_values import cast, in_float32
@@ -131,6 +131,8 @@ def rms_norm(
     if eps is None:
         eps = _EPS_FLOAT64 if getattr(x, "dtype", None) is torch.float64 else _EPS
     if not isinstance(x, Tensor) or not (weight is None or isinstance(weight, Tensor)):
+        if (proxy := symbolic_call(rms_norm, (x, normalized_shape, weight, eps))) is not None:
+            return proxy
         name, other = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(expected("rms_norm", name, "be a Tensor", type(other).__name__))
     # The check takes a microsecond, and raises for none of the usual operands.

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_o
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
+from cupyops.torch.scale.sharding import Place, Split
 
 from .elementwise import Written, check_options, content_name, named_results, of_backward, schema_of
 from .reference import row_reference
@@ -131,6 +132,7 @@ def row_reduce(
             reference=by_reference
             or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
             repeats=True,
+            sharding=_sharding_of(back, kinds_back),
         )
     operator = Written(
         schema,
@@ -138,6 +140,7 @@ def row_reduce(
         backward=gradient,
         wrt=wrt,
         repeats=True,
+        sharding=_sharding_of(forward, [kinds[y] for y in results]),
         **options,
     )
     if operator.reference is None:
@@ -148,6 +151,22 @@ def row_reduce(
         for written, kernel in zip(programs, kernels, strict=True):
             kernel(config_of(n, dtype, written.held), dtype)
     return operator
+
+
+def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., Iterable[Split]]:
+    """Returns the sharding rule of a program: it is split along each dimension of the rows.
+
+    Args:
+        program: the program.
+        results: the kind of each result. A column result of a program is a sum over the rows.
+    """
+
+    def rule(*args: Any) -> Iterable[Split]:
+        for dim in range(args[0].ndim - 1):
+            places: list[Place] = [None if x in program.columns else dim for x in ordered(program)]
+            yield ["sum" if kind == "column" else dim for kind in results], places
+
+    return rule
 
 
 def ordered(program: RowProgram) -> tuple[str, ...]:

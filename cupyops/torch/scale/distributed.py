@@ -1,0 +1,92 @@
+"""The sharding strategies of operators on DTensor, made from their splits (:mod:`.sharding`).
+
+DTensor calls an operator's fake kernel before it looks for the operator's strategy. The fake kernels call
+:func:`prepare`, which registers the strategy. DTensor is imported by then, so that this module imports nothing that the
+program has not imported.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from .sharding import Place, Rule
+
+__all__ = ["prepare"]
+
+_MODULE = "torch.distributed.tensor"
+# The operators whose strategies are registered. A name that is declared again is another operator.
+_REGISTERED: "WeakKeyDictionary[Any, bool]" = WeakKeyDictionary()
+
+
+def prepare(name: str, rule: Rule) -> None:
+    """Registers the sharding strategy of an operator, if DTensor is imported and knows none yet.
+
+    Args:
+        name: the qualified name of the operator, ``"mylib::scale"``.
+        rule: the operator's rule.
+    """
+    if _MODULE not in sys.modules:
+        return
+    namespace, _, short = name.partition("::")
+    overload = getattr(getattr(torch.ops, namespace), short).default
+    if overload not in _REGISTERED:
+        _register(overload, rule)
+        _REGISTERED[overload] = True
+
+
+def _register(overload: Any, rule: Rule) -> None:
+    from torch.distributed.tensor.experimental import register_sharding
+
+    schema = overload._schema
+    kinds = [
+        isinstance(getattr(a.type, "getElementType", lambda a=a: a.type)(), torch.TensorType) for a in schema.arguments
+    ]
+    tensors, results = sum(kinds), len(schema.returns)
+    keyed = _keyed_by_all_arguments(overload, tensors)
+    register_sharding(overload)(_strategy(rule, schema.arguments, tensors, results, keyed))
+    # register_sharding has replaced the information.
+    _keyed_by_all_arguments(overload, tensors)
+
+
+def _keyed_by_all_arguments(overload: Any, tensors: int) -> bool:
+    """Has DTensor cache a strategy by all arguments. Returns False if this version of PyTorch has no such setting.
+
+    DTensor's cache ignores the arguments that are no tensors, unless an integer precedes them.
+    """
+    try:
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+
+        information = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    except (ImportError, AttributeError):
+        return False
+    information[overload] = RuntimeSchemaInfo(static_argnum=tensors)
+    return True
+
+
+def _strategy(
+    rule: Rule, arguments: Sequence[Any], tensors: int, results: int, keyed: bool
+) -> Callable[..., list[tuple[list[Any], list[Any]]]]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    def placement(place: Place) -> Any:
+        return Replicate() if place is None else Partial() if isinstance(place, str) else Shard(place)
+
+    def strategy(*args: Any) -> list[tuple[list[Any], list[Any]]]:
+        # PyTorch omits arguments that equal their defaults.
+        full = (*args, *(a.default_value for a in arguments[len(args) :]))
+
+        def all_of(of_tensors: Sequence[Place]) -> Iterator[Any]:
+            for x, place in zip(full[:tensors], of_tensors, strict=True):
+                yield None if x is None else placement(place)
+
+        others = [None] * (len(args) - tensors)
+        whole = ([Replicate()] * results, [*all_of([None] * tensors), *others])
+        # Without the setting, DTensor would apply a strategy to calls with other arguments.
+        splits = rule(*full) if keyed or not others else ()
+        return [whole, *(([placement(p) for p in of_results], [*all_of(of), *others]) for of_results, of in splits)]
+
+    return strategy
