@@ -126,7 +126,7 @@ def counted(multiprocessors: int) -> Iterator[list[Counted]]:
     """Simulates kernels inside a ``with`` block, counts their executions and memory requests, and yields the launches.
 
     Args:
-        multiprocessors: the number for which a policy computes the grid of a kernel with persistent blocks.
+        multiprocessors: the number for which a policy computes a grid that fills the GPU.
 
     Raises:
         MissingDependencyError: no C++ compiler is installed.
@@ -144,16 +144,11 @@ class Simulator(Host):
 
     Attributes:
         capability: the simulated compute capability, as major * 10 + minor; 90 has clusters and bulk copies.
-        multiprocessors: the simulated number of multiprocessors, small to keep grids that fill the device small. While
-            launches are counted, the number of the GPU for which they are counted.
+        multiprocessors: the simulated number of multiprocessors, small to keep grids that fill the device small.
     """
 
     capability = 90
-
-    @property
-    def multiprocessors(self) -> int:
-        counting = _setting.now.counting
-        return counting.multiprocessors if counting else 4
+    multiprocessors = 4
 
     def enabled(self) -> bool:
         return enabled()
@@ -177,7 +172,7 @@ class Simulator(Host):
         simulated = prepare(
             kernel,
             arguments.types,
-            self.multiprocessors,
+            mode.counting.multiprocessors if mode.counting else self.multiprocessors,
             checked=mode.sanitize,
             optimize=mode.optimize,
             counted=mode.counting is not None,

@@ -317,7 +317,9 @@ def _own_folder(process: int) -> Path:
 @cache
 def _own_sources() -> str:
     """Returns a hash of the simulator's headers and runtime sources."""
-    files = sorted(p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp"))
+    files = sorted(
+        p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp")
+    )
     return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
 
 

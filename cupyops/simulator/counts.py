@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from .memory import Memory
     from .simulated import Simulated
 
-__all__ = ["ArrayCounts", "Counts", "Line", "Requests", "base_of", "counters", "read_counts"]
+__all__ = ["SECTOR", "ArrayCounts", "Counts", "Line", "Requests", "base_of", "counters", "read_counts"]
 
-_KINDS = ("block", "load", "store", "atomic", "bulk")
+_KINDS = ("block", "load", "store", "atomic", "bulk load", "bulk store")
+SECTOR = 32  # bytes
 _SPACES = ("global", "shared", "remote")
-# Loads and stores in these headers stand for bulk copies and tensor cores, which make no requests of a warp.
+# Accesses in these headers stand for bulk copies, their barriers and tensor cores, which make no requests of a warp.
 _HARDWARE = ("bulk.cuh", "wgmma.cuh")
 
 
@@ -79,8 +80,8 @@ class Line:
         executions: how often a warp executed the line.
         lanes: lanes of these executions, summed; 32 for each execution without divergence in whole warps.
         accesses: the memory requests by space (``"global"``, ``"shared"``, ``"remote"`` for shared memory of another
-            block, ``"bulk"`` for bulk copies) and kind (``"load"``, ``"store"``, ``"atomic"``). Plain accesses of
-            ``__device__`` and ``__constant__`` variables are not counted.
+            block) and kind (``"load"``, ``"store"``, ``"atomic"``). Plain accesses of ``__device__`` and
+            ``__constant__`` variables are not counted.
     """
 
     file: str
@@ -109,6 +110,7 @@ class ArrayCounts:
         info: the array's dtype and shape.
         loaded_bytes, stored_bytes: distinct bytes that the kernel loads and stores.
         loaded_sectors, stored_sectors: sectors of all requests of the warps; an atomic operation counts as a store.
+        loaded_bulk, stored_bulk: bytes of bulk copies.
     """
 
     name: str
@@ -117,6 +119,18 @@ class ArrayCounts:
     stored_bytes: int
     loaded_sectors: int
     stored_sectors: int
+    loaded_bulk: int
+    stored_bulk: int
+
+    @property
+    def loaded(self) -> int:
+        """The bytes that loads move: the sectors of all requests, and the bulk copies."""
+        return SECTOR * self.loaded_sectors + self.loaded_bulk
+
+    @property
+    def stored(self) -> int:
+        """The bytes that stores move."""
+        return SECTOR * self.stored_sectors + self.stored_bulk
 
 
 @dataclass(frozen=True)
@@ -125,10 +139,12 @@ class Counts:
 
     Attributes:
         lines: the lines with an execution or an access, by file and number.
+        sources: the texts by file name.
         arrays: the arrays of the launch.
     """
 
     lines: tuple[Line, ...]
+    sources: Mapping[str, str]
     arrays: tuple[ArrayCounts, ...]
 
 
@@ -155,9 +171,7 @@ class _Site(ctypes.Structure):
 class _Touched(ctypes.Structure):
     """``CupyopsTouched``"""
 
-    _fields_ = tuple(
-        (name, c_ulonglong) for name in ("loaded_bytes", "stored_bytes", "loaded_sectors", "stored_sectors")
-    )
+    _fields_ = tuple((f.name, c_ulonglong) for f in fields(ArrayCounts)[2:])
 
 
 def counters(library: Any) -> Any:
@@ -185,15 +199,18 @@ def read_counts(library: Any, simulated: "Simulated", memory: "Memory") -> Count
     library.cupyops_count_end()
     sites = [library.cupyops_count_site(i).contents for i in range(library.cupyops_count_sites())]
     lines = _Lines(simulated.files)
-    _count_blocks([s for s in sites if s.kind == 0], simulated, lines)
     for site in sites:
         if site.kind:
             _count_access(site, simulated.locator, lines)
+    _count_blocks([s for s in sites if s.kind == 0], simulated, lines)
     touched = library.cupyops_count_touched()
     places = sorted(memory.places, key=lambda p: not p.writable)  # the order of Memory.ranges
     order = [p.name for p in memory.places]
-    arrays = [ArrayCounts(p.name, p.info, *(int(getattr(touched[i], n)) for n, _ in _Touched._fields_)) for i, p in enumerate(places)]
-    return Counts(lines.all(), tuple(sorted(arrays, key=lambda a: order.index(a.name))))
+    arrays = [
+        ArrayCounts(p.name, p.info, *(int(getattr(touched[i], f.name)) for f in fields(ArrayCounts)[2:]))
+        for i, p in enumerate(places)
+    ]
+    return Counts(lines.all(), simulated.files, tuple(sorted(arrays, key=lambda a: order.index(a.name))))
 
 
 class _Lines:
@@ -208,6 +225,9 @@ class _Lines:
         text = texts[number - 1] if 0 < number <= len(texts) else ""
         return self._lines.setdefault((file, number), Line(file, number, text))
 
+    def accessed(self) -> set[tuple[str, int]]:
+        return {key for key, line in self._lines.items() if line.accesses}
+
     def all(self) -> tuple[Line, ...]:
         order = list(self._texts)
         return tuple(self._lines[k] for k in sorted(self._lines, key=lambda k: (order.index(k[0]), k[1])))
@@ -218,13 +238,12 @@ def _count_access(site: _Site, locator: Locator, lines: _Lines) -> None:
     if not way:
         return
     file, _, number = way[0].rpartition(":")
-    line = lines.at(file, int(number))
-    kind = _KINDS[site.kind]
-    if kind == "bulk":  # the counts of a bulk copy are in bytes, which the instrumented copies of its header give
+    if file in _HARDWARE:
         return
+    line = lines.at(file, int(number))
     for space, counted in zip(_SPACES, site.spaces, strict=True):
         if counted.requests:
-            key = ("bulk" if file in _HARDWARE else space, kind)
+            key = space, _KINDS[site.kind]
             found = Requests(*(int(getattr(counted, f.name)) for f in fields(Requests)))
             line.accesses[key] = line.accesses.get(key, Requests()) + found
 
@@ -234,7 +253,8 @@ def _count_blocks(blocks: Sequence[_Site], simulated: "Simulated", lines: _Lines
 
     A line has several statements, such as the three of a ``for``, and a statement may have several copies in the code,
     since functions are inlined. The executions of the copies of a statement add up. The statement that was executed
-    most often stands for its line.
+    most often stands for its line. The compiler marks no statement in some lines
+    with an access; their instructions are counted.
     """
     if not blocks:
         return
@@ -249,21 +269,22 @@ def _count_blocks(blocks: Sequence[_Site], simulated: "Simulated", lines: _Lines
     text_at, text = section(elf, b".text")
     starts, length = _calls(text, text_at, next(iter(executions)))
     ends = sorted({*starts, *functions(elf)})
-    rows = locator.table.statements
-    addresses = [row[0] for row in rows]
     counted: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for address, number in executions.items():
-        start = address - length
-        end = ends[i] if (i := bisect_right(ends, start)) < len(ends) else text_at + len(text)
-        inside = rows[bisect_left(addresses, start) : bisect_left(addresses, end)]
-        for file, line, column in {(name, n, c) for _, f, n, c in inside if (name := locator.file(f))}:
-            entry = counted[file, line, column]
-            entry[0] += number
-            entry[1] += lanes[address]
+    for rows in (locator.table.statements, locator.table.instructions):
+        addresses = [row[0] for row in rows]
+        wanted = lines.accessed() - {(file, number) for file, number, _ in counted} if counted else None
+        for address, count in executions.items():
+            start = address - length
+            end = ends[i] if (i := bisect_right(ends, start)) < len(ends) else text_at + len(text)
+            inside = rows[bisect_left(addresses, start) : bisect_left(addresses, end)]
+            for place in {(locator.file(path), number, column) for _, path, number, column in inside}:
+                if place[0] and (wanted is None or place[:2] in wanted):
+                    counted[place][0] += count
+                    counted[place][1] += lanes[address]
     for (file, number, _), (count, of) in counted.items():
-        line_counts = lines.at(file, number)
-        if count > line_counts.executions:
-            line_counts.executions, line_counts.lanes = count, of
+        line = lines.at(file, number)
+        if count > line.executions:
+            line.executions, line.lanes = count, of
 
 
 def _calls(text: bytes, text_at: int, one: int) -> tuple[list[int], int]:

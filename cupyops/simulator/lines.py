@@ -20,13 +20,16 @@ class LineTable:
 
     Attributes:
         statements: the address, file, line and column of each begin of a statement, in the order of the addresses.
+        instructions: the same of the other instructions.
     """
 
     def __init__(self, rows: list[Row]) -> None:
         rows.sort(key=lambda row: (row[0], row[1] is not None))
         self.addresses = [row[0] for row in rows]
         self.places = [row[1] for row in rows]
-        self.statements = [(row[0], *row[1], row[2]) for row in rows if row[1] and row[3]]
+        found = [(row[0], row[1][0], row[1][1], row[2], row[3]) for row in rows if row[1]]
+        self.statements = [row[:4] for row in found if row[4]]
+        self.instructions = [row[:4] for row in found if not row[4]]
 
     def at(self, address: int) -> tuple[str, int] | None:
         """Returns the file and line of the instruction at an address, or None."""

@@ -59,6 +59,7 @@ std::vector<Range> ranges;
 std::vector<CupyopsTouched> touched;
 unsigned threads = 0;
 CupyopsHere here, last;
+bool bulk = false;  // the running thread performs a bulk copy
 Lane* lane = nullptr;
 Warp* warp = nullptr;
 
@@ -215,6 +216,15 @@ void request(CupyopsSite& site, CupyopsSpace space, unsigned range, const uintpt
     else if (space == CUPYOPS_SHARED && site.kind != CUPYOPS_ATOMIC) shared_request(to, addresses, lanes, bytes, site.kind == CUPYOPS_LOAD);
 }
 
+// Counts the bytes of a bulk copy of one lane. A bulk copy makes no request of a warp.
+void copied(const Event& event, unsigned bytes, bool load) {
+    if (event.space != CUPYOPS_GLOBAL || event.range >= ranges.size()) return;
+    Range& range = ranges[event.range];
+    CupyopsTouched& to = touched[event.range];
+    (load ? to.loaded_bulk : to.stored_bulk) += bytes;
+    (load ? to.loaded_bytes : to.stored_bytes) += mark(load ? range.loaded : range.stored, range, event.address, bytes);
+}
+
 // Splits an access into what one instruction moves: at most 16 bytes, a power of two, at an aligned address. The
 // compiler reports a copy of a whole object by its size; an object of a lower alignment than 8 is moved by words.
 unsigned instruction_bytes(unsigned bytes, bool whole, const uintptr_t* addresses, unsigned lanes) {
@@ -232,6 +242,11 @@ void execute(unsigned number, const Event* events, unsigned lanes) {
     site.lanes += unsigned(__builtin_popcount(lanes));
     if (site.kind == CUPYOPS_BLOCK) return;
     const unsigned bytes = site.bytes & ~WHOLE;
+    if (site.kind >= CUPYOPS_BULK_LOAD) {
+        for (unsigned l = 0; l < WARP; ++l)
+            if (lanes >> l & 1) copied(events[l], bytes, site.kind == CUPYOPS_BULK_LOAD);
+        return;
+    }
     for (unsigned rest = lanes; rest;) {
         // The lanes of one instruction have mostly one array. Different arrays of one memory space share a request.
         const Event& first = events[__builtin_ctz(rest)];
@@ -287,13 +302,14 @@ bool find_lane() {
 void record(unsigned kind, const void* p, unsigned bytes, uintptr_t pc, uintptr_t frame) {
     if (!find_lane()) return;
     if (kind != CUPYOPS_BLOCK && size_t(static_cast<const char*>(p) - here.stack) < STACK_BYTES) return;
+    if (bulk && (kind == CUPYOPS_LOAD || kind == CUPYOPS_STORE)) kind = kind == CUPYOPS_LOAD ? CUPYOPS_BULK_LOAD : CUPYOPS_BULK_STORE;
     Event event{0, 0, 0, reinterpret_cast<uintptr_t>(p)};
     if (kind != CUPYOPS_BLOCK && !place(event, kind == CUPYOPS_ATOMIC)) return;
     event.site = site_of(kind, bytes, pc, frame);
     lane->events.push_back(event);
     if (kind == CUPYOPS_BLOCK || lane->events.size() % PATIENCE) return;
     replay(*warp);
-    if (lane->events.size() >= PATIENCE) cupyops_pause();
+    if (lane->events.size() >= PATIENCE && !bulk) cupyops_pause();
 }
 
 }  // namespace
@@ -307,7 +323,7 @@ extern "C" {
 void cupyops_count_begin(const CupyopsLaunch* launch) {
     sites.clear(), site_numbers.clear(), blocks.clear(), ranges.clear(), touched.clear();
     memset(recent, 0, sizeof recent);
-    lane = nullptr, warp = nullptr;
+    lane = nullptr, warp = nullptr, bulk = false;
     threads = launch->block[0] * launch->block[1] * launch->block[2];
     for (unsigned i = 0; i < launch->range_count; ++i) ranges.push_back({launch->ranges[i].begin, launch->ranges[i].end, {}, {}});
     touched.resize(ranges.size());
@@ -380,7 +396,8 @@ void* __tsan_memset(void* to, int value, unsigned long bytes) {
 // The runtime's functions of the same names check an access. These count the access instead.
 
 void cupyops_touch(const void* p, size_t bytes, int write) { RECORD(write ? CUPYOPS_STORE : CUPYOPS_LOAD, p, bytes | WHOLE); }
-void cupyops_touch_by_hardware(const void* p, size_t bytes, int) { RECORD(CUPYOPS_BULK, p, bytes); }
+void cupyops_touch_by_hardware(const void* p, size_t bytes, int write) { RECORD(write ? CUPYOPS_BULK_STORE : CUPYOPS_BULK_LOAD, p, bytes); }
+void cupyops_count_bulk(int on) { bulk = on != 0; }
 void cupyops_atomic(const void* p, size_t bytes) {
     cupyops_spin();
     RECORD(CUPYOPS_ATOMIC, p, bytes);

@@ -2,7 +2,7 @@
 #pragma once
 #include "abi.h"
 
-enum CupyopsSiteKind { CUPYOPS_BLOCK, CUPYOPS_LOAD, CUPYOPS_STORE, CUPYOPS_ATOMIC, CUPYOPS_BULK, CUPYOPS_SITE_KINDS };
+enum CupyopsSiteKind { CUPYOPS_BLOCK, CUPYOPS_LOAD, CUPYOPS_STORE, CUPYOPS_ATOMIC, CUPYOPS_BULK_LOAD, CUPYOPS_BULK_STORE };
 enum CupyopsSpace { CUPYOPS_GLOBAL, CUPYOPS_SHARED, CUPYOPS_REMOTE, CUPYOPS_SPACES };
 
 // The requests of one site to one memory space. A request is one execution of an access by one warp.
@@ -29,6 +29,7 @@ struct CupyopsSite {
 struct CupyopsTouched {
     unsigned long long loaded_bytes, stored_bytes;      // distinct bytes
     unsigned long long loaded_sectors, stored_sectors;  // of all requests; an atomic operation stores
+    unsigned long long loaded_bulk, stored_bulk;        // bytes of bulk copies
 };
 
 extern "C" {

@@ -117,12 +117,16 @@ enum CupyopsWarpOperation {
 
 enum CupyopsBarrierOperation { CUPYOPS_SYNC, CUPYOPS_COUNT, CUPYOPS_AND, CUPYOPS_OR };
 
-// Compiled with CUPYOPS_COUNTED, a kernel tells the counters that a thread has ended.
+// Compiled with CUPYOPS_COUNTED, a kernel tells the counters that a thread has ended, and where the accesses of a bulk
+// copy begin and end.
 #ifdef CUPYOPS_COUNTED
 extern "C" void cupyops_count_ended();
+extern "C" void cupyops_count_bulk(int on);
 #define CUPYOPS_ENDED() cupyops_count_ended()
+#define CUPYOPS_BULK_COPY(on) cupyops_count_bulk(on)
 #else
 #define CUPYOPS_ENDED() void(0)
+#define CUPYOPS_BULK_COPY(on) void(0)
 #endif
 
 extern "C" {
