@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from cupyops.simulator.counts import SECTOR, ArrayCounts, Line, Requests
 
 from .gpus import Gpu, Occupancy
-from .report import Advice, Bound, Resources, amount, total
+from .launch_report import Advice, Bound, Resources, amount, total
 
 __all__ = ["advise", "bounds_of"]
 

@@ -61,8 +61,8 @@ def explain(
     16.0
     """
     with _importing:
+        from .explained import explained
         from .gpus import gpu_named
-        from .kernel_report import explained
         from .report import Report
     if not callable(call):
         raise TypeError(expected("explain", "call", "be a kernel or a function", call))

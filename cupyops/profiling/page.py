@@ -1,4 +1,4 @@
-"""Writes a report as one HTML file: no script, no font and no picture comes from elsewhere."""
+"""Writes reports as one HTML file: no script, no font and no picture comes from elsewhere."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from html import escape
 
 from cupyops.simulator.counts import Line
 
-from .report import HEADINGS, KernelReport, Report, amount, cells, facts
+from .launch_report import HEADINGS, KernelReport, amount, cells, facts
 
 __all__ = ["page"]
 
@@ -47,20 +47,20 @@ _LEGEND = (
 )
 
 
-def page(report: Report) -> str:
-    """Returns the HTML text of a report."""
-    names = ", ".join(dict.fromkeys(k.name for k in report.kernels))
-    sections = "".join(_section(kernel, n) for n, kernel in enumerate(report.kernels))
+def page(kernels: Sequence[KernelReport]) -> str:
+    """Returns the HTML text of the reports of one or more launches."""
+    names = ", ".join(dict.fromkeys(k.name for k in kernels))
+    sections = "".join(_section(kernel, n) for n, kernel in enumerate(kernels))
     links = "".join(
         f'<li><a href="#k{n}">{escape(k.name)}</a> <span class="soft">grid {k.grid}</span></li>'
-        for n, k in enumerate(report.kernels)
+        for n, k in enumerate(kernels)
     )
-    index = f"<ol>{links}</ol>" if len(report.kernels) > 1 else ""
+    index = f"<ol>{links}</ol>" if len(kernels) > 1 else ""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(names)}: cupyops.explain</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(names)}</h1>\n"
-        f'<p class="soft">Counted in a simulation, without a GPU. Peaks and limits of {escape(report.kernels[0].gpu.name)}.</p>\n'
+        f'<p class="soft">Counted in a simulation, without a GPU. Peaks and limits of {escape(kernels[0].gpu.name)}.</p>\n'
         f"{index}{sections}</body>\n</html>\n"
     )
 

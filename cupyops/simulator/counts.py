@@ -12,16 +12,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from ctypes import c_size_t, c_uint, c_ulonglong
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cupyops.arrays import Info
 
 from .lines import functions, section
+from .memory import Memory
 from .report import Locator
-
-if TYPE_CHECKING:
-    from .memory import Memory
-    from .simulated import Simulated
 
 __all__ = ["SECTOR", "ArrayCounts", "Counts", "Line", "Requests", "base_of", "counters", "read_counts"]
 
@@ -194,15 +192,23 @@ def base_of(array: Any, info: Info) -> int:
     return int(found["data"][0]) if found else info.pointer
 
 
-def read_counts(library: Any, simulated: "Simulated", memory: "Memory") -> Counts:
-    """Ends the counting of a launch and returns its counts."""
+def read_counts(library: Any, path: Path, files: Mapping[str, str], locator: Locator, memory: Memory) -> Counts:
+    """Ends the counting of a launch and returns its counts.
+
+    Args:
+        library: the counters.
+        path: the compiled kernel.
+        files: the texts of the sources by file name.
+        locator: finds the lines of the compiled kernel.
+        memory: the arrays of the launch.
+    """
     library.cupyops_count_end()
     sites = [library.cupyops_count_site(i).contents for i in range(library.cupyops_count_sites())]
-    lines = _Lines(simulated.files)
+    lines = _Lines(files)
     for site in sites:
         if site.kind:
-            _count_access(site, simulated.locator, lines)
-    _count_blocks([s for s in sites if s.kind == 0], simulated, lines)
+            _count_access(site, locator, lines)
+    _count_blocks([s for s in sites if s.kind == 0], path, locator, lines)
     touched = library.cupyops_count_touched()
     places = sorted(memory.places, key=lambda p: not p.writable)  # the order of Memory.ranges
     order = [p.name for p in memory.places]
@@ -210,7 +216,7 @@ def read_counts(library: Any, simulated: "Simulated", memory: "Memory") -> Count
         ArrayCounts(p.name, p.info, *(int(getattr(touched[i], f.name)) for f in fields(ArrayCounts)[2:]))
         for i, p in enumerate(places)
     ]
-    return Counts(lines.all(), simulated.files, tuple(sorted(arrays, key=lambda a: order.index(a.name))))
+    return Counts(lines.all(), files, tuple(sorted(arrays, key=lambda a: order.index(a.name))))
 
 
 class _Lines:
@@ -248,7 +254,7 @@ def _count_access(site: _Site, locator: Locator, lines: _Lines) -> None:
             line.accesses[key] = line.accesses.get(key, Requests()) + found
 
 
-def _count_blocks(blocks: Sequence[_Site], simulated: "Simulated", lines: _Lines) -> None:
+def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: _Lines) -> None:
     """Counts the executions of lines by the executions of basic blocks.
 
     A line has several statements, such as the three of a ``for``, and a statement may have several copies in the code,
@@ -258,14 +264,13 @@ def _count_blocks(blocks: Sequence[_Site], simulated: "Simulated", lines: _Lines
     """
     if not blocks:
         return
-    locator = simulated.locator
     executions: dict[int, int] = defaultdict(int)
     lanes: dict[int, int] = defaultdict(int)
     for site in blocks:
         address = site.frames[0] - locator.base
         executions[address] += int(site.executions)
         lanes[address] += int(site.lanes)
-    elf = simulated.path.read_bytes()
+    elf = path.read_bytes()
     text_at, text = section(elf, b".text")
     starts, length = _calls(text, text_at, next(iter(executions)))
     ends = sorted({*starts, *functions(elf)})
@@ -277,7 +282,7 @@ def _count_blocks(blocks: Sequence[_Site], simulated: "Simulated", lines: _Lines
             start = address - length
             end = ends[i] if (i := bisect_right(ends, start)) < len(ends) else text_at + len(text)
             inside = rows[bisect_left(addresses, start) : bisect_left(addresses, end)]
-            for place in {(locator.file(path), number, column) for _, path, number, column in inside}:
+            for place in {(locator.file(source), number, column) for _, source, number, column in inside}:
                 if place[0] and (wanted is None or place[:2] in wanted):
                     counted[place][0] += count
                     counted[place][1] += lanes[address]

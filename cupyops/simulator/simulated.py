@@ -147,7 +147,9 @@ class Simulated:
             if self.counters:
                 self.counters.cupyops_count_begin(ctypes.byref(launch))
             outcome = self._runtime.cupyops_run(ctypes.byref(launch))
-            counts = read_counts(self.counters, self, memory) if self.counters else None
+            counts = None
+            if self.counters:
+                counts = read_counts(self.counters, self.path, self.files, self.locator, memory)
             if progress.error is not None:
                 raise progress.error
             if outcome == 2:

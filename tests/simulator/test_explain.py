@@ -13,7 +13,8 @@ import pytest
 import cupyops
 from cupyops import Kernel, Threads, explain
 from cupyops.profiling.gpus import GPUS, occupancy
-from cupyops.profiling.report import KernelReport, Report
+from cupyops.profiling.launch_report import KernelReport
+from cupyops.profiling.report import Report
 
 pytestmark = pytest.mark.simulator
 

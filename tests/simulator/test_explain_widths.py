@@ -40,12 +40,12 @@ def of_the_simulator(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
     """The launches of a call, each with the counted accesses by line."""
     launches: list[Accesses] = []
 
-    def read(library: Any, simulated: Any, memory: Any) -> Any:
+    def read(library: Any, path: Any, files: Any, locator: Any, memory: Any) -> Any:
         found: Accesses = defaultdict(set)
-        result = counts.read_counts(library, simulated, memory)
+        result = counts.read_counts(library, path, files, locator, memory)
         for i in range(library.cupyops_count_sites()):
             site = library.cupyops_count_site(i).contents
-            way = simulated.locator.way(site.frames[: site.frame_count])
+            way = locator.way(site.frames[: site.frame_count])
             for space, r in zip(("global", "shared"), site.spaces, strict=False):
                 if r.requests and way:
                     each = (site.bytes & 0x7FFFFFFF) * site.executions // r.requests  # an object may take several

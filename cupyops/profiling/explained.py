@@ -8,7 +8,7 @@ from cupyops.simulator import Counted
 
 from .advice import advise, bounds_of
 from .gpus import Gpu, occupancy
-from .report import KernelReport, Resources
+from .launch_report import KernelReport, Resources
 
 __all__ = ["explained"]
 
