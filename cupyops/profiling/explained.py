@@ -44,6 +44,7 @@ def explained(launch: Counted, gpu: Gpu, flops: float | None) -> KernelReport:
         bounds,
         advise(gpu, counts.lines, counts.arrays, blocks, bounds, resources, resident, threads * blocks),
         flops,
+        counts.note,
     )
 
 

@@ -76,6 +76,7 @@ class KernelReport:
         bounds: lower bounds of the time, the largest first.
         advice: what to change, the most valuable first.
         flops: floating-point operations of the launch, as the caller gave them; None if not given.
+        note: why the counts may differ from those of a GPU, or an empty string.
     """
 
     name: str
@@ -92,6 +93,7 @@ class KernelReport:
     bounds: tuple[Bound, ...]
     advice: tuple[Advice, ...]
     flops: float | None
+    note: str
 
     @property
     def needed_bytes(self) -> int:
@@ -157,6 +159,8 @@ def facts(kernel: KernelReport) -> list[tuple[str, str]]:
         )
     else:
         found.append(("compiler", kernel.missing))
+    if kernel.note:
+        found.append(("note", kernel.note))
     found += [(f"≥ {b.microseconds:.3g} µs", f"{b.name}: {b.words}") for b in kernel.bounds]
     return found
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from cupyops.arrays import Info
 
+from . import host
 from .lines import functions, section
 from .memory import Memory
 from .report import Locator
@@ -26,6 +27,7 @@ __all__ = ["SECTOR", "ArrayCounts", "Counts", "Line", "Requests", "base_of", "co
 _KINDS = ("block", "load", "store", "atomic", "bulk load", "bulk store")
 SECTOR = 32  # bytes
 _SPACES = ("global", "shared", "remote")
+_CLANG = "clang splits a structure such as float4 into words before the counting; install g++ for the counts of a GPU"
 # Accesses in these headers stand for bulk copies, their barriers and tensor cores, which make no requests of a warp.
 _HARDWARE = ("bulk.cuh", "wgmma.cuh")
 
@@ -144,6 +146,7 @@ class Counts:
     lines: tuple[Line, ...]
     sources: Mapping[str, str]
     arrays: tuple[ArrayCounts, ...]
+    note: str
 
 
 class _Requests(ctypes.Structure):
@@ -216,7 +219,8 @@ def read_counts(library: Any, path: Path, files: Mapping[str, str], locator: Loc
         ArrayCounts(p.name, p.info, *(int(getattr(touched[i], f.name)) for f in fields(ArrayCounts)[2:]))
         for i, p in enumerate(places)
     ]
-    return Counts(lines.all(), files, tuple(sorted(arrays, key=lambda a: order.index(a.name))))
+    note = _CLANG if host.compiler().family == "clang" else ""
+    return Counts(lines.all(), files, tuple(sorted(arrays, key=lambda a: order.index(a.name))), note)
 
 
 class _Lines:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from cupyops import Kernel, Rows, Threads
-from cupyops.simulator import Counted, counted
+from cupyops.simulator import Counted, counted, host
 from cupyops.simulator.counts import Line, Requests
+from tests.conftest import NO_COMPILER
 
 pytestmark = pytest.mark.simulator
+# The report says so, too.
+splits = pytest.mark.skipif(not NO_COMPILER and host.compiler().family == "clang", reason="clang splits structures")
 
 BLOCKS, WARPS = 3, 2  # of a launch, and of a block
 ALL = BLOCKS * WARPS
@@ -135,7 +138,7 @@ def of_shared() -> Found:
         ("coalesced", 1, 4, 32),  # 128 bytes
         ("stride 2", 1, 8, 32),  # 256 bytes, of which every other word is needed
         ("stride 32", 1, 32, 32),  # a sector for each lane
-        ("float4", 1, 16, 32),  # one request of 512 bytes, not four of a word
+        pytest.param("float4", 1, 16, 32, marks=splits),  # one request of 512 bytes, not four of a word
         ("misaligned", 1, 5, 32),  # 128 bytes that begin 4 bytes behind a sector's begin
         ("broadcast", 1, 1, 32),
         ("already loaded", 0, 0, 0),  # the compiler has x[i] in a register
@@ -167,6 +170,7 @@ def test_stores_of_the_lanes_that_are_left(of_global: Found) -> None:
     assert (found.requests, found.sectors, found.ideal) == (ALL, 24 * ALL, 3 * ALL)
 
 
+@splits  # and copies loops
 def test_divergence_is_counted_by_line(of_global: Found) -> None:
     line = of_global.lines["half a warp"]
     assert (line.executions, line.active) == (ALL, 16)
@@ -206,9 +210,11 @@ def test_bytes_needed_are_distinct(of_global: Found) -> None:
         ("one word", "load", 1, 0),
         ("down a column", "store", 32 * 32, 32 * 31),
         ("down a padded column", "store", 32, 0),
-        ("wide store", "store", 4, 0),  # a quarter of the warp at a time
-        ("wide load", "load", 4, 0),
-        ("wide load, stride 2", "load", 8, 4),  # lanes l and l + 4 of a quarter have the same banks
+        pytest.param("wide store", "store", 4, 0, marks=splits),  # a quarter of the warp at a time
+        pytest.param("wide load", "load", 4, 0, marks=splits),
+        pytest.param(
+            "wide load, stride 2", "load", 8, 4, marks=splits
+        ),  # lanes l and l + 4 of a quarter have the same banks
         ("one wide element", "load", 2, 0),  # pairs of lanes share their address: half a warp at a time
         ("double store", "store", 2, 0),
         ("double load", "load", 2, 0),
