@@ -13,7 +13,7 @@ _FEW = 0.02  # a change worth less than this share of the largest bound is not a
 _WIDEST = 16  # bytes that one access of a lane moves at most
 
 
-def bounds_of(gpu: Gpu, lines: Sequence[Line], arrays: Sequence[ArrayCounts], flops: float | None) -> tuple[Bound, ...]:
+def bounds_of(gpu: Gpu, lines: Sequence[Line], arrays: Sequence[ArrayCounts], flops: float) -> tuple[Bound, ...]:
     """Returns lower bounds of the time on a GPU, the largest first.
 
     Each bound is an amount divided by a peak rate: the needed bytes by the bandwidth of the memory, the wavefronts of

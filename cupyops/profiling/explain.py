@@ -39,7 +39,9 @@ def explain(
         call: a :class:`cupyops.Kernel`, an operator, or any function that launches kernels.
         args, kwargs: its arguments.
         gpu: the GPU whose peaks and limits are used, such as ``"H200"``, ``"A100"`` or ``"RTX 4090"``.
-        flops: floating-point operations of each launch, for the roofline. The simulator does not count them.
+        flops: floating-point operations of each launch, for the roofline. By default the additions, multiplications,
+            divisions and square roots that the simulation executes. A fused multiply-add counts as two, and a call of
+            a function such as ``expf`` counts nothing.
         path: the HTML file to write; by default none is written.
 
     Returns:

@@ -19,7 +19,7 @@ def explained(launch: Counted, gpu: Gpu, flops: float | None) -> KernelReport:
     Args:
         launch: the launch.
         gpu: the GPU whose peaks and limits are used.
-        flops: floating-point operations of the launch, or None.
+        flops: floating-point operations of the launch; None for those that the simulation counts.
     """
     kernel, counts = launch.kernel, launch.counts
     block = kernel.geometry.threads
@@ -28,6 +28,7 @@ def explained(launch: Counted, gpu: Gpu, flops: float | None) -> KernelReport:
     resources, missing = _resources(launch, gpu)
     shared = kernel.hardware.shared
     resident = occupancy(gpu, threads, resources.registers, resources.shared + shared) if resources else None
+    flops = counts.flops if flops is None else flops
     bounds = bounds_of(gpu, counts.lines, counts.arrays, flops)
     return KernelReport(
         kernel.describe(launch.types).removesuffix("<>"),

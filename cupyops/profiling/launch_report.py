@@ -75,7 +75,7 @@ class KernelReport:
         occupancy: the resident blocks of a multiprocessor; None without `resources`.
         bounds: lower bounds of the time, the largest first.
         advice: what to change, the most valuable first.
-        flops: floating-point operations of the launch, as the caller gave them; None if not given.
+        flops: floating-point operations of the launch, as the caller gave them or as the simulation counts them.
         note: why the counts may differ from those of a GPU, or an empty string.
     """
 
@@ -92,7 +92,7 @@ class KernelReport:
     occupancy: Occupancy | None
     bounds: tuple[Bound, ...]
     advice: tuple[Advice, ...]
-    flops: float | None
+    flops: float
     note: str
 
     @property

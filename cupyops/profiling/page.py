@@ -152,7 +152,7 @@ def _roofline(kernel: KernelReport) -> str:
         f'<text x="{x(ridge / 16) - 8:.1f}" y="{y(roof(ridge / 16)):.1f}" text-anchor="end">{gpu.bandwidth} GB/s</text>'
         f'<text class="soft" x="{width / 2}" y="{height - 6}" text-anchor="middle">operations for each byte</text>'
     )
-    words = "The caller gave no number of operations (flops=), so the kernel has no place on the roofline."
+    words = "The kernel has no floating-point operations, so it has no place on the roofline."
     if flops:
         for nbytes, name, kind in ((kernel.moved_bytes, "moved", "moved"), (kernel.needed_bytes, "needed", "point")):
             if nbytes:

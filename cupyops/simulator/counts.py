@@ -6,7 +6,6 @@ same on a GPU.
 """
 
 import ctypes
-import platform
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from cupyops.arrays import Info
 
 from . import host
 from .lines import functions, section
+from .machine_code import calls_of, library_functions, operations
 from .memory import Memory
 from .report import Locator
 
@@ -146,6 +146,7 @@ class Counts:
     lines: tuple[Line, ...]
     sources: Mapping[str, str]
     arrays: tuple[ArrayCounts, ...]
+    flops: int
     note: str
 
 
@@ -211,7 +212,7 @@ def read_counts(library: Any, path: Path, files: Mapping[str, str], locator: Loc
     for site in sites:
         if site.kind:
             _count_access(site, locator, lines)
-    _count_blocks([s for s in sites if s.kind == 0], path, locator, lines)
+    flops = _count_blocks([s for s in sites if s.kind == 0], path, locator, lines)
     touched = library.cupyops_count_touched()
     places = sorted(memory.places, key=lambda p: not p.writable)  # the order of Memory.ranges
     order = [p.name for p in memory.places]
@@ -220,7 +221,7 @@ def read_counts(library: Any, path: Path, files: Mapping[str, str], locator: Loc
         for i, p in enumerate(places)
     ]
     note = _CLANG if host.compiler().family == "clang" else ""
-    return Counts(lines.all(), files, tuple(sorted(arrays, key=lambda a: order.index(a.name))), note)
+    return Counts(lines.all(), files, tuple(sorted(arrays, key=lambda a: order.index(a.name))), flops, note)
 
 
 class _Lines:
@@ -258,16 +259,19 @@ def _count_access(site: _Site, locator: Locator, lines: _Lines) -> None:
             line.accesses[key] = line.accesses.get(key, Requests()) + found
 
 
-def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: _Lines) -> None:
+def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: _Lines) -> int:
     """Counts the executions of lines by the executions of basic blocks.
 
     A line has several statements, such as the three of a ``for``, and a statement may have several copies in the code,
     since functions are inlined. The executions of the copies of a statement add up. The statement that was executed
     most often stands for its line. The compiler marks no statement in some lines
     with an access; their instructions are counted.
+
+    Returns:
+        The floating-point operations of all lanes.
     """
     if not blocks:
-        return
+        return 0
     executions: dict[int, int] = defaultdict(int)
     lanes: dict[int, int] = defaultdict(int)
     for site in blocks:
@@ -276,8 +280,13 @@ def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: 
         lanes[address] += int(site.lanes)
     elf = path.read_bytes()
     text_at, text = section(elf, b".text")
-    starts, length = _calls(text, text_at, next(iter(executions)))
+    starts, length = calls_of(text, text_at, next(iter(executions)))
     ends = sorted({*starts, *functions(elf)})
+    called = library_functions(elf)
+    flops = 0
+    for address in executions:
+        end = ends[i] if (i := bisect_right(ends, address)) < len(ends) else text_at + len(text)
+        flops += lanes[address] * operations(text[address - text_at : end - text_at], address, called)
     counted: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0])
     for rows in (locator.table.statements, locator.table.instructions):
         addresses = [row[0] for row in rows]
@@ -294,32 +303,4 @@ def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: 
         line = lines.at(file, number)
         if count > line.executions:
             line.executions, line.lanes = count, of
-
-
-def _calls(text: bytes, text_at: int, one: int) -> tuple[list[int], int]:
-    """Returns the addresses of all calls of a function, and the bytes of a call.
-
-    Args:
-        text: the machine code.
-        text_at: the address of its first byte.
-        one: the return address of one of the calls.
-    """
-    if platform.machine() in ("aarch64", "arm64"):
-        words = [int.from_bytes(text[i : i + 4], "little") for i in range(0, len(text) - 3, 4)]
-
-        def target(i: int) -> int:
-            offset = words[i] & 0x3FFFFFF
-            return i * 4 + (offset - (1 << 26) if offset >> 25 else offset) * 4
-
-        wanted = target((one - text_at) // 4 - 1)
-        return [text_at + i * 4 for i, w in enumerate(words) if w >> 26 == 0x25 and target(i) == wanted], 4
-
-    def to(i: int) -> int:
-        return i + 5 + int.from_bytes(text[i + 1 : i + 5], "little", signed=True)
-
-    wanted, found, i = to(one - text_at - 5), [], text.find(b"\xe8")
-    while i >= 0:
-        if to(i) == wanted:
-            found.append(text_at + i)
-        i = text.find(b"\xe8", i + 1)
-    return found, 5
+    return flops

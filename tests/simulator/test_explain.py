@@ -15,6 +15,7 @@ from cupyops import Kernel, Threads, explain
 from cupyops.profiling.gpus import GPUS, occupancy
 from cupyops.profiling.launch_report import KernelReport
 from cupyops.profiling.report import Report
+from cupyops.simulator import machine_code
 
 pytestmark = pytest.mark.simulator
 
@@ -178,6 +179,40 @@ def test_resources_are_those_of_the_gpus_architecture(transpose: Kernel, kernel:
     other = explain(transpose, *arrays(), gpu="A100").kernels[0].resources
     assert other
     assert other.target == "sm_80"
+
+
+ARITHMETIC = """extern "C" __global__ void arithmetic(
+    const float* x,  // (n)
+    float* y,        // (n)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float s = x[i] * 2.5f + 1.25f;
+    s = fmaf(s, s, 3.0f);
+    s = sqrtf(s) / 3.0f - s;
+    for (int j = 0; j < i % 4; ++j) s *= 1.5f;
+    if (i < 10) s = float(fma(double(s), 2.0, 7.0));
+    y[i] = expf(s);
+}"""
+
+
+def test_floating_point_operations_are_counted_as_they_run() -> None:
+    kernel = Kernel(ARITHMETIC, "arithmetic", Threads("n", block=32), dtypes=("float32",))
+    found = explain(kernel, np.ones(100, np.float32), np.zeros(100, np.float32), 100).kernels[0]
+    assert found.flops == 100 * (2 + 2 + 3) + 25 * (0 + 1 + 2 + 3) + 10 * 2
+    given = explain(kernel, np.ones(100, np.float32), np.zeros(100, np.float32), 100, flops=5).kernels[0]
+    assert given.flops == 5
+
+
+def test_operations_of_both_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """addss, mulsd and sqrtss with and without a REX prefix, and a call; then fadd, fmul, fsqrt, fmadd and fmov."""
+    monkeypatch.setattr(machine_code, "ARM", False)
+    code = bytes.fromhex("f30f58c1 f2440f59c1 f30f51c0 0f28c1 e8f0ffffff 90")
+    assert machine_code.operations(code, 0x1000, {}) == 3
+    assert machine_code.operations(code, 0x1000, {0x1000 + 21 - 16: "fmaf"}) == 5
+    monkeypatch.setattr(machine_code, "ARM", True)
+    words = [0x1E222820, 0x1E620820, 0x1E21C020, 0x1F020C20, 0x1E204020]
+    assert [machine_code.operations(w.to_bytes(4, "little"), 0, {}) for w in words] == [1, 1, 1, 2, 0]
 
 
 def test_every_launch_of_a_call_is_reported() -> None:
