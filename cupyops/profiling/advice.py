@@ -138,10 +138,11 @@ def _moved(gpu: Gpu, sectors: int) -> float:
 def _of_arrays(gpu: Gpu, arrays: Sequence[ArrayCounts]) -> Iterator[Advice]:
     for a in arrays:
         again = a.loaded / a.loaded_bytes if a.loaded_bytes else 0
-        if again >= 1.9:
+        # The L1 cache has the size of shared memory. It serves the repeated loads of a small array.
+        if again >= 1.9 and a.loaded_bytes > gpu.limits.shared:
             words = (
                 f"`{a.name}` is loaded {again:.1f} times over: {amount(a.loaded)} for "
                 f"{amount(a.loaded_bytes)}. Caches may serve the repetitions; registers or shared memory surely do."
             )
-            # Half: the repeated loads of a small array come from a cache.
+            # Half of the time: the L2 cache serves a part of the repeated loads.
             yield Advice(words, (a.loaded - a.loaded_bytes) / gpu.bandwidth / 2e3)

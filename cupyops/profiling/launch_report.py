@@ -127,8 +127,8 @@ def amount(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def facts(kernel: KernelReport) -> list[tuple[str, str]]:
-    """Returns the facts of a kernel as names and values."""
+def facts(kernel: KernelReport, bounds: bool = True) -> list[tuple[str, str]]:
+    """Returns the facts of a kernel as names and values, with or without the lower bounds of its time."""
     threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
     loads, stores = kernel.total("global", "load"), kernel.total("global", "store")
     needed, moved = kernel.needed_bytes, kernel.moved_bytes
@@ -161,7 +161,8 @@ def facts(kernel: KernelReport) -> list[tuple[str, str]]:
         found.append(("compiler", kernel.missing))
     if kernel.note:
         found.append(("note", kernel.note))
-    found += [(f"≥ {b.microseconds:.3g} µs", f"{b.name}: {b.words}") for b in kernel.bounds]
+    if bounds:
+        found += [(f"≥ {b.microseconds:.3g} µs", f"{b.name}: {b.words}") for b in kernel.bounds]
     return found
 
 

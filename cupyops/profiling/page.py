@@ -49,7 +49,7 @@ _LEGEND = (
 
 def page(kernels: Sequence[KernelReport]) -> str:
     """Returns the HTML text of the reports of one or more launches."""
-    names = ", ".join(dict.fromkeys(k.name for k in kernels))
+    names = ", ".join(dict.fromkeys(k.name.partition("<")[0] for k in kernels))
     sections = "".join(_section(kernel, n) for n, kernel in enumerate(kernels))
     links = "".join(
         f'<li><a href="#k{n}">{escape(k.name)}</a> <span class="soft">grid {k.grid}</span></li>'
@@ -66,7 +66,9 @@ def page(kernels: Sequence[KernelReport]) -> str:
 
 
 def _section(kernel: KernelReport, n: int) -> str:
-    cards = "".join(f'<div class="card"><b>{escape(name)}</b>{escape(value)}</div>' for name, value in facts(kernel))
+    cards = "".join(
+        f'<div class="card"><b>{escape(name)}</b>{escape(value)}</div>' for name, value in facts(kernel, False)
+    )
     advice = "".join(f"<li>{_link(kernel, n, a.line)}{escape(a.words)}</li>" for a in kernel.advice)
     change = f"<ol>{advice}</ol>" if advice else "<p>Nothing to change was found in these counts.</p>"
     return (

@@ -181,6 +181,25 @@ def test_resources_are_those_of_the_gpus_architecture(transpose: Kernel, kernel:
     assert other.target == "sm_80"
 
 
+AGAIN = """extern "C" __global__ void again(
+    const float* x,  // (n)
+    float* y,        // (n)
+    long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    float s = 0;
+    for (int j = 0; j < 3; ++j) s += x[(i + j * (n / 4)) % n];
+    y[i] = s;
+}"""
+
+
+@pytest.mark.parametrize(("n", "advised"), [(1 << 16, True), (1 << 15, False)])  # 256 and 128 KiB
+def test_repeated_loads_are_named_unless_a_cache_holds_the_array(n: int, advised: bool) -> None:
+    kernel = Kernel(AGAIN, "again", Threads("n", block=256), dtypes=("float32",))
+    found = explain(kernel, np.ones(n, np.float32), np.zeros(n, np.float32), n).kernels[0]
+    assert found.moved_bytes == 4 * 4 * n
+    assert any("`x` is loaded 3.0 times over" in a.words for a in found.advice) == advised
+
+
 ARITHMETIC = """extern "C" __global__ void arithmetic(
     const float* x,  // (n)
     float* y,        // (n)
