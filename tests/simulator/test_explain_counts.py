@@ -279,6 +279,13 @@ def test_the_last_warp_has_fewer_lanes(copy: Kernel) -> None:
     assert found("copy", "global", "load").sectors == 17
 
 
+def test_arrays_that_share_memory_have_their_own_accesses(copy: Kernel) -> None:
+    x = np.ones(256, np.float32)
+    source, target = launch(copy, x, x, 256).counts.arrays
+    assert (source.name, source.loaded_bytes, source.stored_bytes) == ("x", 1024, 0)
+    assert (target.name, target.loaded_bytes, target.stored_bytes) == ("y", 0, 1024)
+
+
 def test_counting_changes_no_result_and_no_other_build(copy: Kernel) -> None:
     import cupyops
     from cupyops.simulator.simulated import prepare

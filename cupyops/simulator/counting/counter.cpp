@@ -104,20 +104,20 @@ bool before(unsigned a, unsigned b) {
 
 // Finds the memory space of an access, and the array that holds a global address. Returns false for an access that is
 // not counted: the kernel's module holds the simulator's own variables, such as threadIdx, beside __device__ variables.
-bool place(Event& event, bool atomic) {
-    static unsigned latest = 0;
-    const auto inside = [&](unsigned r) { return event.address >= ranges[r].begin && event.address < ranges[r].end; };
-    for (unsigned n = 0; n < ranges.size(); ++n) {
-        const unsigned r = unsigned((latest + n) % ranges.size());
-        if (!inside(r)) continue;
-        latest = r, event.space = CUPYOPS_GLOBAL, event.range = uint16_t(r);
+bool place(Event& event, unsigned kind) {
+    // Writable arrays come first. If two arrays share memory, a load counts for the array that is only read.
+    const bool load = kind == CUPYOPS_LOAD || kind == CUPYOPS_BULK_LOAD;
+    for (size_t n = 0; n < ranges.size(); ++n) {
+        const size_t r = load ? ranges.size() - 1 - n : n;
+        if (event.address < ranges[r].begin || event.address >= ranges[r].end) continue;
+        event.space = CUPYOPS_GLOBAL, event.range = uint16_t(r);
         return true;
     }
     const void* p = reinterpret_cast<const void*>(event.address);
     event.range = UINT16_MAX;
     if (cupyops_is_shared(p)) event.space = CUPYOPS_SHARED;
     else if (cupyops_cluster_rank_of(p) != cupyops_cluster_rank()) event.space = CUPYOPS_REMOTE;
-    else if (atomic) event.space = CUPYOPS_GLOBAL;
+    else if (kind == CUPYOPS_ATOMIC) event.space = CUPYOPS_GLOBAL;
     else return false;
     return true;
 }
@@ -304,7 +304,7 @@ void record(unsigned kind, const void* p, unsigned bytes, uintptr_t pc, uintptr_
     if (kind != CUPYOPS_BLOCK && size_t(static_cast<const char*>(p) - here.stack) < STACK_BYTES) return;
     if (bulk && (kind == CUPYOPS_LOAD || kind == CUPYOPS_STORE)) kind = kind == CUPYOPS_LOAD ? CUPYOPS_BULK_LOAD : CUPYOPS_BULK_STORE;
     Event event{0, 0, 0, reinterpret_cast<uintptr_t>(p)};
-    if (kind != CUPYOPS_BLOCK && !place(event, kind == CUPYOPS_ATOMIC)) return;
+    if (kind != CUPYOPS_BLOCK && !place(event, kind)) return;
     event.site = site_of(kind, bytes, pc, frame);
     lane->events.push_back(event);
     if (kind == CUPYOPS_BLOCK || lane->events.size() % PATIENCE) return;
