@@ -24,6 +24,7 @@ from .ops.linear.body import linear, linear_backward
 from .ops.linear.fused_gelu import linear_gelu, linear_gelu_backward
 from .ops.lltm.cell import lltm_cell, lltm_cell_backward
 from .ops.lltm.sequence import lltm_sequence, lltm_sequence_backward
+from .profiling.explain import explain
 from .simulator import simulate
 from .tuning.tuned import Tuned
 
@@ -42,6 +43,7 @@ __all__ = [
     "add2",
     "add_layer_norm",
     "debug_mode",
+    "explain",
     "gelu",
     "gelu_backward",
     "layer_norm",

@@ -7,7 +7,7 @@ documents the simulator.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,11 @@ from cupyops.arrays import ArrayLibrary, Host, register_finder, register_host
 from cupyops.errors import expected
 from cupyops.launch import recording
 from cupyops.launch.arguments import Arguments
+from cupyops.launch.geometry import Grid
 from cupyops.launch.kernel import Kernel
 from cupyops.sharing import Setting, held_across_fork
 
-__all__ = ["enabled", "simulate"]
+__all__ = ["Counted", "counted", "enabled", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,37 @@ class _Mode:
     sanitize: bool
     optimize: bool
     blocks: slice | None = None
+    counting: "Counting | None" = None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One counted launch.
+
+    Attributes:
+        kernel: the :class:`cupyops.Kernel`.
+        types: the dtype of each undeclared type of the text.
+        grid: blocks in x, y and z.
+        counts: the :class:`.counts.Counts`.
+    """
+
+    kernel: Kernel
+    types: Mapping[str, str]
+    grid: Grid
+    counts: Any
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Counts the launches of a ``with`` block, see :func:`counted`.
+
+    Attributes:
+        multiprocessors: multiprocessors of the GPU for which grids are computed.
+        launches: receives the launches.
+    """
+
+    multiprocessors: int
+    launches: list[Counted]
 
 
 # The number of resident clusters, for kernels with persistent blocks. The number is small: each block then processes
@@ -89,6 +121,24 @@ def simulate(
         yield
 
 
+@contextmanager
+def counted(multiprocessors: int) -> Iterator[list[Counted]]:
+    """Simulates kernels inside a ``with`` block, counts their executions and memory requests, and yields the launches.
+
+    Args:
+        multiprocessors: the number for which a policy computes a grid that fills the GPU.
+
+    Raises:
+        MissingDependencyError: no C++ compiler is installed.
+    """
+    with _importing:
+        from . import host
+    host.compiler()
+    launches: list[Counted] = []
+    with _setting.during(_Mode(True, False, True, None, Counting(multiprocessors, launches))):
+        yield launches
+
+
 class Simulator(Host):
     """Runs kernels on arrays in host memory; implements :class:`cupyops.arrays.Host`.
 
@@ -120,12 +170,19 @@ class Simulator(Host):
             from .simulated import prepare
         mode = _setting.now
         simulated = prepare(
-            kernel, arguments.types, self.multiprocessors, checked=mode.sanitize, optimize=mode.optimize
+            kernel,
+            arguments.types,
+            mode.counting.multiprocessors if mode.counting else self.multiprocessors,
+            checked=mode.sanitize,
+            optimize=mode.optimize,
+            counted=mode.counting is not None,
         )
         grid = kernel.grid(simulated, sizes)
         if 0 not in grid:
             recording.note(recording.Launch(kernel, arguments.types, self, grid))
-            simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
+            counts = simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
+            if mode.counting:
+                mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 
     def resident_blocks(self, kernel: Kernel) -> int:
         return RESIDENT_BLOCKS * kernel.geometry.cluster

@@ -24,7 +24,7 @@ from cupyops.trust import Refused, mode, open_folder, shared, tell
 from . import host
 from .host import Compiler
 
-__all__ = ["build", "runtime", "tells_volatile_apart"]
+__all__ = ["build", "counter_path", "runtime", "tells_volatile_apart"]
 
 HERE = Path(__file__).parent
 _FORMAT = 3  # raise it when the meaning of an entry changes
@@ -45,7 +45,14 @@ _CHECKED = "-fsanitize=signed-integer-overflow,shift,alignment,bounds,integer-di
 
 
 def build(
-    text: str, needs_cuda: bool, *, checked: bool, watched: bool, optimize: bool, sources: dict[str, str]
+    text: str,
+    needs_cuda: bool,
+    *,
+    checked: bool,
+    watched: bool,
+    optimize: bool,
+    sources: dict[str, str],
+    counted: bool = False,
 ) -> Path:
     """Returns the path of the library of a translated text; compiles the text if the cache has no entry.
 
@@ -57,13 +64,15 @@ def build(
             too: a thread may poll volatile memory, and the runtime must let other threads run.
         optimize: whether to optimize; False compiles for a debugger.
         sources: the kernel's sources by file name, written beside the library for a debugger.
+        counted: whether the compiler inserts calls of the counters at every memory access and every basic block,
+            in place of all checks.
 
     Raises:
         CompileError: the compiler refuses the text; the message is the compiler's output.
         MissingDependencyError: the machine has no C++ compiler or no CUDA headers.
     """
     tool = host.compiler()
-    flags = [*_COMMON, *_mode_flags(tool, checked, watched, optimize)]
+    flags = [*_COMMON, *(_counting_flags(tool) if counted else _mode_flags(tool, checked, watched, optimize))]
     root = _root()
     identity: list[object] = [_FORMAT, text, flags, _libraries(tool), tool.version, _own_sources()]
     system = [host.cuda_include()] if needs_cuda else []
@@ -90,7 +99,9 @@ def build(
                 raise
             compile_with(_AS_TEXT)  # raises for an error in the text; succeeds if the precompiled headers were at fault
             _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
-        run(tool, ["-shared", "kernel.o", "-o", "kernel.so", str(runtime_path()), *_libraries(tool)], folder)
+        # The loader takes a function from the first library that has it: the counters come before the runtime.
+        linked = [*([str(counter_path())] if counted else []), str(runtime_path())]
+        run(tool, ["-shared", "kernel.o", "-o", "kernel.so", *linked, *_libraries(tool)], folder)
         (folder / "kernel.o").unlink()
 
     return _cached(key, "kernel.so", make, root)
@@ -125,6 +136,24 @@ def _libraries(tool: Compiler) -> list[str]:
     archive, which the linker has to read.
     """
     return ["-nodefaultlibs", "-lm", "-lgcc", "-lc"] if tool.family == "gcc" else ["-lm"]
+
+
+def _counting_flags(tool: Compiler) -> list[str]:
+    """Returns the flags of a counted kernel, whose memory accesses are those that a GPU's compiler leaves.
+
+    Repeated and loop-invariant loads are removed, and a structure of up to 16 bytes is one access (no scalar
+    replacement). The blocks of the code keep the order of the source, by which the counters align the lanes of a warp.
+    """
+    flags = ["-O1", "-fwrapv", "-finline-functions", "-DCUPYOPS_COUNTED", "-fsanitize=thread"]
+    flags += ["-fsanitize-coverage=trace-pc"]
+    if tool.family == "clang":
+        flags += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-instrument-func-entry-exit=0"]
+        flags += ["-mllvm", "-tsan-distinguish-volatile=1", "-mllvm", "-disable-block-placement"]
+        return [*flags, "-fno-vectorize", "-fno-slp-vectorize", "-ferror-limit=8", "-fno-caret-diagnostics"]
+    flags += ["-fno-tree-sra", "-fno-ipa-sra", "-fno-reorder-blocks", "-fno-thread-jumps", "-fno-if-conversion"]
+    flags += ["-fno-if-conversion2", "-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
+    flags += ["--param=tsan-instrument-func-entry-exit=0"] if tells_volatile_apart(tool) else []
+    return [*flags, "--param=tsan-distinguish-volatile=1"] if tells_volatile_apart(tool) else flags
 
 
 def tells_volatile_apart(tool: Compiler) -> bool:
@@ -300,7 +329,9 @@ def _own_folder(process: int) -> Path:
 @cache
 def _own_sources() -> str:
     """Returns a hash of the simulator's headers and runtime sources."""
-    files = sorted(p for folder in ("cuda", "runtime") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp"))
+    files = sorted(
+        p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp")
+    )
     return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
 
 
@@ -319,29 +350,51 @@ def _shims(root: Path) -> Path:
 
 @cache
 def _runtime_of(tool: Compiler, root: Path) -> Path:
-    sources = sorted((HERE / "runtime").glob("*.cpp"))
+    return _library(tool, root, "runtime", [])
+
+
+@cache
+def _counter_of(tool: Compiler, root: Path) -> Path:
+    return _library(tool, root, "counting", [str(_runtime_of(tool, root))])
+
+
+def _library(tool: Compiler, root: Path, name: str, linked: list[str]) -> Path:
+    """Returns the path of the library of the sources in a folder, ``runtime`` or ``counting``."""
+    sources = sorted((HERE / name).glob("*.cpp"))
+    include = [f"-I{HERE / folder}" for folder in ("runtime", "counting")]
     flags = ("-std=c++14", "-O3", "-fPIC", "-fno-omit-frame-pointer", "-fvisibility=default", "-w")
-    key = _hash(["runtime", _FORMAT, flags, tool.version, _own_sources()])
+    key = _hash([name, _FORMAT, flags, tool.version, _own_sources()])
 
     def make(folder: Path, final: Path) -> None:
         def one(source: Path) -> str:
-            run(tool, [*flags, f"-I{source.parent}", "-c", str(source), "-o", f"{source.stem}.o"], folder)
+            run(tool, [*flags, *include, "-c", str(source), "-o", f"{source.stem}.o"], folder)
             return f"{source.stem}.o"
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = list(pool.map(one, sources))
         # A kernel's library names the runtime by this soname; the loader finds the loaded runtime by it in any folder.
-        run(tool, ["-shared", f"-Wl,-soname,cupyops-{key}.so", *objects, "-o", "runtime.so", "-lpthread"], folder)
+        soname = f"-Wl,-soname,cupyops-{key}.so"
+        run(tool, ["-shared", soname, *objects, *linked, "-o", f"{name}.so", "-lpthread"], folder)
 
-    return _cached(key, "runtime.so", make, root)
+    return _cached(key, f"{name}.so", make, root)
 
 
 def runtime_path() -> Path:
     """Returns the path of the runtime's library; the first call compiles the library."""
+    return _kept(_runtime_of)
+
+
+def counter_path() -> Path:
+    """Returns the path of the counters' library; the first call compiles the library."""
+    return _kept(_counter_of)
+
+
+def _kept(library_of: Any) -> Path:
     tool, root = host.compiler(), _root()
-    if not upkeep.use((path := _runtime_of(tool, root)).parent):  # another process has removed the entry
-        _runtime_of.cache_clear()
-        path = _runtime_of(tool, root)
+    path: Path = library_of(tool, root)
+    if not upkeep.use(path.parent):  # another process has removed the entry
+        library_of.cache_clear()
+        path = library_of(tool, root)
     return path
 
 
@@ -355,14 +408,15 @@ def _load_runtime(path: Path) -> Any:
     return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
 
 
-def runtime() -> Any:
-    """Loads the runtime into this process and returns it.
+def runtime(counted: bool = False) -> Any:
+    """Loads the runtime into this process and returns it; with `counted`, loads and returns the counters as well.
 
     Raises:
         MissingDependencyError: the machine has no C++ compiler, or the compiler cannot compile the runtime.
     """
     try:
-        return _load_runtime(runtime_path())
+        library = _load_runtime(runtime_path())
+        return _load_runtime(counter_path()) if counted else library
     except CompileError as error:
         raise MissingDependencyError(
             f"{' '.join(host.compiler().command)} cannot compile the simulator's runtime: {str(error)[:2000]}"

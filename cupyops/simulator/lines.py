@@ -8,16 +8,28 @@ from bisect import bisect_right
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LineTable", "line_table"]
+__all__ = ["LineTable", "functions", "line_table", "section"]
+
+
+# An address, the file and line that begin there, the column, and whether a statement begins there.
+Row = tuple[int, tuple[str, int] | None, int, bool]
 
 
 class LineTable:
-    """A sorted list of addresses, and the (file, line) that begins at each; None for an address without a line."""
+    """A sorted list of addresses, and the (file, line) that begins at each; None for an address without a line.
 
-    def __init__(self, rows: list[tuple[int, tuple[str, int] | None]]) -> None:
+    Attributes:
+        statements: the address, file, line and column of each begin of a statement, in the order of the addresses.
+        instructions: the same of the other instructions.
+    """
+
+    def __init__(self, rows: list[Row]) -> None:
         rows.sort(key=lambda row: (row[0], row[1] is not None))
-        self.addresses = [address for address, _ in rows]
-        self.places = [place for _, place in rows]
+        self.addresses = [row[0] for row in rows]
+        self.places = [row[1] for row in rows]
+        found = [(row[0], row[1][0], row[1][1], row[2], row[3]) for row in rows if row[1]]
+        self.statements = [row[:4] for row in found if row[4]]
+        self.instructions = [row[:4] for row in found if not row[4]]
 
     def at(self, address: int) -> tuple[str, int] | None:
         """Returns the file and line of the instruction at an address, or None."""
@@ -28,9 +40,9 @@ class LineTable:
 @cache
 def line_table(library: Path) -> LineTable:
     """Returns the line table of a library; the table is empty if the library has no readable line table."""
-    rows: list[tuple[int, tuple[str, int] | None]] = []
+    rows: list[Row] = []
     try:
-        program = _section(library.read_bytes(), b".debug_line")
+        _, program = section(library.read_bytes(), b".debug_line")
         at = 0
         while at + 4 < len(program):
             length = struct.unpack_from("<I", program, at)[0]
@@ -41,18 +53,29 @@ def line_table(library: Path) -> LineTable:
     return LineTable(rows)
 
 
-def _section(elf: bytes, wanted: bytes) -> bytes:
+def section(elf: bytes, wanted: bytes) -> tuple[int, bytes]:
+    """Returns the address and the bytes of a section of an ELF file; (0, no bytes) if the file lacks the section.
+
+    Raises:
+        ValueError: the file is not a 64-bit little-endian ELF file.
+    """
     if elf[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     table = struct.unpack_from("<Q", elf, 40)[0]
     size, count, names_at = struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
     names = headers[names_at][4]
-    for name, _, _, _, offset, length in headers:
+    for name, _, _, address, offset, length in headers:
         start = names + name
         if elf[start : elf.index(b"\0", start)] == wanted:
-            return elf[offset : offset + length]
-    return b""
+            return address, elf[offset : offset + length]
+    return 0, b""
+
+
+def functions(elf: bytes) -> list[int]:
+    """Returns the addresses of the functions of an ELF file, from its symbol table."""
+    _, symbols = section(elf, b".symtab")
+    return [value for _, info, _, _, value, _ in struct.iter_unpack("<IBBHQQ", symbols) if info & 15 == 2 and value]
 
 
 def _leb(data: bytes, at: int) -> tuple[int, int]:
@@ -77,7 +100,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(errors="replace"), end + 1
 
 
-def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
+def _unit(data: bytes) -> list[Row]:
     """Returns the rows of one compilation unit by running its line number program (DWARF 4, section 6.2)."""
     version, header_length = struct.unpack_from("<HI", data, 0)
     if version not in (2, 3, 4):
@@ -85,7 +108,7 @@ def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
     at = 6
     minimum = data[at]
     at += 1 + (version >= 4)  # skips maximum_operations_per_instruction, which only VLIW processors use
-    _, line_base, line_range, opcode_base = struct.unpack_from("<BbBB", data, at)
+    default, line_base, line_range, opcode_base = struct.unpack_from("<BbBB", data, at)
     lengths = (0, *data[at + 4 : at + 3 + opcode_base])
     at += 3 + opcode_base
     folders, files = [""], [""]
@@ -100,8 +123,8 @@ def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
         _, at = _leb(data, at)
         files.append(f"{folders[index]}/{name}" if index and not name.startswith("/") else name)
     at = 6 + header_length
-    rows: list[tuple[int, tuple[str, int] | None]] = []
-    address, file, line = 0, 1, 1
+    rows: list[Row] = []
+    address, file, line, column, statement = 0, 1, 1, 0, bool(default)
 
     while at < len(data):
         opcode = data[at]
@@ -110,18 +133,18 @@ def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
             step = opcode - opcode_base
             address += step // line_range * minimum
             line += line_base + step % line_range
-            rows.append((address, (files[file], line)))
+            rows.append((address, (files[file], line), column, statement))
         elif opcode == 0:  # an extended opcode
             length, at = _leb(data, at)
             extended = data[at]
             if extended == 1:  # DW_LNE_end_sequence
-                rows.append((address, None))
-                address, file, line = 0, 1, 1
+                rows.append((address, None, 0, False))
+                address, file, line, column, statement = 0, 1, 1, 0, bool(default)
             elif extended == 2:
                 address = struct.unpack_from("<Q", data, at + 1)[0]
             at += length
         elif opcode == 1:
-            rows.append((address, (files[file], line)))
+            rows.append((address, (files[file], line), column, statement))
         elif opcode == 2:
             step, at = _leb(data, at)
             address += step * minimum
@@ -130,6 +153,10 @@ def _unit(data: bytes) -> list[tuple[int, tuple[str, int] | None]]:
             line += step
         elif opcode == 4:
             file, at = _leb(data, at)
+        elif opcode == 5:
+            column, at = _leb(data, at)
+        elif opcode == 6:
+            statement = not statement
         elif opcode == 8:
             address += (255 - opcode_base) // line_range * minimum
         elif opcode == 9:

@@ -57,15 +57,19 @@ class Memory:
         signature: the kernel's signature.
         infos: the arrays by parameter name.
         guarded: True passes copies with gaps in between; False passes the arrays themselves.
+        bases: the address at which the memory of each array was allocated. A copy then lies in memory as on a GPU,
+            whose allocations begin at multiples of 256 bytes. By default a copy keeps the alignment of its array.
     """
 
-    def __init__(self, signature: Signature, infos: Mapping[str, Info], guarded: bool) -> None:
+    def __init__(
+        self, signature: Signature, infos: Mapping[str, Info], guarded: bool, bases: Mapping[str, int] | None = None
+    ) -> None:
         self._copies: list[tuple[int, int, int, bool]] = []  # original address, copy address, bytes, written
         moves = dict.fromkeys(infos, 0)
         extents = {name: extent(info) for name, info in infos.items()}
         written = {p.name for p in signature.parameters if p.pointer and not p.const}
         if guarded:
-            moves = self._guard(extents, written)
+            moves = self._guard(extents, written, bases or {})
         self.places = [
             Place(
                 name, infos[name], infos[name].pointer + moves[name], b + moves[name], e + moves[name], name in written
@@ -74,7 +78,9 @@ class Memory:
         ]
         self.pointers = {place.name: place.pointer for place in self.places}
 
-    def _guard(self, extents: Mapping[str, tuple[int, int]], written: set[str]) -> dict[str, int]:
+    def _guard(
+        self, extents: Mapping[str, tuple[int, int]], written: set[str], bases: Mapping[str, int]
+    ) -> dict[str, int]:
         """Copies the arrays; returns the offset in bytes from each array to its copy."""
         spans: list[tuple[int, int, list[str]]] = []
         for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
@@ -89,7 +95,8 @@ class Memory:
         at = ctypes.addressof(self._memory) + _GAP
         moves = dict.fromkeys(extents, 0)
         for begin, end, names in spans:
-            at += (begin - at) % 256  # keeps the alignment of the array, since kernels choose code by alignment
+            # keeps the alignment of the array, since kernels choose code by alignment
+            at += (begin - bases.get(names[0], 0) - at) % 256
             ctypes.memmove(at, begin, end - begin)
             self._copies.append((begin, at, end - begin, not written.isdisjoint(names)))
             moves.update(dict.fromkeys(names, at - begin))

@@ -31,22 +31,30 @@ class Locator:
         library: the compiled kernel's file.
         symbol: the address of any symbol of the loaded library.
         files: the names of the ``.cu`` and ``.cuh`` sources, as ``#line`` directives give them.
+
+    Attributes:
+        table: the line table of the library.
+        base: the address at which the library is loaded.
     """
 
     def __init__(self, library: Path, symbol: int, files: Collection[str]) -> None:
-        self._table = line_table(library)
+        self.table = line_table(library)
         self._files = set(files)
         found = _Library()
         ctypes.CDLL(None).dladdr(ctypes.c_void_p(symbol), ctypes.byref(found))
-        self._base = found.base
+        self.base = found.base
 
     def place(self, address: int) -> str:
         """Returns the source line of a return address, like ``gelu.cu:12``, or an empty string outside the sources."""
-        found = self._table.at(address - 1 - self._base) if address > self._base else None
+        found = self.table.at(address - 1 - self.base) if address > self.base else None
         if found is None:
             return ""
-        name = next((f for f in (found[0], os.path.basename(found[0])) if f in self._files), None)
+        name = self.file(found[0])
         return f"{name}:{found[1]}" if name else ""
+
+    def file(self, path: str) -> str:
+        """Returns the name of the source at a path of the line table, or an empty string for another file."""
+        return next((f for f in (path, os.path.basename(path)) if f in self._files), "")
 
     def way(self, addresses: Sequence[int]) -> list[str]:
         """Returns the source lines of a call stack, innermost first; frames outside the sources are left out."""

@@ -20,6 +20,7 @@ from cupyops.sharing import held_across_fork, once
 
 from . import build, host
 from .abi import PROGRESS, Fault, Launch, Module
+from .counts import Counts, base_of, counters, read_counts
 from .explain import explain
 from .memory import Memory
 from .report import Locator, describe
@@ -47,7 +48,14 @@ class Simulated:
     """
 
     def __init__(
-        self, kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+        self,
+        kernel: "Kernel",
+        types: Mapping[str, str],
+        multiprocessors: int,
+        *,
+        checked: bool,
+        optimize: bool,
+        counted: bool = False,
     ) -> None:
         self.what = kernel.describe(types).removesuffix("<>")
         self.checked = checked
@@ -56,9 +64,11 @@ class Simulated:
         files = {
             n: "\n".join(ls.get(i, "") for i in range(1, max(ls) + 1)) for n, ls in lines_by_file(text).items() if ls
         }
-        self.path = _compile(kernel, types, text, self.what, checked, optimize, files)
+        self.path = _compile(kernel, types, text, self.what, checked, optimize, files, counted)
         self._checks = 2 if build.tells_volatile_apart(host.compiler()) else 1
         runtime = build.runtime()
+        self.counters = counters(build.runtime(counted=True)) if counted else None
+        self.files = files
         self._runtime = runtime
         runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
         with _RUNNING:
@@ -66,7 +76,7 @@ class Simulated:
         get_module = library.cupyops_get_module
         get_module.restype = ctypes.POINTER(Module)
         self._module = get_module()
-        self._locator = Locator(self.path, ctypes.cast(get_module, ctypes.c_void_p).value or 0, files)
+        self.locator = Locator(self.path, ctypes.cast(get_module, ctypes.c_void_p).value or 0, files)
         self._packing, fields = kernel.signature.packing(types, kernel.constants)
         self._offsets = [offset for offset, _ in fields]
         self._check_parameters([size for _, size in fields])
@@ -87,8 +97,9 @@ class Simulated:
 
     def run(
         self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
-    ) -> None:
-        """Runs the blocks of a grid one after the other; x varies fastest, then y, then z.
+    ) -> "Counts | None":
+        """Runs the blocks of a grid one after the other; x varies fastest, then y, then z. Returns what a counted
+        kernel counts, else None.
 
         Args:
             values: by parameter, the scalar arguments and tensor maps.
@@ -104,7 +115,8 @@ class Simulated:
         kernel = self._kernel
         self._check_geometry(grid)
         with _RUNNING:
-            memory = Memory(kernel.signature, infos, self.checked)
+            bases = {n: base_of(values[n], info) for n, info in infos.items()} if self.counters else None
+            memory = Memory(kernel.signature, infos, self.checked or self.counters is not None, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
                 memory.pointers.get(p.name, 0)
@@ -132,7 +144,12 @@ class Simulated:
                 max(first, end),
                 progress.callback,
             )
+            if self.counters:
+                self.counters.cupyops_count_begin(ctypes.byref(launch))
             outcome = self._runtime.cupyops_run(ctypes.byref(launch))
+            counts = None
+            if self.counters:
+                counts = read_counts(self.counters, self.path, self.files, self.locator, memory)
             if progress.error is not None:
                 raise progress.error
             if outcome == 2:
@@ -140,9 +157,10 @@ class Simulated:
             if outcome:
                 fault = self._runtime.cupyops_fault().contents
                 where = f"grid {tuple(grid)}, block {kernel.geometry.threads}"
-                words = describe(self.what, fault, self._module.contents, memory, self._locator, where)
+                words = describe(self.what, fault, self._module.contents, memory, self.locator, where)
                 raise LaunchError(words if self.checked else words + _MORE)
             memory.finish()
+            return counts
 
     def _check_geometry(self, grid: Grid) -> None:
         """Raises LaunchError for a geometry that the CUDA driver would refuse."""
@@ -194,18 +212,27 @@ class _Progress:
 
 
 def prepare(
-    kernel: "Kernel", types: Mapping[str, str], multiprocessors: int, *, checked: bool, optimize: bool
+    kernel: "Kernel",
+    types: Mapping[str, str],
+    multiprocessors: int,
+    *,
+    checked: bool,
+    optimize: bool,
+    counted: bool = False,
 ) -> Simulated:
     """Returns the compiled kernel for a choice of dtypes; the first call compiles, and the kernel object caches."""
     kept = kernel.__dict__.setdefault("_simulated", {})
-    key = (checked, optimize, *types.values())
+    key = (checked, optimize, counted and multiprocessors, *types.values())
     found: Simulated | None = kept.get(key)
     if found is None:
         found = once(
             (kernel, *key),
             lambda: (
                 kept.get(key)
-                or kept.setdefault(key, Simulated(kernel, types, multiprocessors, checked=checked, optimize=optimize))
+                or kept.setdefault(
+                    key,
+                    Simulated(kernel, types, multiprocessors, checked=checked, optimize=optimize, counted=counted),
+                )
             ),
         )
     return found
@@ -225,12 +252,19 @@ def _compile(
     checked: bool,
     optimize: bool,
     files: Mapping[str, str],
+    counted: bool,
 ) -> Path:
     translated = translate(text, kernel.name, what)
     watched = re.search(r"\bvolatile\b", text) is not None
     try:
         return build.build(
-            translated, build.needs_cuda(text), checked=checked, watched=watched, optimize=optimize, sources=dict(files)
+            translated,
+            build.needs_cuda(text),
+            checked=checked,
+            watched=watched,
+            optimize=optimize,
+            sources=dict(files),
+            counted=counted,
         )
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None

@@ -22,7 +22,7 @@ def samples(page: Path) -> list[re.Match[str]]:
 
 
 def simulated(page: Path) -> bool:
-    return page.name in SIMULATED or any("simulate(" in m[1] for m in samples(page))
+    return page.name in SIMULATED or any("simulate(" in m[1] or "explain(" in m[1] for m in samples(page))
 
 
 SAMPLES = [p for p in PAGES if samples(p)]
@@ -141,6 +141,7 @@ def test_both_commands_end_in_what_they_are_for() -> None:
         "cupyops.tiling.tiles",
         "cupyops.tuning.tuned",
         pytest.param("cupyops.simulator", marks=pytest.mark.simulator),
+        pytest.param("cupyops.profiling.explain", marks=pytest.mark.simulator),
         "cupyops.launch.generated",
         "cupyops.programs.elementwise",
         "cupyops.programs.expressions",

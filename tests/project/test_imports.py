@@ -30,6 +30,7 @@ ROOMS = (
     ("cupyops.tiling",),
     ("cupyops.programs",),
     ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
+    ("cupyops.profiling",),
     # what a person meets without PyTorch
     ("cupyops",),
     ("cupyops.commands",),

@@ -93,6 +93,7 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
     assert {
         "cupyops/simulator/cuda/device.h",
         "cupyops/simulator/runtime/scheduler.cpp",
+        "cupyops/simulator/counting/counter.cpp",
         "cupyops/simulator/hardware/bulk.cuh",
     } <= names
     assert "LICENSE" in metadata

@@ -13,6 +13,7 @@ template <typename A> CUPYOPS_UNCHECKED A cupyops_argument(const void* p) {
 }
 template <typename... A, int... I> CUPYOPS_UNCHECKED void cupyops_apply(void (*kernel)(A...), void** arguments, CupyopsNumbers<I...>) {
     kernel(cupyops_argument<A>(arguments[I])...);
+    CUPYOPS_ENDED();
 }
 template <typename... A> CUPYOPS_UNCHECKED void cupyops_call(void (*kernel)(A...), void** arguments) {
     cupyops_apply(kernel, arguments, typename CupyopsCount<sizeof...(A)>::type());

@@ -37,10 +37,12 @@ __device__ inline void arrival_wait(Arrivals* a, unsigned phase) {
 __device__ inline void reads_before_copies() {}
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes, Arrivals* a) {
     assert(bytes % 16 == 0);
+    CUPYOPS_BULK_COPY(1);
     for (unsigned i = 0; i < bytes / 16; ++i) {
         static_cast<uint4*>(shared)[i] = static_cast<const uint4*>(global)[i];
         cupyops_touch_by_hardware(static_cast<uint4*>(shared) + i, 16, 1);  // a write of the bulk copy, not of this thread
     }
+    CUPYOPS_BULK_COPY(0);
     arrival_change(a, 0, -static_cast<int>(bytes));
 }
 template <typename T> __device__ inline void send(const T& value, T* to, int block, Arrivals* a) {

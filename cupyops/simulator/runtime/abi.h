@@ -45,6 +45,14 @@ struct CupyopsLaunch {
     int (*progress)(unsigned long long finished);
 };
 
+// The running thread, for the counters of memory accesses (simulator/counting).
+struct CupyopsHere {
+    const void* fibre;
+    const char* stack;         // the lowest byte of the thread's stack
+    unsigned long long block;  // the number of the thread's block in the order in which blocks begin
+    unsigned thread;
+};
+
 enum CupyopsFaultKind {
     CUPYOPS_NO_FAULT,
     CUPYOPS_GLOBAL_BOUNDS,
@@ -109,6 +117,18 @@ enum CupyopsWarpOperation {
 
 enum CupyopsBarrierOperation { CUPYOPS_SYNC, CUPYOPS_COUNT, CUPYOPS_AND, CUPYOPS_OR };
 
+// Compiled with CUPYOPS_COUNTED, a kernel tells the counters that a thread has ended, and where the accesses of a bulk
+// copy begin and end.
+#ifdef CUPYOPS_COUNTED
+extern "C" void cupyops_count_ended();
+extern "C" void cupyops_count_bulk(int on);
+#define CUPYOPS_ENDED() cupyops_count_ended()
+#define CUPYOPS_BULK_COPY(on) cupyops_count_bulk(on)
+#else
+#define CUPYOPS_ENDED() void(0)
+#define CUPYOPS_BULK_COPY(on) void(0)
+#endif
+
 extern "C" {
 // Functions that kernels call.
 int cupyops_barrier(int operation, int predicate);
@@ -144,6 +164,10 @@ void cupyops_trap();
 void cupyops_exit();
 int cupyops_printf(const char* format, ...);
 unsigned long long cupyops_clock();
+
+// Functions that the counters call.
+int cupyops_here(CupyopsHere* here);  // 0 if no thread runs
+void cupyops_pause();                 // lets the other threads run
 
 // Functions that Python calls.
 int cupyops_run(const CupyopsLaunch* launch);  // 0 done, 1 fault, 2 interrupted

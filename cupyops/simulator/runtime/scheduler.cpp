@@ -420,6 +420,16 @@ void cupyops_spin() {
     if (machine.frozen) frozen(__builtin_frame_address(0));
 }
 
+int cupyops_here(CupyopsHere* here) {
+    const Fibre* const fibre = machine.current;
+    if (!fibre) return 0;
+    const Block& block = *fibre->block;
+    *here = {fibre, fibre->stack.low, block.group->number * block.group->blocks.size() + block.rank, fibre->thread};
+    return 1;
+}
+
+void cupyops_pause() { give_way(); }
+
 unsigned long long cupyops_clock() {
     ++machine.changes;
     timespec now;
