@@ -17,6 +17,7 @@ from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
 from .launch.warmup import warmup
+from .launch.watch import watch
 from .ops.add2 import add2
 from .ops.gelu import gelu, gelu_backward
 from .ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward
@@ -58,6 +59,7 @@ __all__ = [
     "set_debug",
     "simulate",
     "warmup",
+    "watch",
 ]
 
 __version__ = "0.1.0"
