@@ -16,6 +16,7 @@ from .errors import CompileError, ExportError, LaunchError, MissingDependencyErr
 from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
+from .launch.repro import save_repro
 from .launch.warmup import warmup
 from .launch.watch import watch
 from .ops.add2 import add2
@@ -56,6 +57,7 @@ __all__ = [
     "lltm_sequence",
     "lltm_sequence_backward",
     "load_bundle",
+    "save_repro",
     "set_debug",
     "simulate",
     "warmup",

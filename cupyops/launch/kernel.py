@@ -35,6 +35,7 @@ from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_i
 from .hooks import all_kernels
 from .kernel_source import KernelSource, check_text, macros
 from .locate import declaring_file
+from .repro import keeps_call
 from .signature import Signature, the_kernel
 from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
@@ -353,6 +354,7 @@ class Kernel:
         self.run(arguments, (*counts, 1, 1)[:3], written=True)
 
     @rereads
+    @keeps_call
     def run(self, arguments: Arguments, threads: Sequence[int] = (), *, written: bool = False) -> None:
         """Launches on checked arguments.
 

@@ -127,6 +127,12 @@ class Simulator(Host):
             recording.note(recording.Launch(kernel, arguments.types, self, grid))
             simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
 
+    def settings(self) -> dict[str, Any]:
+        mode = _setting.now
+        given = {"sanitize": mode.sanitize, "optimize": mode.optimize, "blocks": mode.blocks}
+        usual = {"sanitize": False, "optimize": True, "blocks": None}
+        return {name: value for name, value in given.items() if value != usual[name]}
+
     def resident_blocks(self, kernel: Kernel) -> int:
         return RESIDENT_BLOCKS * kernel.geometry.cluster
 
