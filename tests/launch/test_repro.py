@@ -366,3 +366,14 @@ def test_every_value_is_written_as_it_is(value: Any) -> None:
 def test_a_value_that_is_no_number_is_refused() -> None:
     with pytest.raises(TypeError, match="save_repro: `a value of the call` must be a number or a string, got object"):
         repro.literal(object())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_finding_of_debug_mode_is_repeated_by_the_simulator(tmp_path: Path) -> None:
+    x, y = torch.arange(5.0, device="cuda"), torch.zeros(5, device="cuda")
+    with pytest.raises(LaunchError, match="wrote outside its output `y`: element 5 of 5") as caught, debug_mode():
+        faulty()(x, y, 1.0, 5)
+    again = repeated(save_repro(caught.value, tmp_path / "repro.py"))
+    assert type(again) is LaunchError
+    assert "out of bounds" in str(again)
+    assert again._cupyops_repro.arguments.values["x"].tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
