@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -83,6 +83,7 @@ class TextFile:
         always: whether the kernel is watched even while :func:`watch` is off.
 
     Attributes:
+        names: the names of the headers in the text's folder that the text included at the last reading.
         due: the time of the next look, on the clock of :func:`time.monotonic`.
         stamps: the time stamps of the files at the last look; None if the next look must read the files.
         seen: the text and the headers of the last reading, or why they could not be used.
@@ -93,6 +94,7 @@ class TextFile:
         self.path = Path(os.path.abspath(path))
         self.headers = dict(headers or {})
         self.always = always
+        self.names: set[str] = set()
         self.due = 0.0
         self.stamps: Any = None
         self.seen: Any = None
@@ -100,13 +102,13 @@ class TextFile:
         if always:
             _always.add(self)
 
-    def stamp(self, names: Iterable[str]) -> list[Any]:
-        """Returns the time stamps of the folder, the text, and the headers of these names.
+    def stamp(self) -> list[Any]:
+        """Returns the time stamps of the folder, the text, and its headers.
 
         The stamp of the folder changes when a file is made or renamed, as by an editor that writes another file first.
         """
         found: list[Any] = []
-        for path in (self.path.parent, self.path, *(self.path.with_name(n) for n in sorted(names))):
+        for path in (self.path.parent, self.path, *(self.path.with_name(n) for n in sorted(self.names))):
             try:
                 about = os.stat(path)
                 found.append((about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino))
@@ -137,7 +139,8 @@ def rereads(method: Method) -> Method:
         try:
             return method(kernel, *args, **kwargs)
         except (CompileError, MissingDependencyError) as error:
-            if not _restored(kernel, source, getattr(args[0], "types", args[0]), error):
+            given: Any = args[0] if args else kwargs.get("arguments", kwargs.get("types"))
+            if not _restored(kernel, source, getattr(given, "types", given), error):
                 raise
         return method(kernel, *args, **kwargs)
 
@@ -151,7 +154,7 @@ def _look(kernel: Any) -> None:
     with _reading:
         if time.monotonic() < file.due:  # another thread has looked
             return
-        if file.stamps is None or file.stamps != file.stamp(kernel.headers):
+        if file.stamps is None or file.stamps != file.stamp():
             if _capturing(kernel):
                 return  # loading a kernel would end the capture of a CUDA graph
             _read(kernel, file)
@@ -163,12 +166,13 @@ def _read(kernel: Any, file: TextFile) -> None:
     for reading in range(_READINGS):
         if reading:
             time.sleep(SETTLING)
-        before = file.stamp(kernel.headers)
+        before = file.stamp()
         source, seen, usable = _source(kernel, file)
         # An editor may be writing the files: the stamps then change, or the text breaks off.
-        if usable and before == file.stamp(kernel.headers):
+        if usable and before == file.stamp():
             break
-    after = file.stamp({**kernel.headers, **source.headers})
+    file.names = source.headers.keys() - file.headers.keys()
+    after = file.stamp()
     now = time.time_ns()
     young = any(stamp is not None and abs(now - stamp[0]) < _TICK for stamp in after)
     file.stamps = None if young else after
@@ -187,8 +191,9 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
 
     Returns:
         The source with the text of the files, or the kernel's present source if the text has not changed or cannot be
-        used; what the files contain, or why the text cannot be used; and whether the text can be used.
+        read; what the files contain, or why the text cannot be used; and whether the text can be used.
     """
+    source: KernelSource = kernel.source
     try:
         text, beside = read(file.path)
         source = replace(kernel.source, text=text, headers={**beside, **file.headers})
@@ -198,7 +203,7 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
             _check(kernel, source)
         return source, (text, beside), True
     except (OSError, TypeError, ValueError) as error:
-        return kernel.source, str(error), False
+        return source, str(error), False
 
 
 def _check(kernel: Any, source: KernelSource) -> None:

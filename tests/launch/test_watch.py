@@ -205,6 +205,27 @@ def test_an_edited_header_of_the_folder_is_an_edit(gpu: Gpu, file: Path) -> None
     assert "#define FACTOR 5" in gpu.launched[-1]
 
 
+@pytest.mark.parametrize("wrong", ["typedef float scalar_t;\n", "nonsense\n"])
+def test_a_header_that_made_an_edit_bad_is_followed(
+    gpu: Gpu, file: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last good text does not include the header."""
+    kernel = Kernel(file, "scale", Threads("n"), watch=True)
+    call(kernel)
+    file.with_name("other.cuh").write_text(f"#define FACTOR 5\n{wrong}")
+    edit(file, '#include "factor.cuh"', '#include "other.cuh"')
+    monkeypatch.setattr(watch, "_TICK", 0)
+    for _ in range(2):
+        call(kernel)
+        assert "#define FACTOR 2" in gpu.launched[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "read", lambda path: pytest.fail("read again, though nothing has changed"))
+        call(kernel)
+    edit(file.with_name("other.cuh"), wrong, "")
+    call(kernel)
+    assert "#define FACTOR 5" in gpu.launched[-1]
+
+
 def test_headers_given_in_python_hide_those_of_the_folder(gpu: Gpu, file: Path) -> None:
     kernel = Kernel(file, "scale", Threads("n"), headers={"factor.cuh": "#define FACTOR 7\n"}, watch=True)
     edit(file, "// one", "// two")
@@ -227,7 +248,7 @@ def test_an_editor_that_writes_another_file_and_renames_it(gpu: Gpu, file: Path)
 
 def test_a_second_edit_with_the_stamp_of_the_first_is_seen(gpu: Gpu, file: Path, monkeypatch: Any) -> None:
     """A file system's clock has ticks of some milliseconds."""
-    monkeypatch.setattr(watch.TextFile, "stamp", lambda self, names: [(10**18, 0, 0, 0)])
+    monkeypatch.setattr(watch.TextFile, "stamp", lambda self: [(10**18, 0, 0, 0)])
     monkeypatch.setattr(watch.time, "time_ns", lambda: 10**18 + 10**6)
     kernel = Kernel(file, "scale", Threads("n"), watch=True)
     for word in ("// two", "// 222"):
