@@ -16,7 +16,9 @@ from .errors import CompileError, ExportError, LaunchError, MissingDependencyErr
 from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
+from .launch.repro import save_repro
 from .launch.warmup import warmup
+from .launch.watch import watch
 from .ops.add2 import add2
 from .ops.gelu import gelu, gelu_backward
 from .ops.layer_norm.body import add_layer_norm, layer_norm, layer_norm_backward
@@ -57,9 +59,11 @@ __all__ = [
     "lltm_sequence",
     "lltm_sequence_backward",
     "load_bundle",
+    "save_repro",
     "set_debug",
     "simulate",
     "warmup",
+    "watch",
 ]
 
 __version__ = "0.1.0"

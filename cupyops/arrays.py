@@ -256,10 +256,7 @@ def register(kind: type, library: ArrayLibrary) -> None:
 
 
 def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
-    """Registers a function that returns the library of an array type, or None.
-
-    Each lookup of an unregistered type calls the function.
-    """
+    """Registers a function that returns the library of an array type, or None. A lookup of an unregistered type calls it."""
     _FINDERS.append(find)
 
 
@@ -288,6 +285,10 @@ class Host(ABC):
     @abstractmethod
     def launch(self, kernel: Any, arguments: Any, sizes: Sequence[int]) -> None:
         """Runs a kernel on checked arguments. The geometry computes the grid from `sizes`."""
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the arguments of :func:`cupyops.simulate` for launches that run as they would run now."""
+        return {}
 
     @abstractmethod
     def resident_blocks(self, kernel: Any) -> int:

@@ -75,6 +75,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "launch/test_packing.py": (),
     "launch/test_signature.py": (),
     "launch/test_tensor_map.py": (),
+    "launch/test_watch.py": (),
     "models/test_recognise.py": (),
     "models/test_rewriting.py": (),
     "mutants/test_mutants.py": (),

@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "KERNELS",
     "Guard",
+    "all_kernels",
     "close_generated_kernels",
     "close_generated_launches",
     "guard",
@@ -22,6 +23,11 @@ __all__ = [
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 # What repeats launches of kernels without calling the kernels, by weak references.
 _REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def all_kernels() -> list[Any]:
+    """Returns all kernels declared so far, sorted by file, name and constants."""
+    return sorted(KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))
 
 
 @dataclass(frozen=True)

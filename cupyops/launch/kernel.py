@@ -32,10 +32,13 @@ from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
 from .generated import deciding, write_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
+from .hooks import all_kernels
 from .kernel_source import KernelSource, check_text, macros
 from .locate import declaring_file
+from .repro import keeps_call
 from .signature import Signature, the_kernel
 from .variant import Hardware, Variant
+from .watch import TextFile, rereads, watching
 
 __all__ = ["Kernel", "all_kernels"]
 
@@ -73,6 +76,7 @@ class Kernel:
             :meth:`resident_blocks` blocks.
         choices: the dtypes of the undeclared types that :func:`cupyops.warmup` and the compile command compile; by
             default one choice for each of ``dtypes``, with this dtype for all undeclared types.
+        watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
 
     Raises:
         ValueError: the text has no kernel of this name; the kernel is not ``extern "C"``; the policy's block is larger
@@ -112,11 +116,15 @@ class Kernel:
         exactly: bool = False,
         cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
+        watch: bool = False,
     ) -> None:
         beside: dict[str, str] = {}
+        self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
             text, beside = read(text)
+        elif watch:
+            raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
         check_text(text, name or "Kernel")
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
@@ -251,12 +259,12 @@ class Kernel:
 
     def variant(self, types: Mapping[str, str], device: int) -> Variant:
         """Returns the kernel for a choice of types, loaded on a GPU. The first use compiles the kernel."""
-        key = (device, *types.values())
-        found = self._variants.get(key)
+        key, variants = (device, *types.values()), self._variants
+        found = variants.get(key)
         if found is None:
             found = once(
-                (self, *key),
-                lambda: self._variants.get(key) or self._variants.setdefault(key, self._build(types, device)),
+                (self, id(variants), *key),
+                lambda: variants.get(key) or variants.setdefault(key, self._build(types, device)),
             )
         return found
 
@@ -302,6 +310,7 @@ class Kernel:
         """Returns whether GPUs of a compute capability can run the kernel."""
         return self.hardware.met_by(capability)
 
+    @rereads
     def resident_blocks(self, types: Mapping[str, str], device: Device) -> int:
         """Returns how many blocks of the kernel run on a device at once.
 
@@ -344,6 +353,8 @@ class Kernel:
             counts = tuple(map(operator.index, counts))
         self.run(arguments, (*counts, 1, 1)[:3], written=True)
 
+    @rereads
+    @keeps_call
     def run(self, arguments: Arguments, threads: Sequence[int] = (), *, written: bool = False) -> None:
         """Launches on checked arguments.
 
@@ -382,7 +393,7 @@ class Kernel:
                 guard.submit(variant, self.signature, arguments, grid, stream)
             else:
                 self._submit(variant, arguments, grid, stream)
-        if not (guard is not None or recording.recording() or self.geometry.per_call):
+        if not (guard is not None or recording.recording() or self.geometry.per_call or watching(self)):
             self._open_generated_launch(arguments, variant)
 
     def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
@@ -436,8 +447,3 @@ class Kernel:
     def close_generated_launch(self) -> None:
         """Sends calls through the checked launch. The next checked launch may install the generated launch again."""
         self.launch, self.launch_vouched = self.checked_launch, self.checked_vouched
-
-
-def all_kernels() -> list[Kernel]:
-    """Returns all kernels declared so far, sorted by file, name and constants."""
-    return sorted(hooks.KERNELS, key=lambda k: (k.filename, k.name, sorted(k.constants.items())))

@@ -184,6 +184,12 @@ class Simulator(Host):
             if mode.counting:
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
 
+    def settings(self) -> dict[str, Any]:
+        mode = _setting.now
+        given = {"sanitize": mode.sanitize, "optimize": mode.optimize, "blocks": mode.blocks}
+        usual = {"sanitize": False, "optimize": True, "blocks": None}
+        return {name: value for name, value in given.items() if value != usual[name]}
+
     def resident_blocks(self, kernel: Kernel) -> int:
         return RESIDENT_BLOCKS * kernel.geometry.cluster
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cupyops.arrays import Info
 from cupyops.dtypes import DTYPES
+from cupyops.launch.blocks import extent
 from cupyops.launch.signature import Signature
 
 from .abi import Range
@@ -39,15 +40,6 @@ class Place:
     begin: int
     end: int
     writable: bool
-
-
-def extent(info: Info) -> tuple[int, int]:
-    """Returns the address of an array's first byte and the address behind its last byte."""
-    itemsize = DTYPES[info.dtype].itemsize
-    if info.size == 0:
-        return info.pointer, info.pointer
-    steps = [(n - 1) * s * itemsize for n, s in zip(info.shape, info.strides, strict=True)]
-    return info.pointer + sum(s for s in steps if s < 0), info.pointer + sum(s for s in steps if s > 0) + itemsize
 
 
 class Memory:

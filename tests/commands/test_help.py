@@ -22,13 +22,13 @@ print("status", status, "loaded", sorted(set(heavy) & set(sys.modules)))
 """
 HELP = [
     ("cupyops", "--help"),
-    *(("cupyops", command, "--help") for command in ("new", "compile", "bundle", "cache", "doctor")),
+    *(("cupyops", command, "--help") for command in ("new", "compile", "bundle", "cache", "doctor", "ide")),
     ("benchmarks", "--help"),
 ]
 WRONG = [
     ("cupyops",),
     ("cupyops", "no_such_command"),
-    *(("cupyops", command, "--no-such-option") for command in ("new", "compile", "bundle", "cache", "doctor")),
+    *(("cupyops", command, "--no-such-option") for command in ("new", "compile", "bundle", "cache", "doctor", "ide")),
     ("cupyops", "compile", "--arch", "sm_1"),
     ("cupyops", "new", "no name"),
     ("benchmarks", "--ops", "no_such_operator"),

@@ -7,7 +7,7 @@ check declares the backends on which it runs. ``docs/checking.md`` describes the
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from cupyops.deprecated import warn
 from cupyops.dtypes import dtype_names
 from cupyops.errors import expected, nearest
+from cupyops.launch.repro import noted
 from cupyops.simulator import host
 from cupyops.torch.core.operator import Operator
 
@@ -41,6 +42,7 @@ from . import (
     values as check_values,
 )
 from .registry import BACKENDS, Check, Fault, Skip
+from .repro import Checked
 from .subject import MEND_THE_TEXT, Subject, does_not_compile, first_words
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Row", "check_op", "checks_for", "operator_of"]
@@ -103,6 +105,7 @@ class Row:
         words: what a passed check tried, the fault that a failed check found, or the reason why a check was skipped.
         change: how to repair the operator; empty unless the check failed.
         seconds: run time of the check.
+        error: the exception by which the check failed.
     """
 
     check: str
@@ -111,6 +114,7 @@ class Row:
     words: str
     change: str = ""
     seconds: float = 0.0
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
     @property
     def lane(self) -> str:
@@ -125,6 +129,7 @@ class Report:
 
     op: str
     rows: tuple[Row, ...]
+    _cupyops_repro: Checked | None = field(default=None, repr=False, compare=False)
 
     def of(self, outcome: str) -> list[Row]:
         """Returns the rows with this outcome."""
@@ -180,6 +185,7 @@ class CheckFailed(AssertionError):
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
         self.report = report
+        self._cupyops_repro = report._cupyops_repro
 
 
 def operator_of(op: Any, where: str = "check_op") -> Operator:
@@ -287,9 +293,13 @@ def check_op(
             torch.manual_seed(0)
             rows += _run(Subject(operator, samples, backend, tolerance=tolerance, dtypes=names), wanted)
     count = f"{len(samples)} sample{'s' if len(samples) != 1 else ''}"
-    report = Report(f"{operator.op._schema}: {count}", tuple(rows))
+    failed = [row for row in rows if row.outcome == "failed"]
+    checked = Checked(operator, samples, tolerance, names, failed) if failed else None
+    report = Report(f"{operator.op._schema}: {count}", tuple(rows), checked)
     if report.failed and raises:
-        raise CheckFailed(report)  # the message is the report: printing it as well would show it twice
+        error = CheckFailed(report)  # the message is the report: printing it as well would show it twice
+        noted(error, operator.name)
+        raise error
     print(report)
     if skip is not None and not (report.passed or report.failed):
         skip("; ".join(dict.fromkeys(row.words for row in report.skipped)) or "no check runs on these backends")
@@ -358,8 +368,8 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
             failed |= {c.name} if ground else set()
             continue
         began = time.perf_counter()
-        outcome, words, change = _attempt(subject, c)
-        rows.append(Row(c.name, subject.backend, outcome, words, change, time.perf_counter() - began))
+        outcome, words, change, error = _attempt(subject, c)
+        rows.append(Row(c.name, subject.backend, outcome, words, change, time.perf_counter() - began, error))
         if outcome == "failed":
             failed.add(c.name)
             # If a kernel does not compile, every later check on the backend would report the same compile error.
@@ -368,16 +378,16 @@ def _run(subject: Subject, checks: Sequence[Check]) -> list[Row]:
     return rows
 
 
-def _attempt(subject: Subject, c: Check) -> tuple[str, str, str]:
+def _attempt(subject: Subject, c: Check) -> tuple[str, str, str, Exception | None]:
+    """Runs a check. Returns the outcome, the words, how to repair the operator, and the exception of a fault."""
     try:
         with subject.mode():
-            return "passed", c.run(subject), ""
+            return "passed", c.run(subject), "", None
     except Skip as reason:
-        return "skipped", str(reason), ""
-    except Fault as fault:
-        return "failed", str(fault), MEND_THE_TEXT if does_not_compile(fault) else fault.change or c.change
+        return "skipped", str(reason), "", None
     except Exception as error:
-        return "failed", first_words(error), MEND_THE_TEXT if does_not_compile(error) else c.change
+        words, change = (str(error), error.change) if isinstance(error, Fault) else (first_words(error), "")
+        return "failed", words, MEND_THE_TEXT if does_not_compile(error) else change or c.change, error
 
 
 def _lost(subject: Subject) -> str:

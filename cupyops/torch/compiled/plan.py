@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cupyops.codegen import write
-from cupyops.launch import driver, hooks, recording
+from cupyops.launch import driver, hooks, recording, watch
 
 __all__ = ["Site"]
 
@@ -49,8 +49,8 @@ class Site:
     def begin(self, *args: Any) -> Any:
         """Calls the body and records its launches. Later calls repeat the launches, or call the body if the record
         cannot be repeated."""
-        if hooks.guard() is not None or recording.recording():
-            return self.body(*args)  # debug mode and recordings need the checked launch in every call
+        if hooks.guard() is not None or recording.recording() or watch.active():
+            return self.body(*args)  # debug mode, recordings and edits need the checked launch in every call
         record = _Record()
         with recording.watched(record.steps), record.dispatched, record:
             found = self.body(*args)
