@@ -43,6 +43,7 @@ ROOMS = (
     ("cupyops.torch.bench",),
     ("cupyops.torch",),
     ("autograd_bridge",),
+    ("cupyops.examples",),
     ("examples", "benchmarks", "tests"),
 )
 FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
