@@ -10,13 +10,14 @@ ROOT = Path(__file__).parent
 
 
 def without_relative_links(text: str) -> str:
-    """Markdown in which a link to a file of the project is its words, and a picture of the project is left out."""
+    """Markdown without the list of pages, and without pictures of the project. Other links to its files are words."""
+    text = re.sub(r"^## Documentation\n.*?(?=^## )", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^!\[[^]]*\]\((?!https?://)[^)]*\)\n\n?", "", text, flags=re.MULTILINE)
     return re.sub(r"(?<!!)\[([^]]+)\]\((?!https?://)[^)]*\)", r"\1", text)
 
 
 # The file cupyops/examples/__init__.py is for the checkout, and is left out.
-names = ["kernels_cu", "cupyops", "cupyops.*"]
+names = ["kernels_cu", "kernels_cu.*", "cupyops", "cupyops.*"]
 library = find_namespace_packages(str(ROOT), include=names, exclude=["cupyops.examples*"])
 setup(
     packages=[*library, *(f"cupyops.{name}" for name in find_packages(str(ROOT), include=["examples", "examples.*"]))],
