@@ -179,12 +179,12 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
                 run.save(state)
                 if last < options.steps:
                     say(f"sample after step {last}:\n{trainer.sample(last)}\n")
+        lines = {"training": "train_loss", "validation": "validation_loss"}
+        run.draw(history, {"loss (nats per character)": lines}, f"The transformer, --backend {options.backend}")
         sample, loss = trainer.sample(done), history[-1]["validation_loss"]
         seconds, tokens = (sum(record[name] for record in history) for name in ("seconds", "tokens"))
         echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {tokens / seconds:,.0f}")
         echo(f"validation loss: {loss:.4f} nats = {loss / math.log(2):.4f} bits per character")
-        lines = {"training": "train_loss", "validation": "validation_loss"}
-        run.draw(history, {"loss (nats per character)": lines}, f"The transformer, --backend {options.backend}")
     return history, sample
 
 
