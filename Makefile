@@ -6,7 +6,7 @@ CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name 
 RESULTS = benchmarks/results
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test quick lint format types compile figures record ci
+.PHONY: help setup hooks test quick lint format types compile figures record package notebooks ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -47,6 +47,15 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 
 record: ## run the tests and compute-sanitizer on a GPU, and record the runs
 	$(BIN)/python -m tests.gpu.gpu_record
+
+package: ## build sdist and wheel into dist/, and check them; needs the extra release
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m check_wheel_contents dist/*.whl
+
+notebooks: ## run the notebooks, and keep their outputs
+	$(BIN)/python -m notebooks
 
 ci: ## do what continuous integration does, in a new .venv
 	bash .ci/run

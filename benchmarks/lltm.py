@@ -24,9 +24,9 @@ from autograd_bridge import lltm, lltm_cell
 from cupyops.errors import MissingDependencyError
 from cupyops.ops.lltm.cell import StepGradients, step, step_backward
 from cupyops.torch.bench.timing import GraphTimer, copy_bandwidth, gigabytes_per_second, interleave, spread
+from examples.lltm_timing import Step, Timing, cell_step, graph_step, inputs_for, measure
 
 from . import lltm_report
-from .lltm_timing import Step, Timing, cell_step, graph_step, inputs_for, measure
 from .peers import Unavailable, compiled
 from .peers.lltm_extension import cuda_cell, python_cell
 

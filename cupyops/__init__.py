@@ -9,6 +9,7 @@ from . import interrupts  # noqa: F401 - before the slow imports, so that Ctrl-C
 # isort: split
 import sys
 from importlib import import_module
+from typing import Any
 
 from . import arrays, deprecated
 from .compile.bundle import load_bundle
@@ -67,6 +68,11 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Defines the cell magic ``%%cu``, for ``%load_ext cupyops`` in a notebook (:mod:`cupyops.notebook`)."""
+    import_module("cupyops.notebook").load(shell)
 
 
 def _library_of_tensors(kind: type) -> arrays.ArrayLibrary | None:

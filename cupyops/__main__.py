@@ -41,14 +41,15 @@ def build_parser() -> Parser:
         epilog="`python -m cupyops COMMAND --help` lists the options of a command. No command needs a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"cupyops {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(run=lambda options: parser.print_help(), parser=parser)  # without a command
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command; without a command, prints the help.
 
     Returns:
         The exit status: 0 without findings, 1 when the command found a problem, 130 after Ctrl-C, 141 when the reader
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = build_parser().parse_args(argv)
     try:
-        status: int = options.run(options)
+        status: int = options.run(options) or 0
         sys.stdout.flush()
     except MissingDependencyError as error:
         options.parser.error(str(error))

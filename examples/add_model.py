@@ -11,12 +11,12 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 
-from examples.command import Parser, at_least, run_command
+from .command import Parser, at_least, run_command
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("add_model", __doc__, "device", "backend", "seed")
+    parser = Parser("add_model", __doc__, "device", "backend", "seed", "plot")
     parser.add_argument(
         "--n", type=at_least(1), default=1024, metavar="N", help="length of both parameters (default: %(default)s)"
     )
@@ -30,7 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from autograd_bridge import add2
-from examples.command import describe_device, pick_device
+
+from .command import beside, describe_device, pick_device, progress
+from .pictures import picture, plot_curves
 
 EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
 EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
@@ -61,14 +63,16 @@ def train(model: AddModel, echo: Callable[[str], object] = print) -> list[float]
     """Run the 500 epochs; return the losses of epochs 0, 25, ..., 475, each taken before its step and printed."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     losses = []
-    for epoch in range(EPOCHS):
-        loss = model().sum()
-        if epoch % PRINT_EVERY == 0:  # the only epochs that wait for the device
-            losses.append(loss.item())
-            echo(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}")
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    with progress("Training", EPOCHS, "epoch") as bar:
+        for epoch in range(EPOCHS):
+            loss = model().sum()
+            if epoch % PRINT_EVERY == 0:  # the only epochs that wait for the device
+                losses.append(loss.item())
+                beside(bar, echo)(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            bar.update(1)
     return losses
 
 
@@ -86,11 +90,14 @@ def run(options: argparse.Namespace) -> int:
     add = add2 if options.backend == "kernels" else torch.add
     print(f"device:  {describe_device(device)}")
     print(f"backend: {options.backend} ({'autograd_bridge.add2' if add is add2 else 'torch.add'})")
-    decay = measured_decay(train(AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device)))
+    losses = train(AddModel(options.n, add, torch.Generator().manual_seed(options.seed)).to(device))
+    decay, at = measured_decay(losses), range(0, EPOCHS, PRINT_EVERY)
     print(f"measured decay per {PRINT_EVERY} epochs: {decay:.6f}; 0.98^50 = {EXPECTED_DECAY:.6f}")
     if not abs(decay / EXPECTED_DECAY - 1) <= DECAY_TOLERANCE:  # a NaN is not close either
         print(f"The decay is wrong by more than {DECAY_TOLERANCE:g} of its value: the operator or its gradient is.")
         return 1
+    lines = {"measured": losses, "0.98^2 a step": [losses[0] * EXPECTED_DECAY ** (i / PRINT_EVERY) for i in at]}
+    picture(options.plot, plot_curves, {"loss": lines}, "a² + b² under SGD", "epoch", at)
     return 0
 
 

@@ -7,7 +7,7 @@
     python -m examples.char_gpt --resume                 # go on after an interruption, to the same result
     python -m examples.char_gpt --compare --compile      # tokens per second beside PyTorch's own operators
 
-A run writes ``checkpoint.pt``, ``metrics.json`` and TensorBoard events into ``--out`` at every evaluation. A resumed run
+A run writes ``checkpoint.pt``, ``metrics.json``, TensorBoard events and ``curves.png`` into ``--out``. A resumed run
 comes to the same numbers, bit by bit on a CPU; on a GPU, PyTorch's attention may add in another order each time.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.command import CHECKPOINT, Diverged, Parser, UserError, at_least, checked, positive, progress, run_command
+from .command import CHECKPOINT, Diverged, Parser, UserError, at_least, checked, positive, run_command
 
 # A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; its batches of 65536 characters
 # keep a GPU of today busy for longer than Python takes to ask for a step.
@@ -65,11 +65,11 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
-from benchmarks.char_gpt import compare
-from examples.command import describe_device, pick_device
-from examples.gpt.model import build_model, generate, learning_rate, make_optimizer
-from examples.gpt.text import Corpus, Windows, load_corpus
-from examples.run import Run, check_finite
+from .command import beside, describe_device, pick_device, progress
+from .gpt.compare import compare
+from .gpt.model import build_model, generate, learning_rate, make_optimizer
+from .gpt.text import Corpus, Windows, load_corpus
+from .run import Run, check_finite
 
 
 def complete(options: argparse.Namespace) -> argparse.Namespace:
@@ -130,9 +130,8 @@ class Trainer:
 
 
 def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> tuple[list[dict[str, Any]], str]:
-    """Train as the options say; every line for the reader goes to `echo`. Returns a record per evaluation, and the last
-    sample. Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept.
-    """
+    """Train as the options say; lines for the reader go to `echo`. Returns a record per evaluation, and the last sample.
+    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
     corpus = load_corpus(complete(options).text, options.context)
     settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
     with Run("char_gpt", options, settings, unit="step", records="evaluations", echo=echo) as run:
@@ -150,36 +149,38 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}
         history = run.begin(state)  # loads `state` with --resume
         generator.set_state(state["generator"])
-
         done = state["step"]
-        while done < options.steps:
-            last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
-            with progress("Training", last - done, "step") as bar:
+        with progress("Training", options.steps, "step", done) as bar:
+            say = beside(bar, echo)
+            while done < options.steps:
+                last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
                 stack, began = [], time.perf_counter()
                 for step in range(done, last):
                     stack.append(trainer.step(step))
                     bar.update(1)
                 losses = torch.stack(stack).cpu()  # waits for the device
                 tokens, seconds = (last - done) * tokens_per_step, time.perf_counter() - began
-            check_finite(losses, trainer.module, "step {}", first=done + 1, after=f"step {last}", lr=options.lr)
-            loss, gpu = losses.double().mean().item(), run.gpu_use(last)
-            validation = trainer.windows.validation_loss(trainer.model, options.eval_batches)
-            if not math.isfinite(validation):
-                raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
-            bits = validation / math.log(2)
-            told = f"validation loss {validation:.4f} nats = {bits:.4f} bits per character"
-            echo(f"step {last:>5}: training loss {loss:.4f}, {told}, {tokens / seconds:,.0f} tokens/s")
-            run.log("Loss/Train", losses.tolist(), done + 1)
-            run.log("Loss/Validation", [validation], last)
-            run.log("BitsPerCharacter/Validation", [bits], last)
-            run.log("Speed/TokensPerSecond", [tokens / seconds], last)
-            record = {"step": last, "train_loss": loss, "validation_loss": validation, "tokens": tokens}
-            history.append({**record, "seconds": seconds, "gpu": gpu})
-            done = state["step"] = last
-            state["generator"] = generator.get_state()
-            run.save(state)
-            if last < options.steps:
-                echo(f"sample after step {last}:\n{trainer.sample(last)}\n")
+                check_finite(losses, trainer.module, "step {}", first=done + 1, after=f"step {last}", lr=options.lr)
+                loss, gpu = losses.double().mean().item(), run.gpu_use(last)
+                validation = trainer.windows.validation_loss(trainer.model, options.eval_batches)
+                if not math.isfinite(validation):
+                    raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
+                bits = validation / math.log(2)
+                told = f"validation loss {validation:.4f} nats = {bits:.4f} bits per character"
+                say(f"step {last:>5}: training loss {loss:.4f}, {told}, {tokens / seconds:,.0f} tokens/s")
+                run.log("Loss/Train", losses.tolist(), done + 1)
+                run.log("Loss/Validation", [validation], last)
+                run.log("BitsPerCharacter/Validation", [bits], last)
+                run.log("Speed/TokensPerSecond", [tokens / seconds], last)
+                record = {"step": last, "train_loss": loss, "validation_loss": validation, "tokens": tokens}
+                history.append({**record, "seconds": seconds, "gpu": gpu})
+                done = state["step"] = last
+                state["generator"] = generator.get_state()
+                run.save(state)
+                if last < options.steps:
+                    say(f"sample after step {last}:\n{trainer.sample(last)}\n")
+        lines = {"training": "train_loss", "validation": "validation_loss"}
+        run.draw(history, {"loss (nats per character)": lines}, f"The transformer, --backend {options.backend}")
         sample, loss = trainer.sample(done), history[-1]["validation_loss"]
         seconds, tokens = (sum(record[name] for record in history) for name in ("seconds", "tokens"))
         echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {tokens / seconds:,.0f}")

@@ -10,14 +10,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import torch
-    from tqdm import tqdm
 
+PACKAGE = __package__  # examples in a checkout, cupyops.examples in a wheel: what a user types
 CHECKPOINT = "checkpoint.pt"
 
 
@@ -59,7 +60,13 @@ SHARED: dict[str, dict[str, Any]] = {
     "device": {"type": device, "default": "auto", "metavar": "auto|cpu|cuda", "help": DEVICE},
     "backend": {"choices": ("kernels", "torch"), "default": "kernels", "help": BACKEND},
     "seed": {"type": seed, "default": 0, "metavar": "N", "help": "a seed fixes the whole run (default: %(default)s)"},
+    "plot": {"type": Path, "metavar": "FILE", "help": "where the picture goes, .png or .svg (default: %(default)s)"},
 }
+
+
+def program(example: str) -> str:
+    """What a user types to run an example."""
+    return f"python -m {PACKAGE}.{example}".rstrip(".")
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,9 +79,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, example: str, description: str | None, *shared: str, out: str | None = None) -> None:
-        super().__init__(f"python -m examples.{example}", description=(description or "").split("\n")[0])
+        super().__init__(program(example), description=(description or "").split("\n")[0])
         for name in shared:
-            self.add_argument(f"--{name}", **SHARED[name])
+            of_example = {"default": Path("runs", f"{example}.png")} if name == "plot" else {}
+            self.add_argument(f"--{name}", **{**SHARED[name], **of_example})
         if out is not None:
             where = "where the run's files go; an earlier run's move into DIR/earlier-N first (default: %(default)s)"
             self.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help=where)
@@ -155,20 +163,38 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
             raise
         mend = f"; install what the examples need: {pip_install('examples')}"
         message = f"{error}{mend if isinstance(error, ModuleNotFoundError) else ''}"
-        print(f"python -m examples.{example}: error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"{program(example)}: error: {' '.join(message.split())}", file=sys.stderr)
         return 2
 
 
 # Progress and files --------------------------------------------------------------------------------------------------
 
 
-def progress(label: str, total: int | None, unit: str) -> "tqdm[Any]":
-    """A tqdm bar on stderr: stdout holds results alone. Where stderr is no terminal, a line every ten seconds."""
-    from tqdm import tqdm
+def progress(label: str, total: int | None, unit: str, done: int = 0) -> Any:
+    """A bar of tqdm on stderr, with an estimate of the time left: stdout holds results alone. Where stderr is no
+    terminal, a line every ten seconds. Without tqdm, nothing is shown.
 
-    plain = {"mininterval": 10, "delay": 10, "miniters": 1, "bar_format": "{desc}: {n_fmt} of {total_fmt} {unit}\n"}
+    Args:
+        done: units that an earlier run has done.
+    """
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return nullcontext(SimpleNamespace(update=lambda count: None, external_write_mode=nullcontext))
+    line = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
+    plain = {"mininterval": 10, "delay": 10, "miniters": 1, "bar_format": line}
     form: dict[str, Any] = {} if sys.stderr.isatty() else plain
-    return tqdm(desc=label, total=total, unit=unit, unit_scale=unit == "B", leave=False, **form)
+    return tqdm(desc=label, total=total, unit=unit, unit_scale=unit == "B", leave=False, initial=done, **form)
+
+
+def beside(bar: Any, echo: Callable[[str], object] = print) -> Callable[[str], object]:
+    """`echo`, for lines that appear while the bar does: on a terminal the bar makes room for them."""
+
+    def told(line: str) -> None:
+        with bar.external_write_mode() if sys.stderr.isatty() else nullcontext():
+            echo(line)
+
+    return told
 
 
 @contextmanager

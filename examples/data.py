@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from examples.command import UserError, progress, write_whole
+from .command import UserError, progress, write_whole
 
 # Images --------------------------------------------------------------------------------------------------------------
 

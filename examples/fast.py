@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from examples.data import ImageSet
+from .data import ImageSet
 
 # Steps captured together: their kernels follow one another without a gap for the launch of the next graph. More steps
 # would make the capture longer for little.

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from examples.command import (
+from .command import (
     Parser,
     UserError,
     at_least,

@@ -8,8 +8,8 @@
     python -m examples.lenet5 --resume                           # go on after an interruption, to the same result
     python -m examples.lenet5 --export lenet5.onnx               # and write the trained model for other runtimes
 
-A run writes into ``--out``: ``checkpoint.pt`` and ``metrics.json`` after every epoch, TensorBoard events, and at the
-end ``curves.png``. An earlier run's files there first move into ``earlier-1`` (2, 3, ...) beneath it: none is lost.
+A run writes into ``--out``: ``checkpoint.pt`` and ``metrics.json`` after every epoch, TensorBoard events, at the end
+``curves.png`` and ``digits.png``. An earlier run's files first move into ``earlier-1`` (2, 3, ...) beneath it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.command import CHECKPOINT, Parser, UserError, at_least, naming, positive, progress, run_command
+from .command import CHECKPOINT, Parser, UserError, at_least, positive, progress, run_command
 
 EPOCHS = {"digits": 20, "mnist": 10}
 SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they decide the numbers; the epochs may grow
@@ -55,11 +55,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import GELU
-from cupyops.torch.onnx.export import export_onnx, require_onnx
-from examples.command import describe_device
-from examples.data import Batches, ImageSet, epoch_order, load_digits, load_mnist
-from examples.fast import FastTrainer
-from examples.run import Run, check_finite
+from cupyops.torch.onnx.export import require_onnx
+
+from .command import describe_device
+from .data import Batches, ImageSet, epoch_order, load_digits, load_mnist
+from .exporting import exported
+from .fast import FastTrainer
+from .pictures import picture, plot_digits
+from .run import Run, check_finite
 
 
 class LeNet5(nn.Sequential):
@@ -99,17 +102,20 @@ def train_epoch(fabric: Any, model: nn.Module, optimizer: Any, data: Batches, ad
 
 
 @torch.inference_mode()
+def predictions(model: Callable[[Tensor], Tensor], data: Batches) -> tuple[Tensor, ...]:
+    """The class (N) that the model finds in each sample, and the sample's label (N)."""
+    return tuple(map(torch.cat, zip(*((model(images).argmax(1), labels) for images, labels in data), strict=True)))
+
+
 def accuracy(model: Callable[[Tensor], Tensor], data: Batches) -> float:
     """Share of the samples that are classified correctly, in percent."""
-    right = torch.cat([model(images).argmax(1) == labels for images, labels in data])
-    return 100 * int(right.sum()) / len(right)
+    found, labels = predictions(model, data)
+    return 100 * int((found == labels).sum()) / len(labels)
 
 
 def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> list[dict[str, Any]]:
-    """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch.
-
-    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept.
-    """
+    """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch. Raises
+    `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
     settings = {name: getattr(options, name) for name in SETTINGS}
     # Deterministic algorithms, chosen without timing them. TF32 costs LeNet-5 more in layout conversions than it gains.
     repeatable = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
@@ -156,7 +162,6 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
             began = time.perf_counter()
             percent = accuracy(model, test_batches if options.fast else test_set.batches(size, device))
             times = {"train_seconds": train_seconds, "test_seconds": time.perf_counter() - began}
-
             loss = losses.double().mean().item()
             echo(f"Epoch: [ {epoch} ], Average Loss: {loss:.6f}")
             echo(f"Test Accuracy: {percent:.2f} %")
@@ -165,8 +170,11 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
             history.append({"epoch": epoch, "loss": loss, "accuracy": percent, **times, "gpu": gpu})
             state["epoch"] = epoch
             run.save(state)
+        run.summarise(history)
         curves = {"average training loss": "loss", "test accuracy (%)": "accuracy"}
-        run.summarise(history, curves, f"LeNet-5 on {options.dataset}, --backend {options.backend}")
+        run.draw(history, curves, f"LeNet-5 on {options.dataset}, --backend {options.backend}")
+        found, labels = (x.tolist() for x in predictions(model, test_set.batches(1000, device)))
+        picture(run.out / "digits.png", plot_digits, test_set.images, labels, found, name="Digits", echo=echo)
         if options.export is not None:
             exported = build_model(options.backend, options.seed).eval()
             exported.load_state_dict(model.state_dict())
@@ -176,13 +184,8 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
 
 def export(model: nn.Module, path: Path, test: ImageSet, percent: float, echo: Callable[[str], object]) -> None:
     """Write the model as ONNX, and print the file's accuracy on the test set beside PyTorch's `percent`."""
-    import onnxruntime
-
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
-    with naming(path):
-        report = export_onnx(model, test[0][0][None], path, dynamic_shapes=({0: "batch"},), **names)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    found = accuracy(lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), test.batches(64, "cpu"))
+    report, run = exported(model, test[0][0][None], path, ("images", "logits"))
+    found = accuracy(run, test.batches(64, "cpu"))
     echo(f"ONNX: {report}")
     echo(f"Test Accuracy under onnxruntime: {found:.2f} % (PyTorch: {percent:.2f} %)")
 

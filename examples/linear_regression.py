@@ -10,14 +10,13 @@ onnxruntime, beside PyTorch's own answer::
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from examples.command import Parser, naming, run_command
+from .command import Parser, run_command
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("linear_regression", __doc__, "device", "backend", "seed")
+    parser = Parser("linear_regression", __doc__, "device", "backend", "seed", "plot")
     add = parser.add_argument
     add("--export", type=Path, metavar="FILE", help="write the learned model as ONNX, and run that file")
     own = "with --export: as a node of our own, with its body in standard ones"
@@ -36,7 +35,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import Linear, linear
-from examples.command import describe_device, pick_device
+
+from .command import beside, describe_device, pick_device, progress
+from .exporting import exported
+from .pictures import picture, plot_curves
 
 WEIGHT, BIAS = (2.0, 3.0), 4.0
 STEPS, PRINT_EVERY = 300, 50
@@ -54,20 +56,25 @@ def gradients_are_right(function: Callable[..., Tensor], device: torch.device, g
     return torch.autograd.gradcheck(function, inputs, raise_exception=False)
 
 
-def train(model: nn.Linear, generator: torch.Generator, echo: Callable[[str], object] = print) -> None:
-    """Take the 300 steps of SGD on the squared error, each on one point drawn from [0, 1)²."""
+def train(model: nn.Linear, generator: torch.Generator, echo: Callable[[str], object] = print) -> list[float]:
+    """Take the 300 steps of SGD on the squared error, each on one point drawn from [0, 1)²; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     like = model.weight
     weight = torch.tensor([WEIGHT], dtype=like.dtype, device=like.device)
-    for step in range(1, STEPS + 1):
-        # Drawn on the CPU, so that a seed gives the same points on every device.
-        x = torch.rand(1, 2, dtype=like.dtype, generator=generator).to(like.device)
-        loss = F.mse_loss(model(x), F.linear(x, weight) + BIAS)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % PRINT_EVERY == 0:
-            echo(f"step {step:3d}: loss = {loss.item():9.6f}")
+    losses = []
+    with progress("Training", STEPS, "step") as bar:
+        for step in range(1, STEPS + 1):
+            # Drawn on the CPU, so that a seed gives the same points on every device.
+            x = torch.rand(1, 2, dtype=like.dtype, generator=generator).to(like.device)
+            loss = F.mse_loss(model(x), F.linear(x, weight) + BIAS)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            if step % PRINT_EVERY == 0:
+                beside(bar, echo)(f"step {step:3d}: loss = {loss.item():9.6f}")
+            bar.update(1)
+    return torch.stack(losses).tolist()
 
 
 @torch.no_grad()
@@ -82,17 +89,9 @@ def evaluate(model: nn.Linear, echo: Callable[[str], object] = print) -> bool:
 def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[[str], object] = print) -> bool:
     """Write the model as ONNX, with a free batch dimension, and print y(3, 2) from PyTorch and from the file; return
     whether they agree."""
-    from cupyops.torch.onnx.export import export_onnx
-
     point = torch.tensor([POINT], dtype=torch.float64)
-    with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        names: dict[str, Any] = {"input_names": ["x"], "output_names": ["y"]}
-        export_onnx(model, (point,), path, dynamic_shapes=({0: "batch"},), custom_domain=custom_domain, **names)
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (answer,) = session.run(["y"], {"x": point.numpy()})
+    _, run = exported(model, point, path, ("x", "y"), custom_domain=custom_domain)
+    answer = run(point)
     ours = model(point).item()
     echo(f"y(3, 2) = {ours:.4f} from PyTorch, {answer.item():.4f} from {path} (true 16)")
     return abs(ours - answer.item()) < 1e-9
@@ -117,8 +116,9 @@ def run(options: argparse.Namespace) -> int:
     if not right:
         return 1
     model = build_model(Linear if kernels else nn.Linear, options.seed).to(device)
-    train(model, generator)
+    losses = train(model, generator)
     near = evaluate(model)
+    picture(options.plot, plot_curves, {"loss of a point": losses}, "y = 2·x₁ + 3·x₂ + 4", "step")
     model = model.cpu().eval()
     with torch.no_grad():
         answer = model(torch.tensor([POINT], dtype=torch.float64)).item()

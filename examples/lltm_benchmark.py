@@ -9,13 +9,12 @@ inputs; medians are shown with the tenth and ninetieth percentile::
 """
 
 import argparse
-import io
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from examples.command import Parser, UserError, at_least, run_command, write_whole
+from .command import Parser, at_least, run_command
 
 # Microseconds forward and backward on a GTX 1080 Ti, as the tutorial prints them.
 PUBLISHED = {
@@ -30,7 +29,7 @@ OURS, GRAPH = "cupyops", "cupyops, in a CUDA graph"
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser, default = Parser("lltm_benchmark", __doc__, "seed"), "(default: %(default)s)"
+    parser, default = Parser("lltm_benchmark", __doc__, "seed", "plot"), "(default: %(default)s)"
     add, whole = parser.add_argument, at_least(1)
     add("-b", "--batch", type=whole, default=16, metavar="N", help=f"rows {default}")
     add("-f", "--features", type=whole, default=32, metavar="N", help=default)
@@ -38,7 +37,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("-t", "--steps", type=whole, metavar="N", help="a sequence of so many steps instead of a cell")
     add("-r", "--runs", type=whole, default=500, metavar="N", help=f"of each version {default}")
     add("--no-build", action="store_true", help="leave out the versions in C++, whose build takes a minute")
-    add("--plot", type=Path, metavar="FILE", help="draw bars into this file, .svg or .png")
     return parser.parse_args(argv)
 
 
@@ -49,10 +47,28 @@ import torch
 from torch import Tensor, nn
 
 from autograd_bridge import lltm, lltm_cell
-from benchmarks.lltm_timing import Step, Timing, cell_step, graph_step, inputs_for, measure
-from benchmarks.peers import Unavailable
-from benchmarks.peers.lltm_extension import Cell, cpp_cell, cuda_cell, python_cell
-from examples.command import describe_device
+
+from .command import describe_device, progress
+from .lltm_timing import Cell, Step, Timing, cell_step, graph_step, inputs_for, measure, python_cell
+from .pictures import new_figure, picture, write_figure
+
+
+class LeftOut(RuntimeError):
+    """This machine cannot run a version; the message says why."""
+
+
+def built(name: str) -> Cell:
+    """A cell of the tutorial's extension: its sources are in a checkout, and PyTorch builds them."""
+    try:
+        from benchmarks.peers import Unavailable, lltm_extension
+    except ModuleNotFoundError:
+        raise LeftOut("its sources are in a checkout of cupyops, in benchmarks/peers") from None
+    print(f"{name}: building takes about a minute; --no-build leaves it out", file=sys.stderr)
+    try:
+        cell: Cell = getattr(lltm_extension, name)()
+    except Unavailable as reason:
+        raise LeftOut(str(reason)) from reason
+    return cell
 
 
 def versions(batch: int, features: int, state: int, seed: int, *, build: bool = True) -> Iterator[tuple[str, Step]]:
@@ -61,10 +77,10 @@ def versions(batch: int, features: int, state: int, seed: int, *, build: bool = 
     on_gpu = inputs_for(batch, features, state, torch.device("cuda"), seed) if torch.cuda.is_available() else None
     makers: list[tuple[str, Callable[[], Cell], list[Tensor] | None]] = [
         ("Python, CPU", lambda: python_cell, on_cpu),
-        ("C++, CPU", cpp_cell, on_cpu),
+        ("C++, CPU", lambda: built("cpp_cell"), on_cpu),
         ("Python, CUDA", lambda: python_cell, on_gpu),
-        ("C++, CUDA", cpp_cell, on_gpu),
-        ("C++ and CUDA kernels", cuda_cell, on_gpu),
+        ("C++, CUDA", lambda: built("cpp_cell"), on_gpu),
+        ("C++ and CUDA kernels", lambda: built("cuda_cell"), on_gpu),
         (OURS, lambda: lltm_cell, on_gpu),
     ]
     for name, make, inputs in makers:
@@ -75,7 +91,7 @@ def versions(batch: int, features: int, state: int, seed: int, *, build: bool = 
         else:
             try:
                 yield name, cell_step(make(), inputs)
-            except Unavailable as reason:
+            except LeftOut as reason:
                 _leave_out(name, str(reason))
     if on_gpu is not None:
         yield GRAPH, graph_step(lltm_cell, on_gpu)
@@ -138,29 +154,17 @@ def table(timings: list[Timing], published: bool) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def plot(timings: list[Timing], path: Path, title: str) -> None:
-    """Bars of the medians.
-
-    Raises:
-        UserError: matplotlib does not know the kind of file, or the file cannot be written; one that is there stays.
-    """
-    from matplotlib.figure import Figure  # not pyplot: no window, no global state
-
-    figure = Figure(figsize=(8, 0.5 * len(timings) + 1.2), layout="tight")
+def plot(path: Path, timings: list[Timing], title: str) -> None:
+    """Bars of the medians."""
+    figure = new_figure(8, 0.5 * len(timings) + 1.2)
     axes = figure.subplots()
     names = [t.name for t in timings][::-1]
     forward = [statistics.median(t.forward) for t in timings][::-1]
     axes.barh(names, forward, label="forward")
     axes.barh(names, [statistics.median(t.backward) for t in timings][::-1], left=forward, label="backward")
-    axes.set_xlabel("microseconds, median")
-    axes.set_title(title)
+    axes.set(xlabel="microseconds, median", title=title)
     axes.legend()
-    drawn = io.BytesIO()
-    try:
-        figure.savefig(drawn, format=path.suffix[1:] or "png")
-    except ValueError as error:
-        raise UserError(f"--plot: cannot write {path}: {error}") from None
-    write_whole(path, drawn.getbuffer())
+    write_figure(figure, path)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -174,13 +178,12 @@ def run(options: argparse.Namespace) -> None:
         found = list(versions(*sizes, options.seed, build=not options.no_build))
     else:
         found = list(sequence_versions(options.steps, *sizes, options.seed))
-    timings = measure(found, options.runs)
+    with progress("Measuring", len(found) * options.runs, "run") as bar:
+        timings = measure(found, options.runs, bar.update)
     for timing in timings:
         print(f"{timing.name:24} {timing.line()}")
     print(f"\n{table(timings, options.steps is None)}")
-    if options.plot is not None:
-        plot(timings, options.plot, title)
-        print(f"drawn to {options.plot}")
+    picture(options.plot, plot, timings, title)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

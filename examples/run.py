@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import pickle
+import shlex
 import statistics
 import sys
 import threading
@@ -19,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from examples.command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
+from .command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
+from .pictures import picture, plot_curves
 
-ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "tensorboard")
+ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "digits.png", "tensorboard")
 
 
 @dataclass
@@ -133,8 +135,13 @@ class Run:
         self.log("GPU/Memory_MiB", [used], step)
         return {"utilisation_percent": busy, "memory_mib": used}
 
-    def summarise(self, history: Sequence[dict[str, Any]], curves: Mapping[str, str], title: str) -> None:
-        """Print the times per epoch and the use of the GPU, and draw `curves` (label to key of a record)."""
+    def summarise(self, history: Sequence[dict[str, Any]]) -> None:
+        """Print the accuracy, the times per epoch and the use of the GPU."""
+        best, last = max(history, key=lambda record: record["accuracy"]), history[-1]
+        found = " and ".join(
+            f"{name} {r['accuracy']:.2f} % (epoch {r['epoch']})" for name, r in (("best", best), ("final", last))
+        )
+        self.echo(f"Accuracy: {found}")
         training, test = (statistics.median(r[f"{part}_seconds"] for r in history) for part in ("train", "test"))
         total = statistics.median(r["train_seconds"] + r["test_seconds"] for r in history)
         parts = f"training {training:.3f} s, test {test:.3f} s; medians of {len(history)} epochs"
@@ -142,11 +149,23 @@ class Run:
         if uses := [r["gpu"] for r in history if r["gpu"] is not None]:
             busy = statistics.mean(use["utilisation_percent"] for use in uses)
             self.echo(f"GPU: {busy:.0f} % busy, {max(use['memory_mib'] for use in uses):,.0f} MiB in use")
-        try:
-            plot_curves(self.out / "curves.png", {t: [r[key] for r in history] for t, key in curves.items()}, title)
-            self.echo(f"Curves: {self.out / 'curves.png'}")
-        except ModuleNotFoundError as error:
-            self.echo(f"No curves: {error}")
+
+    def draw(
+        self, history: Sequence[dict[str, Any]], curves: Mapping[str, str | Mapping[str, str]], title: str
+    ) -> None:
+        """Draw curves over the records, label to the key of a record, or to keys by name; say how to see TensorBoard's."""
+
+        def values(key: str) -> list[float]:
+            return [record[key] for record in history]
+
+        drawn = {
+            label: values(key) if isinstance(key, str) else {name: values(k) for name, k in key.items()}
+            for label, key in curves.items()
+        }
+        path, at = self.out / "curves.png", [record[self.unit] for record in history]
+        picture(path, plot_curves, drawn, title, self.unit, at, name="Curves", echo=self.echo)
+        if self.fabric.loggers:
+            self.echo(f"TensorBoard: {shlex.join(['python', '-m', 'tensorboard.main', '--logdir', str(self.out)])}")
 
     def __enter__(self) -> "Run":
         self.hook, threading.excepthook = threading.excepthook, self.thread_ended
@@ -224,19 +243,3 @@ def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1
         raise Diverged(f"the loss became {value} in {where}; a lower --lr may help, this run had {lr:g}")
     if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():
         raise Diverged(f"the parameters are not finite after {after}; a lower --lr may help")
-
-
-def plot_curves(path: Path, curves: Mapping[str, Sequence[float]], title: str) -> None:
-    """Draw curves over the epochs, side by side, into a PNG."""
-    from matplotlib.figure import Figure  # not pyplot: no window, no global state
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    figure.suptitle(title)
-    for axes, (label, values) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
-        axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3)
-        axes.set(xlabel="epoch", ylabel=label, yscale="log" if "loss" in label else "linear")
-        axes.locator_params(axis="x", integer=True)
-        axes.grid(visible=True, alpha=0.3)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=120)
-    write_whole(path, drawn.getbuffer())

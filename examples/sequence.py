@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from examples.command import Parser, at_least, positive, run_command
+from .command import Parser, at_least, positive, run_command
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser, default = Parser("sequence", __doc__, "device", "seed"), "(default: %(default)s)"
+    parser, default = Parser("sequence", __doc__, "device", "seed", "plot"), "(default: %(default)s)"
     add = parser.add_argument
     add("--task", choices=("adding", "digits"), default="adding", help=default)
     add("--models", nargs="+", choices=("lltm", "lstm"), default=["lltm", "lstm"], help="default: both")
@@ -39,8 +39,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import LLTMLayers
-from examples.command import describe_device, pick_device
-from examples.data import ImageSet, load_digits
+
+from .command import beside, describe_device, pick_device, progress
+from .data import ImageSet, load_digits
+from .pictures import picture, plot_curves
 
 MODELS = {"lltm": LLTMLayers, "lstm": nn.LSTM}
 SOLVED_ADDING, SOLVED_DIGITS = 0.01, 0.90  # mean square error; accuracy
@@ -131,32 +133,39 @@ def digits(batch: int, device: torch.device, seed: int) -> Task:
 
 def train(
     model: nn.Module, task: Task, iterations: int, lr: float, echo: Callable[[str], object]
-) -> tuple[float, float]:
-    """So many steps of Adam; (score, seconds), printed ten times on the way."""
+) -> tuple[list[float], list[float], float]:
+    """So many steps of Adam; (losses, scores, seconds), ten of each score printed on the way."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
-    scores, began, spent = [], time.perf_counter(), 0.0
-    for i in range(1, iterations + 1):
-        x, target = next(task.batches)
-        optimizer.zero_grad()
-        loss = task.loss(model(x), target)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if i % max(1, iterations // 10) == 0 or i == iterations:
-            value = loss.item()  # waits for the device
-            spent += time.perf_counter() - began
-            with torch.no_grad():
-                scores.append(task.score(model))
-            echo(f"  step {i:5d}: loss = {value:.5f}, {task.unit} = {scores[-1]:.5f}, {spent:.1f} s")
-            began = time.perf_counter()
-    return scores[-1], spent
+    losses, scores, began, spent = [], [], time.perf_counter(), 0.0
+    with progress("Training", iterations, "step") as bar:
+        for i in range(1, iterations + 1):
+            x, target = next(task.batches)
+            optimizer.zero_grad()
+            loss = task.loss(model(x), target)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.detach())
+            bar.update(1)
+            if i % max(1, iterations // 10) == 0 or i == iterations:
+                value = loss.item()  # waits for the device
+                spent += time.perf_counter() - began
+                with torch.no_grad():
+                    scores.append(task.score(model))
+                line = f"  step {i:5d}: loss = {value:.5f}, {task.unit} = {scores[-1]:.5f}, {spent:.1f} s"
+                beside(bar, echo)(line)
+                began = time.perf_counter()
+    return torch.stack(losses).tolist(), scores, spent
 
 
 def run(options: argparse.Namespace) -> int:
     """Train each model on the task: 0 if LLTM solves it, 1 if not."""
     device = pick_device(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # a step is too small to share: threads would wait for each other for longer
     print(f"device: {describe_device(device)}")
     results = {}
+    curves: dict[str, dict[str, list[float]]] = {"training loss": {}}
     for name in options.models:
         if options.task == "adding":
             task = adding(options.steps, options.batch, device, options.seed)
@@ -165,9 +174,10 @@ def run(options: argparse.Namespace) -> int:
         torch.manual_seed(options.seed)
         model = Reader(name, task.features, options.state, task.outputs).to(device)
         print(f"{name}: {options.task}, {sum(p.numel() for p in model.parameters())} parameters")
-        score, seconds = train(model, task, options.iterations, options.lr, print)
-        results[name] = task.solved(score)
-        print(f"{name}: {task.unit} {score:.5f}, {seconds:.1f} s, {'solved' if results[name] else 'not solved'}")
+        curves["training loss"][name], scores, seconds = train(model, task, options.iterations, options.lr, print)
+        results[name] = task.solved(scores[-1])
+        print(f"{name}: {task.unit} {scores[-1]:.5f}, {seconds:.1f} s, {'solved' if results[name] else 'not solved'}")
+    picture(options.plot, plot_curves, curves, f"{options.task}, {options.state} units", "step")
     return 0 if results.get("lltm", True) else 1
 
 

@@ -79,6 +79,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "models/test_recognise.py": (),
     "models/test_rewriting.py": (),
     "mutants/test_mutants.py": (),
+    "notebooks/test_cell.py": ("_the_cell", "_options", "_declaration"),
     "onnx/test_onnx_translations.py": ("[torch.float32-standard]",),
     "operators/test_check_op.py": ("-gelu]", "-layer_norm]", "-linear]", "-lltm_cell]"),
     "operators/test_linear_config.py": (),

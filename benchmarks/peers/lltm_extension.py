@@ -5,28 +5,19 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from examples.lltm_timing import Cell, python_cell
 
 from . import BuildFailed, Unavailable, find_scripts
 from .extension import FOLDER, sources
 
 __all__ = ["cpp_cell", "cuda_cell", "python_cell"]
-
-Cell = Callable[..., tuple[Tensor, Tensor]]
-
-
-def python_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's operators, and autograd."""
-    z_i, z_o, z_g = F.linear(torch.cat((old_h, input), 1), weights, bias).chunk(3, 1)
-    new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
-    return new_cell.tanh() * z_o.sigmoid(), new_cell
 
 
 def cpp_cell() -> Cell:

@@ -12,7 +12,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +23,12 @@ from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.trust import Refused, open_folder
 
+from .doctor_optional import check_optional, check_simulator, check_torch_nvrtc
+from .findings import COMPILING, LAUNCHING, SIMULATING, Fact, Fault, Finding
+
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
 MEND = ". Mend it with: "  # precedes the command in an error whose mend is the same for all installations
-COMPILING, LAUNCHING = "compiling", "launching"
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One line of the report, ``name: value``."""
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault of the installation.
-
-    Attributes:
-        what: the fault and its consequence.
-        mend: the command or setting that mends the fault.
-        stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching, else
-            an empty string.
-    """
-
-    what: str
-    mend: str
-    stops: str = ""
-
-
-Finding = Fact | Fault
 
 
 # Checks
@@ -215,7 +189,8 @@ def check_gpus() -> Iterator[Finding]:
     runtime, count = toolchain.cupy().cuda.runtime, toolchain.gpu_count()
     if not count:
         yield Fact("GPUs", "none")
-        yield no_gpu()
+        if toolchain.driver_cuda() or toolchain.nvidia_hardware():  # else there is nothing to mend
+            yield no_gpu()
     for index in range(count):
         properties = runtime.getDeviceProperties(index)
         capability = properties["major"] * 10 + properties["minor"]
@@ -268,12 +243,15 @@ CHECKS: tuple[Check, ...] = (
     check_cupy,
     check_cuda_majors,
     check_nvrtc,
+    check_torch_nvrtc,
     check_headers,
     check_compiling,
     check_cache,
     check_driver,
     check_gpus,
     check_launch,
+    check_simulator,
+    check_optional,
     check_environment,
 )
 
@@ -301,9 +279,9 @@ def no_gpu() -> Fault:
     container = "for a container, start it with --gpus all"
     if driver is None or cupy is None:
         return Fault(
-            "no GPU / no driver: no kernel runs here; CPU tensors work, through the operators' references in plain "
-            "PyTorch",
-            f"on a machine with an NVIDIA GPU install its driver, until `nvidia-smi` lists the GPU; {container}",
+            "no driver: there is an NVIDIA GPU, and no kernel runs on it; CPU tensors work, through the operators' "
+            "references in plain PyTorch",
+            f"install the GPU's driver, until `nvidia-smi` lists the GPU; {container}",
             LAUNCHING,
         )
     if driver[0] < cupy[0]:
@@ -377,13 +355,14 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="report the installation and its faults",
         description="Reports versions, GPUs, driver, compiler, headers and compile cache; compiles and launches a "
         "kernel; and prints the command that mends each fault.",
-        epilog="Exit status: 0 if kernels can be launched here, else 1.",
+        epilog="Exit status: 0 if kernels compile and run here, on the GPUs or, on a machine without an NVIDIA GPU, in the "
+        "simulator; else 1.",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0 if CUDA kernels can be launched here, else 1."""
+    """Runs the command; returns 0 if all kernels run that can run on this machine, else 1."""
     findings = examine()
     faults = [f for f in findings if isinstance(f, Fault)]
     for fact in findings:
@@ -392,8 +371,9 @@ def run(options: argparse.Namespace) -> int:
     for fault in faults:
         print(one_line(f"FAULT {fault.what}"))
         print(f"  mend: {one_line(fault.mend)}")
-    print(verdict(faults))
-    return int(any(f.stops for f in faults))
+    status, last = verdict(findings)
+    print(last)
+    return status
 
 
 def examine(checks: Iterable[Check] = CHECKS) -> list[Finding]:
@@ -409,14 +389,20 @@ def examine(checks: Iterable[Check] = CHECKS) -> list[Finding]:
     return findings
 
 
-def verdict(faults: Iterable[Fault]) -> str:
-    """Returns the last line of the report: whether kernels compile and launch."""
-    stopped = {f.stops for f in faults}
+def verdict(findings: Iterable[Finding]) -> tuple[int, str]:
+    """Returns the exit status, and the last line of the report: whether kernels compile, and where they run."""
+    found = list(findings)
+    stopped = {f.stops for f in found if isinstance(f, Fault)}
     if COMPILING in stopped:
-        return "CUDA kernels can be neither compiled nor launched here."
+        return 1, "CUDA kernels can be neither compiled nor launched here."
     if LAUNCHING in stopped:
-        return "Everything but launching works here: CUDA kernels compile, for any architecture that NVRTC knows."
-    return "CUDA kernels compile and run here."
+        return 1, "Everything but launching works here: CUDA kernels compile, for any architecture that NVRTC knows."
+    if Fact("GPUs", "none") not in found:
+        return 0, "CUDA kernels compile and run here."
+    compile_ = "CUDA kernels compile here, for any architecture that NVRTC knows. There is no NVIDIA GPU:"
+    if SIMULATING in stopped:
+        return 1, f"{compile_} CPU tensors work through the operators' references in plain PyTorch."
+    return 0, f"{compile_} kernels run in the simulator, and CPU tensors work."
 
 
 def one_line(text: str) -> str:

@@ -191,6 +191,16 @@ def gpu_count() -> int:
     return _ask_runtime("getDeviceCount") or 0
 
 
+def nvidia_hardware() -> bool:
+    """Returns whether an NVIDIA GPU is on the PCI bus, with a driver or without; False outside Linux."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            kind = (device / "class").read_text()
+            if (device / "vendor").read_text().strip() == "0x10de" and kind.startswith("0x03"):  # a display controller
+                return True
+    return False
+
+
 def _ask_runtime(question: str) -> int | None:
     try:
         return int(getattr(cupy().cuda.runtime, question)())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from examples.command import UserError
+from ..command import UserError
 
 # Packages that pip puts below the standard library's folder, and tests: neither is there on every machine.
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})

@@ -29,3 +29,12 @@ cross_entropy = row_reduce(
     indices=["target"],
     reference=reference,
 )
+
+
+if __name__ == "__main__":
+    from ..showing import DEVICE, run, show
+
+    says = "A row program with an integer for each row. No softmax is written: the backward computes it from x."
+    x, target = torch.randn(32, 1000, device=DEVICE), torch.randint(1000, (32,), device=DEVICE)
+    peer = lambda x, target: torch.nn.functional.cross_entropy(x, target, reduction="none")  # noqa: E731
+    run("own_ops.cross_entropy", lambda: show(cross_entropy, peer, says, x=x, target=target))

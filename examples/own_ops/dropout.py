@@ -38,3 +38,20 @@ def body(x: Tensor, key: Tensor, p: float) -> Tensor:
 
 again = Operator("own::dropout_back(Tensor grad_y, Tensor key, float p) -> Tensor", body)
 dropout = Operator("own::dropout(Tensor x, Tensor key, float p) -> Tensor y", body, backward=again, wrt=["x"])
+
+
+if __name__ == "__main__":
+    from ..showing import DEVICE, run, running, show
+
+    def main() -> None:
+        x, key, p = torch.randn(64, 128, device=DEVICE), torch.tensor([42], device=DEVICE), 0.25
+        with running(dropout):
+            mask = dropout(torch.ones_like(x), key, p)
+        says = "Random numbers by a counter: the backward makes the mask again from the key, and no mask is saved."
+        show(dropout, lambda x, key, p: x * mask, says, wrt=["x"], x=x, key=key, p=p)
+        peer = torch.nn.functional.dropout(x, p)
+        print(
+            f"Kept: {float((mask != 0).float().mean()):.1%} of the elements, and {float((peer != 0).float().mean()):.1%} by PyTorch."
+        )
+
+    run("own_ops.dropout", main)

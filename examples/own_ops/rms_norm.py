@@ -28,3 +28,14 @@ rms_norm = row_reduce(
     scalars=["eps"],
     reference=reference,
 )
+
+
+if __name__ == "__main__":
+    from ..showing import DEVICE, run, show
+
+    says = (
+        "A row program with a sum over the rows: grad_weight is summed in a fixed order, with equal bits in every run."
+    )
+    x, weight = torch.randn(32, 768, device=DEVICE), torch.rand(768, device=DEVICE)
+    peer = lambda x, weight, eps: torch.nn.functional.rms_norm(x, weight.shape, weight, eps)  # noqa: E731
+    run("own_ops.rms_norm", lambda: show(rms_norm, peer, says, x=x, weight=weight, eps=1e-5))

@@ -37,3 +37,16 @@ def turn(x: Tensor, c: Tensor, s: Tensor, sign: float = 1.0) -> Tensor:
 schema = "own::rotary{}(Tensor {}, Tensor c, Tensor s) -> Tensor y"
 turned_back = Operator(schema.format("_back", "grad_y"), lambda grad_y, c, s: turn(grad_y, c, s, -1.0))
 rotary = Operator(schema.format("", "x"), turn, backward=turned_back, wrt=["x"])
+
+
+if __name__ == "__main__":
+    from ..showing import DEVICE, run, show
+
+    def peer(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+        (u, v), c, s = x.chunk(2, -1), c[:, None], s[:, None]
+        return torch.cat((u * c - v * s, v * c + u * s), -1)
+
+    says = "A text of its own: an access loads 8 elements, and one kernel is forward and, with -s, backward."
+    angle = torch.outer(torch.arange(16.0), 10000 ** -(torch.arange(32) / 32)).to(DEVICE)
+    x, c, s = torch.randn(2, 16, 4, 64, device=DEVICE), angle.cos(), angle.sin()
+    run("own_ops.rotary", lambda: show(rotary, peer, says, wrt=["x"], x=x, c=c, s=s))

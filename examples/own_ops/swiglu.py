@@ -18,3 +18,11 @@ swiglu = elementwise(
     name="own::swiglu",
     reference=lambda a, b: torch.nn.functional.silu(a) * b,
 )
+
+
+if __name__ == "__main__":
+    from ..showing import DEVICE, run, show
+
+    says = "An elementwise program: b broadcasts, and the gradient of b is summed to the shape of b."
+    a, b = torch.randn(64, 100, device=DEVICE), torch.randn(100, device=DEVICE)
+    run("own_ops.swiglu", lambda: show(swiglu, lambda a, b: torch.nn.functional.silu(a) * b, says, a=a, b=b))

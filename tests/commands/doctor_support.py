@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cupyops.__main__ import main
-from cupyops.commands import doctor
+from cupyops.commands import doctor, doctor_optional
 from cupyops.compile import compiler, toolchain
 from cupyops.compile.cache import Binary
+from cupyops.simulator import host
 
 ROOT = Path(__file__).parents[2]
 SEARCH_FOR_HEADERS = toolchain.cuda_headers.__wrapped__  # behind its cache
@@ -76,9 +77,13 @@ class Machine:
             cupy_distributions=lambda: {"cupy-cuda12x": "14.2.0"},
             torch_build=lambda: ("2.11.0+cu130", (13, 0)),
             driver_release=lambda: "580.95.05",
+            nvidia_hardware=lambda: True,
         )
         self.compiles(compile_anything)
         patch.setattr(doctor, "launches_right", lambda: True)
+        patch.setattr(host, "compiler", lambda: host.Compiler(("g++",), "gcc", "g++ 14.2.0"))
+        patch.setattr(host, "cuda_include", lambda: folder)
+        patch.setattr(doctor_optional, "library_problem", lambda command: "")
         for module in (compiler, doctor):
             patch.setattr(module, "supported_architectures", lambda: (75, 80, 90, 100))
         patch.setattr(compiler, "nvrtc_version", lambda: (12, 9))

@@ -15,7 +15,7 @@ from cupyops.commands.doctor import Fact, Fault, examine
 from cupyops.compile import toolchain
 from cupyops.installing import pip_install
 from tests.commands.doctor_support import ROOT
-from tests.conftest import NO_GPU
+from tests.conftest import NO_COMPILER, NO_GPU
 from tests.support import HANG
 
 
@@ -75,8 +75,10 @@ def test_on_this_machine_it_tells_the_truth(tmp_path: Path) -> None:
         "launch",
     } <= facts.keys()
     assert "broke" not in result.stdout
+    assert {"simulator", "nvrtc of torch", "onnx", "tensorboard"} <= facts.keys()
     if NO_GPU:
-        assert result.returncode == 1
+        in_order = not (toolchain.nvidia_hardware() or toolchain.driver_cuda() or NO_COMPILER)
+        assert result.returncode == (0 if in_order else 1)
         assert not (tmp_path / "cache").exists()
     else:
         assert result.returncode == 0
@@ -95,6 +97,7 @@ def test_where_nothing_is_installed_it_says_so_and_does_not_crash(tmp_path: Path
         "cupy: not installed",
         "nvrtc: not found",
     } <= set(lines)
+    assert "onnx: not installed; ONNX files need onnx, onnxruntime, onnxscript: " + pip_install("onnx") in lines
     assert "FAULT CUDA kernels need CuPy, and CuPy is not installed" in lines
     assert f"  mend: {pip_install('cuda12')}" in lines
     assert "broke" not in result.stdout

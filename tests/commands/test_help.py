@@ -7,6 +7,7 @@ import pytest
 
 import cupyops  # noqa: F401 - declares them
 import kernels_cu
+from cupyops.__main__ import main
 from cupyops.launch.kernel import all_kernels
 
 # Runs a module as the command line does, and says what is imported by then.
@@ -21,12 +22,12 @@ heavy = ("torch", "cupy", "numpy", "triton", "matplotlib", "onnx")
 print("status", status, "loaded", sorted(set(heavy) & set(sys.modules)))
 """
 HELP = [
+    ("cupyops",),
     ("cupyops", "--help"),
     *(("cupyops", command, "--help") for command in ("new", "compile", "bundle", "cache", "doctor", "ide")),
     ("benchmarks", "--help"),
 ]
 WRONG = [
-    ("cupyops",),
     ("cupyops", "no_such_command"),
     *(("cupyops", command, "--no-such-option") for command in ("new", "compile", "bundle", "cache", "doctor", "ide")),
     ("cupyops", "compile", "--arch", "sm_1"),
@@ -46,6 +47,13 @@ def run(*argv: str) -> str:
 @pytest.mark.parametrize("argv", HELP, ids=" ".join)
 def test_help_imports_nothing_that_takes_long(argv: tuple[str, ...]) -> None:
     assert run(*argv) == "status 0 loaded []"
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: python -m cupyops ")
+    assert "write a starter file for an operator of your own" in shown
 
 
 @pytest.mark.parametrize("argv", WRONG, ids=" ".join)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.char_gpt import ROUNDS, UNTIMED_STEPS, compare
 from examples import char_gpt
 from examples.char_gpt import SIZES, Trainer, complete, main, parse, train
 from examples.command import Diverged
+from examples.gpt.compare import ROUNDS, UNTIMED_STEPS, compare
 from examples.gpt.text import Windows
 from tests.examples.example_support import TEXT, gpt_arguments, gpt_options, interrupt, quiet, saved
 

@@ -3,6 +3,7 @@
 import importlib
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,22 @@ import torch
 
 from cupyops.errors import ExportError, MissingDependencyError
 from cupyops.installing import pip_install
-from examples.command import Diverged, UserError, describe_device, pick_device, progress, run_command, write_whole
+from examples.command import (
+    Diverged,
+    UserError,
+    beside,
+    describe_device,
+    pick_device,
+    progress,
+    run_command,
+    write_whole,
+)
 from tests.examples.example_support import CONTEXT, TEXT, status
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("add_model", "char_gpt", "lenet5", "linear_regression", "lltm_benchmark", "own_op", "sequence")
 OPTIONS = {
-    "add_model": ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n"),
+    "add_model": ("--device auto|cpu|cuda", "--seed", "--backend {kernels,torch}", "--n", "runs/add_model.png"),
     "char_gpt": (
         *(
             "--text",
@@ -38,10 +48,10 @@ OPTIONS = {
         *("--dataset {digits,mnist}", "--data-dir", "--mirror", "--fast", "--resume", "--out", "--backend", "--seed"),
         *("--device", "--export", "(default: 20 for digits, 10 for mnist)"),
     ),
-    "linear_regression": ("--export", "--custom-domain"),
+    "linear_regression": ("--export", "--custom-domain", "--plot"),
     "lltm_benchmark": ("--batch", "--features", "--state", "--steps", "--runs", "--no-build", "--plot"),
-    "own_op": ("From CUDA text to gradients",),
-    "sequence": ("--task {adding,digits}", "--models", "--iterations"),
+    "own_op": ("An operator of one's own",),
+    "sequence": ("--task {adding,digits}", "--models", "--iterations", "--plot"),
 }
 
 
@@ -222,7 +232,30 @@ def test_progress_is_a_bar_on_a_terminal_and_rare_lines_elsewhere(
         assert len(lines) > 2
         assert all(line.startswith("Epoch 1: ") for line in lines)
     else:
-        assert lines == ["Epoch 1: 2 of 4 batch\n"]
+        assert lines == ["Epoch 1: 2 of 4 batch, 00:11 left\n"]
+
+
+def test_without_tqdm_an_example_runs_without_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    lines: list[str] = []
+    with progress("Epoch 1", 4, "batch") as bar:
+        bar.update(1)
+        beside(bar, lines.append)("told")
+    assert lines == ["told"]
+
+
+def test_a_line_beside_a_bar_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is cleared before the line is printed, and drawn again after the line."""
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress("Epoch 1", 4, "batch") as bar:
+        bar.refresh()
+        beside(bar, lambda line: terminal.write(f"{line}\n"))("told")
+        written = terminal.getvalue()
+    before, after = written.split("told\n")
+    assert before.endswith("\r")
+    assert "Epoch 1" in before
+    assert "Epoch 1" in after
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +273,37 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert (target.read_bytes(), [path.name for path in tmp_path.iterdir()]) == (b"old", ["file"])
     write_whole(target, b"new")
     assert (target.read_bytes(), [path.name for path in tmp_path.iterdir()]) == (b"new", ["file"])
+
+
+# The list and the wheel's name ---------------------------------------------------------------------------------------
+
+
+def test_the_list_has_every_example_and_imports_none(tmp_path: Path) -> None:
+    done = without_torch(tmp_path, "examples")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = re.findall(r"^  ([\w.]+)  +\S", done.stdout, re.MULTILINE)
+    assert {*EXAMPLES, "faster", "own_ops.softmax", "own_ops.dropout"} <= set(names)
+    assert not {"command", "data", "run", "fast", "pictures", "gpt.model", "own_ops"} & set(names)
+    assert "Run one with: python -m examples.NAME" in done.stdout
+
+
+def test_under_the_wheels_name_an_example_says_that_name(capsys: pytest.CaptureFixture[str]) -> None:
+    add_model = importlib.import_module("cupyops.examples.add_model")
+    assert add_model.__name__ == "cupyops.examples.add_model"
+    assert status(add_model.main, "--n", 0) == 2
+    assert capsys.readouterr().err.startswith("python -m cupyops.examples.add_model: error: argument --n: must be")
+    listing = importlib.import_module("cupyops.examples.__main__")
+    assert listing.main([]) == 0
+    assert "python -m cupyops.examples.NAME" in capsys.readouterr().out
+
+
+def test_an_example_imports_its_neighbours_by_relative_names() -> None:
+    """In the wheel, `examples` and `benchmarks` are no packages: lltm_benchmark says so of what it finds there."""
+    for path in (ROOT / "examples").rglob("*.py"):
+        found = re.findall(r"^ *(?:from|import) (?:examples|benchmarks)\b.*", path.read_text(encoding="utf-8"), re.M)
+        assert found == (
+            ["        from benchmarks.peers import Unavailable, lltm_extension"] if "lltm_b" in path.name else []
+        ), path
 
 
 # Shape ---------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from examples.command import UserError
-from examples.run import Run, plot_curves
+from examples.pictures import plot_curves
+from examples.run import Run
 from tests.examples.example_support import Example, interrupt, lenet5_options, saved
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_digits")
@@ -90,9 +91,9 @@ def test_an_error_of_the_run_is_not_hidden_by_one_of_the_events(tmp_path: Path) 
         raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("pictures")
 def test_curves_that_find_no_room_leave_the_old_ones(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "curves.png"
+    path = tmp_path / "runs" / "curves.png"  # in a folder that is not there yet
     plot_curves(path, {"loss": [1.0]}, "title")
     before = path.read_bytes()
     assert before.startswith(b"\x89PNG\r\n\x1a\n")
@@ -104,6 +105,7 @@ def test_curves_that_find_no_room_leave_the_old_ones(tmp_path: Path) -> None:
 # Packages ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("pictures")
 def test_missing_packages_are_named_and_do_not_stop_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from autograd_bridge import GELU
 from cupyops.errors import ExportError
-from examples import lenet5
+from examples import lenet5, pictures
 from examples.data import epoch_order, load_digits
 from examples.lenet5 import LeNet5, accuracy, build_model, export, main, train, train_epoch
-from examples.run import make_fabric
+from examples.run import Run, make_fabric
 from tests.examples.example_support import (
     BATCH,
     CPU,
@@ -94,10 +94,10 @@ def test_digits_are_learned() -> None:
 # What a run prints and writes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("pictures")
 def test_run_prints_the_published_lines_and_writes_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     assert main(lenet5_arguments(tmp_path, "--epochs", 2)) == 0
     output = capsys.readouterr().out
     assert len(re.findall(r"^Epoch: \[ [12] \], Average Loss: \d\.\d{6}$", output, re.M)) == 2
@@ -107,13 +107,41 @@ def test_run_prints_the_published_lines_and_writes_its_files(
     assert re.search(
         r"^Time per epoch: \d+\.\d{3} s \(training \d+\.\d{3} s, test .*; medians of 2 epochs\)$", output, re.M
     )
-    assert f"Curves: {tmp_path / 'curves.png'}" in output
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    for name in ("curves", "digits"):
+        assert f"{name.title()}: {tmp_path / f'{name}.png'}" in output
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert f"TensorBoard: python -m tensorboard.main --logdir {tmp_path}" in output
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["parameters"] == 44_426
     assert (metrics["config"]["epochs"], metrics["config"]["out"], metrics["setup_seconds"]) == (2, str(tmp_path), 0.0)
     assert [f"Average Loss: {epoch['loss']:.6f}" in output for epoch in metrics["epochs"]] == [True, True]
     assert all(epoch["train_seconds"] > 0 and epoch["test_seconds"] > 0 for epoch in metrics["epochs"])
+    best, final = max(metrics["epochs"], key=lambda epoch: epoch["accuracy"]), metrics["epochs"][-1]
+    words = (f"{r['accuracy']:.2f} % (epoch {r['epoch']})" for r in (best, final))
+    assert "Accuracy: best {} and final {}\n".format(*words) in output
+
+
+def test_the_best_accuracy_may_be_of_an_earlier_epoch(tmp_path: Path) -> None:
+    lines: list[str] = []
+    times = {"train_seconds": 1.0, "test_seconds": 1.0, "gpu": None}
+    history = [{"epoch": i, "accuracy": a, **times} for i, a in ((1, 97.0), (2, 98.5), (3, 98.0))]
+    with Run("lenet5", lenet5_options(tmp_path), {}, unit="epoch", records="epochs", echo=lines.append) as training:
+        training.summarise(history)
+    assert lines[0] == "Accuracy: best 98.50 % (epoch 2) and final 98.00 % (epoch 3)"
+
+
+@pytest.mark.usefixtures("pictures")
+def test_mistakes_come_first_in_the_picture_of_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = []
+    monkeypatch.setattr(pictures, "write_figure", lambda figure, path: figures.append(figure))
+    images = torch.arange(40).view(-1, 1, 1).expand(40, 28, 28)
+    pictures.plot_digits(tmp_path / "x.png", images, [i % 10 for i in range(40)], [i % 10 for i in range(39)] + [3])
+    (figure,) = figures
+    assert figure.get_suptitle() == "Mistakes: 1 of 40 digits"
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:4] == ["3, is 9", "0", "1", "2"]
+    assert len(titles) == 32
+    assert figure.axes[0].images[0].get_array()[0, 0] == 39, "another image than the mistake's"
 
 
 # The exported file ---------------------------------------------------------------------------------------------------
@@ -178,7 +206,7 @@ def test_a_file_that_is_not_right_is_one_line(
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(lenet5, "export_onnx", refuse)
+    monkeypatch.setattr("cupyops.torch.onnx.export.export_onnx", refuse)
     assert main(lenet5_arguments(tmp_path / "run", "--epochs", 1, "--export", tmp_path / "m.onnx")) == 2
     err = capsys.readouterr().err
     assert words in err

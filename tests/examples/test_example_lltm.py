@@ -1,15 +1,15 @@
 """The LLTM's examples: the benchmark measures what it says, and the tasks are those that only a memory can solve."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import lltm_timing
 from benchmarks.peers import Unavailable, lltm_extension
-from examples import lltm_benchmark, sequence
+from examples import lltm_benchmark, lltm_timing, pictures, sequence
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # cells of a few numbers
 
@@ -57,13 +57,16 @@ def test_warm_up_does_not_count_and_versions_take_turns() -> None:
 
         return name, step
 
-    timings = lltm_timing.measure([version("a"), version("b")], 20)
+    heard: list[int] = []
+    timings = lltm_timing.measure([version("a"), version("b")], 20, heard.append)
+    assert sum(heard) == 40, "the bar hears of every run that counts"
     assert [len(t.forward) for t in timings] == [20, 20]
     assert calls[:6] == ["a"] * 3 + ["b"] * 3
     assert min(timings[0].forward) > 6, "a run of the warm-up was counted"
     assert calls[6:14] == ["a", "a", "b", "b", "a", "a", "b", "b"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_bars_that_find_no_room_leave_the_old_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     resource = pytest.importorskip("resource")
@@ -82,6 +85,7 @@ def test_bars_that_find_no_room_leave_the_old_ones(tmp_path: Path, capsys: pytes
     assert file.read_bytes() == before
 
 
+@pytest.mark.usefixtures("pictures")
 def test_bars_of_an_unknown_kind_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "bars.words"
@@ -143,6 +147,26 @@ def test_lltm_solves_a_short_adding_problem(capsys: pytest.CaptureFixture[str]) 
 def test_what_is_not_solved_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert sequence.main(["--iterations", "2", "--models", "lltm", "--device", "cpu", "--steps", "4"]) == 1
     assert ", not solved" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("pictures")
+def test_the_models_losses_are_lines_of_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = []
+    monkeypatch.setattr(pictures, "write_figure", lambda figure, path: figures.append((figure, path)))
+    options = ["--iterations", "4", "--steps", "4", "--batch", "2", "--state", "2", "--device", "cpu"]
+    assert sequence.main([*options, "--plot", str(tmp_path / "x.png")]) == 1
+    ((figure, path),) = figures
+    assert path == tmp_path / "x.png"
+    (axes,) = figure.axes
+    assert [(line.get_label(), len(line.get_ydata())) for line in axes.lines] == [("lltm", 4), ("lstm", 4)]
+    assert axes.get_yscale() == "log"
+
+
+def test_without_the_checkout_the_versions_in_c_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel has no benchmarks/."""
+    monkeypatch.setitem(sys.modules, "benchmarks.peers", None)
+    with pytest.raises(lltm_benchmark.LeftOut, match="its sources are in a checkout of cupyops, in benchmarks/peers"):
+        lltm_benchmark.built("cpp_cell")
 
 
 def test_digits_come_by_rows_of_pixels() -> None:

@@ -1,5 +1,8 @@
 """The operators of the examples, on every backend: values, gradients, layouts, errors; and that each is one screen."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from examples.own_ops.rotary import rotary
 from examples.own_ops.softmax import softmax
 from examples.own_ops.swiglu import swiglu
 from tests.cases import FLOATS
-from tests.support import alike
+from tests.support import HANG, alike
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 4e-6, torch.float64: 1e-13}
@@ -315,7 +318,43 @@ def test_each_is_at_most_forty_lines() -> None:
     files = [ROOT / "examples" / "own_op.py", *sorted((ROOT / "examples" / "own_ops").glob("*.py"))]
     assert len(files) == 8
     for path in files:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path.name
+        operator = path.read_text(encoding="utf-8").partition("\n\n\nif __name__ ==")[0]  # without what runs the file
+        assert len(operator.splitlines()) <= 40, path.name
+
+
+# Each file, run where no C++ compiler is: the references run; an operator without a reference says what it needs.
+SHOW = """
+import contextlib, io, runpy, sys
+from cupyops.simulator import host
+host.missing = lambda: "there is no compiler"
+for name in sys.argv[1:]:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            runpy.run_module(f"examples.own_ops.{name}", run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            status = end.code
+    print(name, status, repr(told.getvalue()))
+"""
+
+
+def test_each_file_shows_its_operator_beside_pytorchs() -> None:
+    names = [path.stem for path in sorted((ROOT / "examples" / "own_ops").glob("[a-z]*.py"))]
+    command = [sys.executable, "-c", SHOW, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=True)
+    shown = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [name for name, _, _ in shown] == names
+    assert len(names) == 6
+    for name, status, text in shown:
+        if name in ("dropout", "rotary") and not torch.cuda.is_available():
+            assert status == "2"
+            assert f"error: without a GPU, {name} needs the simulator: there is no compiler" in text
+            continue
+        assert (name, status) == (name, "0"), text
+        assert f"own::{name} of " in text
+        errors = re.findall(r"(\d\.\de[-+]\d+), (\d\.\de[-+]\d+)", text)
+        assert len(errors) >= 2
+        assert all(float(e) < 1e-6 for pair in errors for e in pair), text
 
 
 def test_the_strangers_script_has_no_boilerplate() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,9 +87,10 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
     kept = (".py", ".cu", ".cuh", ".typed", ".h", ".cpp")
     library = [
         ROOT / "autograd_bridge.py",
-        *(p for d in ("kernels_cu", "cupyops") for p in (ROOT / d).rglob("*") if p.suffix in kept),
+        *(p for d in ("kernels_cu", "cupyops", "examples") for p in (ROOT / d).rglob("*") if p.suffix in kept),
     ]
-    assert names == {p.relative_to(ROOT).as_posix() for p in library}
+    paths = {p.relative_to(ROOT).as_posix() for p in library}
+    assert names == {f"cupyops/{p}" if p.startswith("examples/") else p for p in paths}
     assert {"cupyops/py.typed", "kernels_cu/gelu.cu", "kernels_cu/shared/scalar.cuh"} <= names
     assert {
         "cupyops/simulator/cuda/device.h",
@@ -97,6 +99,20 @@ def test_wheel_holds_all_of_the_library_and_nothing_else(wheel: Path) -> None:
         "cupyops/simulator/hardware/bulk.cuh",
     } <= names
     assert "LICENSE" in metadata
+
+
+def test_the_long_description_has_no_link_that_an_index_cannot_follow(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata, _, text = archive.read(name).decode().partition("\n\n")
+    assert "\nDescription-Content-Type: text/markdown\n" in metadata
+    assert "# cupyops" in text
+    assert "__global__" in text
+    assert "](" in (ROOT / "README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", prose) if not target.startswith("https://")] == []
+    assert "[docs/benchmarks.md]" not in text
+    assert "docs/benchmarks.md has all sizes" in " ".join(text.split())
 
 
 def test_installed_wheel_works_from_an_empty_folder(installed: Path, empty: Path) -> None:
@@ -108,6 +124,28 @@ def test_installed_wheel_works_from_an_empty_folder(installed: Path, empty: Path
 def test_installed_wheel_simulates_its_kernels(installed: Path, empty: Path) -> None:
     use = "import cupyops, numpy\nwith cupyops.simulate(sanitize=True): print(cupyops.gelu(numpy.float32([1])))"
     assert "0.841" in run("-c", use, cwd=empty, first=installed).stdout
+    assert list(empty.iterdir()) == []
+
+
+# Imports all modules of the examples, which may import nothing of a checkout, and lists them.
+EXAMPLES = """
+import importlib, pkgutil, runpy, sys
+import cupyops.examples
+found = pkgutil.walk_packages(cupyops.examples.__path__, "cupyops.examples.")
+for name in (m.name for m in found if not m.name.endswith("__main__")):
+    importlib.import_module(name)
+    print(name)
+assert not {"examples", "benchmarks"} & set(sys.modules)
+runpy.run_module("cupyops.examples", run_name="__main__")
+"""
+
+
+def test_installed_wheel_has_the_examples(installed: Path, empty: Path) -> None:
+    told = run("-c", EXAMPLES, cwd=empty, first=installed).stdout
+    for name in ("lenet5", "gpt.model", "own_ops.softmax"):
+        assert f"cupyops.examples.{name}\n" in told
+    assert "  lenet5 " in told
+    assert "Run one with: python -m cupyops.examples.NAME" in told
     assert list(empty.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""How LLTM cells are timed: forward and backward apart, each waited for, versions in turn. No version is named here."""
+"""How LLTM cells are timed: forward and backward apart, each waited for, versions in turn; and the cell in Python."""
 
 import statistics
 import time
@@ -6,14 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Outputs", "Step", "Timing", "cell_step", "graph_step", "inputs_for", "measure"]
+__all__ = ["Cell", "Outputs", "Step", "Timing", "cell_step", "graph_step", "inputs_for", "measure", "python_cell"]
 
 ROUNDS = 10
 
 Step = Callable[[], tuple[float, float]]
 Outputs = Callable[..., tuple[Tensor, ...]]
+Cell = Callable[..., tuple[Tensor, Tensor]]
+
+
+def python_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """The tutorial's cell: PyTorch's operators, and autograd."""
+    z_i, z_o, z_g = F.linear(torch.cat((old_h, input), 1), weights, bias).chunk(3, 1)
+    new_cell = old_cell + F.elu(z_g) * z_i.sigmoid()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,10 @@ def graph_step(cell: Outputs, inputs: list[Tensor]) -> Step:
     return step
 
 
-def measure(steps: list[tuple[str, Step]], runs: int) -> list[Timing]:
-    """So many runs of each, in rounds that take turns, after some that do not count."""
+def measure(
+    steps: list[tuple[str, Step]], runs: int, advance: Callable[[int], object] = lambda count: None
+) -> list[Timing]:
+    """So many runs of each, in rounds that take turns, after some that do not count; `advance` hears of every run."""
     timings = [Timing(name, [], []) for name, _ in steps]
     for number in range(-1, min(ROUNDS, runs)):
         each = max(3, runs // ROUNDS) if number < 0 else runs // min(ROUNDS, runs)
@@ -117,4 +128,5 @@ def measure(steps: list[tuple[str, Step]], runs: int) -> list[Timing]:
                 if number >= 0:
                     timing.forward.append(forward)
                     timing.backward.append(backward)
+                    advance(1)
     return timings

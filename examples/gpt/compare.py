@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from examples.command import describe_device, pick_device, progress
-from examples.gpt.text import load_corpus
-from examples.run import check_finite, make_fabric
+from ..command import describe_device, pick_device, progress
+from ..run import check_finite, make_fabric
+from .text import load_corpus
 
 __all__ = ["ROUNDS", "UNTIMED_STEPS", "compare"]
 

@@ -1,0 +1,111 @@
+"""The doctor's checks of what cupyops works without: the simulator, PyTorch's own NVRTC, ONNX, TensorBoard."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cupyops.compile import toolchain
+from cupyops.errors import MissingDependencyError
+from cupyops.installing import pip_install
+from cupyops.sharing import run_program
+from cupyops.simulator import host
+
+from .findings import SIMULATING, Fact, Fault, Finding
+
+__all__ = ["check_optional", "check_simulator", "check_torch_nvrtc"]
+
+# Name in the report, extra, packages, and what needs the packages.
+OPTIONAL = (
+    ("onnx", "onnx", ("onnx", "onnxruntime", "onnxscript"), "ONNX files"),
+    ("tensorboard", "examples", ("tensorboard",), "the training curves of the examples"),
+)
+
+
+def check_simulator() -> Iterator[Finding]:
+    """Reports the C++ compiler that compiles kernels for this CPU, and compiles a library with it."""
+    if sys.platform != "linux":
+        yield Fact("simulator", f"not on {sys.platform}: it runs on Linux, on Windows inside WSL")
+        return
+    try:
+        compiler = host.compiler()
+    except MissingDependencyError as error:
+        what, _, mend = str(error).partition(". Get one in one of three ways: ")
+        yield Fact("simulator", "not available")
+        yield Fault(f"no kernel runs on CPU tensors: {what}", mend or "unset CUPYOPS_CXX", SIMULATING)
+        return
+    if problem := library_problem(compiler.command):
+        yield Fact("simulator", f"{compiler.version} fails")
+        yield Fault(
+            f"no kernel runs on CPU tensors: {' '.join(compiler.command)} builds no C++ library: {problem}",
+            "install the compiler's C++ library and linker (apt install g++), or choose another with CUPYOPS_CXX",
+            SIMULATING,
+        )
+        return
+    try:
+        halves = "float16 and bfloat16, too"
+        host.cuda_include()
+    except MissingDependencyError as error:
+        halves = "but not of float16 and bfloat16"
+        mend = str(error).partition("Install them with: ")[2]
+        yield Fault("the simulator lacks CUDA's headers for float16 and bfloat16 (cuda_fp16.h)", mend)
+    yield Fact("simulator", f"compiles kernels for this CPU by {compiler.version}; {halves}")
+
+
+def library_problem(command: tuple[str, ...]) -> str:
+    """Returns why a compiler builds no C++ library, or an empty string if it builds one."""
+    text = "#include <atomic>\n#include <vector>\nint made() { return (int)std::vector<int>(3).size(); }\n"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "made.cpp"
+            source.write_text(text)
+            line = [*command, "-std=c++17", "-shared", "-fPIC", str(source), "-o", str(source.with_suffix(".so"))]
+            done = run_program(line, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    told = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+    return "" if done.returncode == 0 else (told or ["no message"])[0]
+
+
+def check_torch_nvrtc() -> Iterator[Finding]:
+    """Reports the NVRTC that PyTorch has brought. cupyops does not load it."""
+    if toolchain.torch_build() is None:
+        return
+    found = torch_nvrtc()
+    yield Fact("nvrtc of torch", f"{found}; cupyops compiles with CuPy's" if found else "none")
+
+
+def torch_nvrtc() -> str:
+    """Returns the NVRTC package that the installed PyTorch requires, with its version, or an empty string."""
+    try:
+        needed = importlib.metadata.requires("torch") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    names = {m[0] for line in needed if (m := re.match(r"nvidia-cuda-nvrtc[\w-]*", line))}
+    for name in sorted(names):
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def check_optional() -> Iterator[Finding]:
+    """Reports the packages of the optional features, and the command that installs missing ones."""
+    for name, extra, packages, needs in OPTIONAL:
+        versions = {package: version_of(package) for package in packages}
+        there = ", ".join(f"{p} {v}" if p != name else v for p, v in versions.items() if v)
+        lacking = [p for p, v in versions.items() if not v]
+        mend = f"{needs} need {', '.join(lacking)}: {pip_install(extra, *lacking)}" if lacking else ""
+        yield Fact(name, "; ".join(filter(None, (there or "not installed", mend))))
+
+
+def version_of(package: str) -> str:
+    """Returns the version of an installed package, or an empty string."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,34 @@
+"""What the doctor finds: facts, and faults with what mends them."""
+
+from dataclasses import dataclass
+
+__all__ = ["COMPILING", "LAUNCHING", "SIMULATING", "Fact", "Fault", "Finding"]
+
+COMPILING, LAUNCHING, SIMULATING = "compiling", "launching", "simulating"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the report, ``name: value``."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the installation.
+
+    Attributes:
+        what: the fault and its consequence.
+        mend: the command or setting that mends the fault.
+        stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching,
+            ``SIMULATING`` if it prevents simulating, else an empty string.
+    """
+
+    what: str
+    mend: str
+    stops: str = ""
+
+
+Finding = Fact | Fault
