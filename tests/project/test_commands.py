@@ -75,7 +75,7 @@ def test_ci_runs_both_commands_and_the_checks() -> None:
     for command in (
         'bash -euo pipefail -c "$(command_of tests)"',
         'bash -euo pipefail -c "$(command_of example)"',
-        "make lint types compile",
+        "make lint types compile docs",
     ):
         assert command in lines
     # A tool that .ci/run called by itself would be a second list.
