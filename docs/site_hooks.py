@@ -1,7 +1,7 @@
 """Hooks of the site's build (`mkdocs.yml`): what a page of the repository needs to be a page of the site.
 
 Pages link to files outside docs/, such as ``../examples/own_op.py``. A file that is linked becomes a page of the site, so
-that the link works there as it does in the repository. Docstrings use reStructuredText roles, which Markdown does not know.
+that the link works there as it does in the repository.
 """
 
 import os
@@ -63,9 +63,3 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     parts = CODE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)
-
-
-def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Shows docstrings' roles (:class:`Kernel`) as code, and ends a paragraph before an example with one colon."""
-    html = re.sub(r":(?:class|func|mod|meth|data|attr|exc|obj):<code>[~.]*([^<]*)</code>", r"<code>\1</code>", html)
-    return re.sub(r"::</p>(\s*<div class=\"[^\"]*highlight)", r":</p>\1", html)
