@@ -34,6 +34,8 @@ def text_of(name: str) -> str:
         rows = [f"- `{p.name}`" for p in sorted(path.iterdir()) if p.is_file() and p.suffix in FENCES]
         return "\n".join([f"# `{name}/`", "", "The files of this folder of the repository:", "", *rows, ""])
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return f"# `{name}`\n\nThis file of {len(text.splitlines())} lines is in the repository.\n"
     if path.suffix == ".md":
         # Links of a file that lies elsewhere lead to files that are not on the site: only their words stay.
         return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text)

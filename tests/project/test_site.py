@@ -170,3 +170,15 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     assert "](" not in site_hooks.text_of("examples/README.md")
     assert "`softmax.py`" in site_hooks.text_of("examples/own_ops")
     assert site_hooks.text_of("examples/own_op.py").startswith("# `examples/own_op.py`\n\n````python\n")
+
+
+def test_docstrings_become_markdown() -> None:
+    """By the function of the extension that the site's build loads, where its package is."""
+    pytest.importorskip("griffe")
+    from docs.site_docstrings import as_markdown
+
+    assert as_markdown("See :class:`.Kernel`::\n\n    code\n") == "See `Kernel`:\n\n    code\n"
+    assert as_markdown("Example:\n    >>> 1\n    1\n") == "Examples:\n    >>> 1\n    1\n"
+    assert as_markdown(">>> f(1)\n2\n\nText.") == "```pycon\n>>> f(1)\n2\n\n```\n\nText."
+    rows = "==  ====\na   b\n==  ====\n1   :func:`.c`\n==  ====\n"
+    assert as_markdown(rows) == "| a | b |\n| --- | --- |\n| 1 | `c` |\n\n"
