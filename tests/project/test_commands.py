@@ -30,10 +30,10 @@ def block(name: str) -> str:
 
 
 def pinned() -> dict[str, str]:
-    """The tools of the extra "dev", and their versions."""
+    """The tools of the extras "dev" and "docs", and their versions."""
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]
-    return dict(requirement.split("==") for requirement in extras["dev"])
+    return dict(requirement.split("==") for requirement in extras["dev"] + extras["docs"])
 
 
 def test_contributing_lists_the_commands_of_the_makefile() -> None:

@@ -1,6 +1,7 @@
 """The documentation site without its packages: every page has its place, no link is broken, and the lists are complete."""
 
 import importlib
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -25,6 +26,16 @@ ROOMS = {
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
+
+
+def loaded(name: str) -> Any:
+    """Returns a module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def site() -> dict[str, Any]:
@@ -148,7 +159,7 @@ def test_the_page_of_compatibility_has_the_tables_of_the_source(name: str, made:
 
 def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     """By the functions of the hook that makes the pages, without mkdocs."""
-    from docs import site_hooks
+    site_hooks = loaded("site_hooks")
 
     class File:
         src_uri = "reference/page.md"
@@ -175,8 +186,7 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
 def test_docstrings_become_markdown() -> None:
     """By the function of the extension that the site's build loads, where its package is."""
     pytest.importorskip("griffe")
-    from docs.site_docstrings import as_markdown
-
+    as_markdown = loaded("site_docstrings").as_markdown
     assert as_markdown("See :class:`.Kernel`::\n\n    code\n") == "See `Kernel`:\n\n    code\n"
     assert as_markdown("Example:\n    >>> 1\n    1\n") == "Examples:\n    >>> 1\n    1\n"
     assert as_markdown(">>> f(1)\n2\n\nText.") == "```pycon\n>>> f(1)\n2\n\n```\n\nText."
