@@ -57,6 +57,17 @@ def test_the_answer_of_the_page_passes(puzzle: Puzzle) -> None:
     assert len(report.passed) == 3, str(report)
 
 
+@pytest.mark.simulator
+def test_a_missing_barrier_is_told_with_its_line() -> None:
+    """As the page says of the tile in shared memory."""
+    puzzle = PUZZLES[3]
+    attempt = "    tile[threadIdx.x] = x[at];\n    y[at] = tile[63 - threadIdx.x];\n"
+    text = HOLE.sub(lambda _: attempt, puzzle.text.read_text(encoding="utf-8"))
+    (row,) = judge(puzzle, operator_of(puzzle, text, "mine.cu")).failed
+    assert row.check == "sanitizer"
+    assert "reads shared memory that nobody has written: element 63 of `tile`, which has 64 at mine.cu:9" in row.words
+
+
 def test_without_a_number_the_command_lists_the_puzzles(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
