@@ -1,5 +1,6 @@
 """What every test file shares: backends, the GPU marks, and a cache folder of the tests' own."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs two GPUs"))
         if item.get_closest_marker("large") and os.environ.get("CUPYOPS_TEST_LARGE") != "1":
             item.add_marker(pytest.mark.skip(reason="needs CUPYOPS_TEST_LARGE=1 and 40 GiB of GPU memory"))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the modules and the tests out of every later collection of garbage, which would go through them each time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

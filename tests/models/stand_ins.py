@@ -251,17 +251,18 @@ def norms() -> nn.Module:
     )
 
 
-# A model by name, and the operators that it calls then, with the number of the calls.
+# A model by name, and the operators that it calls then, with the number of the calls. PyTorch's addmm is a linear layer
+# that stands alone.
 MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
-    "mlp": (Mlp, {"linear_gelu": 1, "linear": 1}),
-    "pre-norm": (PreNorm, {"layer_norm": 1, "add_layer_norm": 1, "linear": 2, "linear_gelu": 1}),
-    "post-norm": (PostNorm, {"linear": 1, "add_layer_norm": 1, "linear_gelu": 1}),
-    "encoder layer": (EncoderLayer, {"linear": 2, "add_layer_norm": 1, "linear_gelu": 1}),
-    "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "linear": 1}),
+    "mlp": (Mlp, {"linear_gelu": 1, "aten.addmm": 1}),
+    "pre-norm": (PreNorm, {"layer_norm": 1, "add_layer_norm": 1, "aten.addmm": 2, "linear_gelu": 1}),
+    "post-norm": (PostNorm, {"aten.addmm": 1, "add_layer_norm": 1, "linear_gelu": 1}),
+    "encoder layer": (EncoderLayer, {"aten.addmm": 2, "add_layer_norm": 1, "linear_gelu": 1}),
+    "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "aten.addmm": 1}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),
     "channels first": (Picture, {"layer_norm": 2, "gelu": 1}),
-    "sequential": (sequential, {"linear_gelu": 1, "linear": 1, "rms_norm": 1}),
+    "sequential": (sequential, {"linear_gelu": 1, "aten.addmm": 1, "rms_norm": 1}),
     "norms": (norms, {"rms_norm": 2, "layer_norm": 2}),
 }
 

@@ -295,6 +295,17 @@ def test_on_a_gpu_decomposed_operators_train_as_in_eager_mode(function: Callable
         torch.testing.assert_close(got, right, rtol=3e-2, atol=3e-1)
 
 
+def test_a_graph_is_no_export_in_a_version_that_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before PyTorch 2.13, is_exporting() is True in every function that Dynamo traces, so that no operator asks it."""
+
+    def is_exporting() -> bool:
+        return sys._getframe(1).f_globals["__name__"].startswith("cupyops")
+
+    monkeypatch.setattr(torch.compiler, "is_exporting", is_exporting)
+    targets = targets_of(bridge.gelu, torch.randn(4, 8, dtype=torch.bfloat16))
+    assert torch.ops.cupyops.gelu.default not in targets
+
+
 def test_linear_is_pytorchs_in_a_graph() -> None:
     """Inductor pads unaligned products, and fuses what follows a product."""
     x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(5, 8)

@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], dic
     "gpt2": (
         lambda: of_transformers("GPT2", n_embd=32, n_head=2, n_layer=2),
         lambda: WORDS,
-        {"layer_norm": 5, "linear_gelu": 2, "linear": 8},
+        {"layer_norm": 5, "linear_gelu": 2},
     ),
     "esm": (
         lambda: of_transformers("Esm", vocab_size=33, pad_token_id=1, **SMALL),

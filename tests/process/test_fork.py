@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cupyops.simulator import build
+from tests.support import give_runtime
+
 ROOT = Path(__file__).parents[2]
 
 # Python warns, from 3.12 on, of a fork beside threads, which is what this is about. A child that hangs is ended by its alarm.
@@ -205,6 +208,11 @@ finally:
 """
 
 OWN_FOLDER = """
+from pathlib import Path
+
+from cupyops.simulator import build
+
+build.runtime_path = lambda: Path(os.environ["RUNTIME"])  # which takes seconds to compile
 with cupyops.simulate():
     right(Kernel(TEXT, "twice", Threads("n")))
     folder = simulator.build._own_folder(os.getpid())
@@ -254,6 +262,7 @@ def test_a_child_does_not_wait_for_an_import_by_a_thread_of_its_parent(tmp_path:
 
 @pytest.mark.simulator
 def test_a_child_does_not_wait_for_a_thread_of_its_parent_that_waits_for_the_child(tmp_path: Path) -> None:
+    give_runtime(tmp_path / "cache" / "simulator")
     run(STARTING, tmp_path, CUPYOPS_CACHE_DIR=str(tmp_path / "cache"))
 
 
@@ -263,4 +272,4 @@ def test_a_child_declares_a_kernel_while_a_thread_of_its_parent_does(tmp_path: P
 
 @pytest.mark.simulator
 def test_a_child_leaves_its_parent_the_folder_that_is_not_the_cache(tmp_path: Path) -> None:
-    run(OWN_FOLDER, tmp_path, CUPYOPS_CACHE_DIR=os.devnull)
+    run(OWN_FOLDER, tmp_path, CUPYOPS_CACHE_DIR=os.devnull, RUNTIME=str(build.runtime_path()))

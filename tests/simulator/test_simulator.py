@@ -1,6 +1,7 @@
 """What the simulator covers of CUDA, each construct by what a GPU gives for it, with and without checks."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ extern "C" __global__ void k(const float* x, // (n)
 def _simulated(sanitize: bool):  # type: ignore[no-untyped-def]
     with cupyops.simulate(sanitize=sanitize):
         yield
+
+
+def one_of(expressions: Sequence[tuple[str, object]], to: str) -> str:
+    """Assigns the expression number `k`: one text with all of them takes one compilation."""
+    return "switch (k) {\n" + "\n".join(f"case {i}: {to} = {e}; break;" for i, (e, _) in enumerate(expressions)) + "\n}"
 
 
 # Threads and geometry
@@ -129,7 +135,7 @@ def test_barriers_that_vote() -> None:
 @pytest.mark.parametrize("by", [0, 1, 3, 9, 31])
 def test_shuffles_in_every_width(kind: str, width: int, by: int) -> None:
     name = "__shfl_sync" if kind == "idx" else f"__shfl_{kind}_sync"
-    y = run(f"y[t] = {name}(0xffffffff, t, {by}, {width});")
+    y = run(f"y[t] = {name}(0xffffffff, t, k / 64, k % 64);", k=64 * by + width)
     for t in range(64):
         lane, first = t % 32, t % 32 // width * width
         source = {"idx": first + by % width, "up": lane - by, "down": lane + by, "xor": lane ^ by}[kind]
@@ -147,30 +153,31 @@ def test_shuffles_of_every_size() -> None:
     assert y[32:] == pytest.approx([35 * 4 + 0.035] * 32)
 
 
-@pytest.mark.parametrize(
-    ("expression", "wanted"),
-    [
-        ("__ballot_sync(m, t % 3 == 0)", lambda t: sum(1 << k for k in range(32) if (t // 32 * 32 + k) % 3 == 0)),
-        ("__all_sync(m, t >= 32)", lambda t: t >= 32),
-        ("__any_sync(m, t == 33)", lambda t: t >= 32),
-        ("__match_any_sync(m, t % 5)", lambda t: sum(1 << k for k in range(32) if (t // 32 * 32 + k) % 5 == t % 5)),
-        ("__match_all_sync(m, t / 32, &p) == m && p", lambda t: 1),
-        ("__match_all_sync(m, t, &p) || p", lambda t: 0),
-        ("__reduce_add_sync(m, t - 40)", lambda t: sum(k - 40 for k in range(t // 32 * 32, t // 32 * 32 + 32))),
-        ("__reduce_min_sync(m, 5 - t)", lambda t: 5 - (t // 32 * 32 + 31)),
-        ("__reduce_max_sync(m, 5u - t)", lambda t: 2**32 - 1 if t < 32 else 5 - 32 + 2**32),
-        (
-            "__reduce_xor_sync(m, (unsigned)t * 7)",
-            lambda t: np.bitwise_xor.reduce([k * 7 for k in range(t // 32 * 32, t // 32 * 32 + 32)]),
-        ),
-        ("__reduce_or_sync(m, 1u << t / 2 % 32)", lambda t: 0xFFFF if t < 32 else 0xFFFF0000),
-        ("__reduce_and_sync(m, ~(unsigned)t)", lambda t: 0xFFFFFFFF - (31 if t < 32 else 63)),
-        ("__activemask()", lambda t: 0xFFFFFFFF),
-        ("(t % 2 ? __activemask() : 0)", lambda t: 0xAAAAAAAA if t % 2 else 0),
-    ],
-)
-def test_votes_matches_and_reductions(expression: str, wanted) -> None:  # type: ignore[no-untyped-def]
-    y = run(f"const unsigned m = 0xffffffff; int p = 0; y[t] = {expression}; (void)m; (void)p;")
+VOTES: list[tuple[str, Callable[[int], int]]] = [
+    ("__ballot_sync(m, t % 3 == 0)", lambda t: sum(1 << k for k in range(32) if (t // 32 * 32 + k) % 3 == 0)),
+    ("__all_sync(m, t >= 32)", lambda t: t >= 32),
+    ("__any_sync(m, t == 33)", lambda t: t >= 32),
+    ("__match_any_sync(m, t % 5)", lambda t: sum(1 << k for k in range(32) if (t // 32 * 32 + k) % 5 == t % 5)),
+    ("__match_all_sync(m, t / 32, &p) == m && p", lambda t: 1),
+    ("__match_all_sync(m, t, &p) || p", lambda t: 0),
+    ("__reduce_add_sync(m, t - 40)", lambda t: sum(k - 40 for k in range(t // 32 * 32, t // 32 * 32 + 32))),
+    ("__reduce_min_sync(m, 5 - t)", lambda t: 5 - (t // 32 * 32 + 31)),
+    ("__reduce_max_sync(m, 5u - t)", lambda t: 2**32 - 1 if t < 32 else 5 - 32 + 2**32),
+    (
+        "__reduce_xor_sync(m, (unsigned)t * 7)",
+        lambda t: np.bitwise_xor.reduce([k * 7 for k in range(t // 32 * 32, t // 32 * 32 + 32)]),
+    ),
+    ("__reduce_or_sync(m, 1u << t / 2 % 32)", lambda t: 0xFFFF if t < 32 else 0xFFFF0000),
+    ("__reduce_and_sync(m, ~(unsigned)t)", lambda t: 0xFFFFFFFF - (31 if t < 32 else 63)),
+    ("__activemask()", lambda t: 0xFFFFFFFF),
+    ("(t % 2 ? __activemask() : 0)", lambda t: 0xAAAAAAAA if t % 2 else 0),
+]
+
+
+@pytest.mark.parametrize("number", range(len(VOTES)), ids=[expression for expression, _ in VOTES])
+def test_votes_matches_and_reductions(number: int) -> None:
+    y = run(f"const unsigned m = 0xffffffff; int p = 0; {one_of(VOTES, 'y[t]')} (void)m; (void)p;", k=number)
+    wanted = VOTES[number][1]
     assert y.tolist() == [float(wanted(t)) for t in range(64)]
 
 
@@ -304,56 +311,53 @@ def test_faults_in_a_cluster(sanitize: bool) -> None:
 # Numbers
 
 
-def value(expression: str, before: str = "") -> float:
-    return float(run(f"const float three = x[3]; (void)three; if (t == 0) y[0] = {expression};", before=before)[0])
+VALUES = [
+    ("sizeof(exp(three))", 4),
+    ("sizeof(erf(three)) + sizeof(fmax(three, three)) + sizeof(rsqrt(three)) + sizeof(fabs(three))", 16),
+    ("rsqrt(three + 1)", 0.5),
+    ("rsqrtf(three + 1) + rsqrt(16.0)", 0.75),
+    ("normcdf(-10.0)", 7.619853024160526e-24),
+    ("normcdf(-37.5)", 4.605353009581955e-308),
+    ("normcdf(1.5)", 0.9331927987311419),
+    ("normcdff(-3.0f)", float(np.float32(0.0013498980316300946))),
+    ("erfcx(30.0)", 0.018795888861416751),
+    ("erfcx(20.0)", 0.028174348741051319),
+    ("exp10(three)", 1000),
+    ("sinpi(three / 2) + cospi(three)", -2),
+    ("fma(three, 1e-9f, 1.0f) == 1.0f", 1),
+    ("fma(0.1, 10.0, -1.0)", math.fsum([0.1 * 10 - 1, 5.551115123125783e-17])),
+    ("double(__fadd_rz(1.0f, 1e-9f)) + __fadd_ru(1.0f, 1e-9f)", 2 + 2.0**-23),
+    ("__fmul_rd(1.0f / three, three) < 1.0f || true", 1),
+    ("__float2int_rn(2.5f) * 10 + __float2int_ru(2.1f)", 23),
+    ("__float2int_rz(3e9f)", 2**31 - 1),
+    ("__float2uint_rz(-three)", 0),
+    ("__double2ll_rn(-1e300)", -(2.0**63)),
+    ("__float_as_uint(1.0f)", 0x3F800000),
+    ("__int_as_float(0x40400000)", 3),
+    ("__saturatef(three) + __saturatef(-three)", 1),
+    ("__popc(0xF0F0) + __clz(1) + __ffs(8) + __clzll(1ll) + __popcll(~0ull)", 8 + 31 + 4 + 63 + 64),
+    ("__brev(1u)", 2**31),
+    ("__umulhi(0x80000000u, 6u) + __mulhi(-1, 1)", 2),
+    ("__umul64hi(1ull << 63, 4ull)", 2),
+    ("__byte_perm(0x33221100, 0x77665544, 0x7531)", 0x77553311),
+    ("__funnelshift_l(0x80000000u, 1u, 1)", 3),
+    ("__dp4a(0x01020304, 0x01010101, 5)", 15),
+    ("min(3u, 7u) + max(-3, 2) + min(1.5f, 2.5) + max(3ll, 4ll)", 3 + 2 + 1.5 + 4),
+    ("__ldg(x + 5) + __ldcs(x + 6) + __ldcg(x + 7) + __ldca(x + 8)", 26),
+    ("make_float4(1, 2, 3, 4).w + make_int2(5, 6).y + sizeof(double2) + alignof(float4)", 4 + 6 + 16 + 16),
+    ("__isShared(x) + __isGlobal(x) * 2", 2),
+    ("(char)-1 < 0", 1),
+    ("__CUDA_ARCH__", 900),
+    ("[] { float s, c; sincosf(0.0f, &s, &c); return s * 10 + c; }()", 1),
+    ("table[2] + constant", 9),
+]
 
 
-@pytest.mark.parametrize(
-    ("expression", "wanted"),
-    [
-        ("sizeof(exp(three))", 4),
-        ("sizeof(erf(three)) + sizeof(fmax(three, three)) + sizeof(rsqrt(three)) + sizeof(fabs(three))", 16),
-        ("rsqrt(three + 1)", 0.5),
-        ("rsqrtf(three + 1) + rsqrt(16.0)", 0.75),
-        ("normcdf(-10.0)", 7.619853024160526e-24),
-        ("normcdf(-37.5)", 4.605353009581955e-308),
-        ("normcdf(1.5)", 0.9331927987311419),
-        ("normcdff(-3.0f)", float(np.float32(0.0013498980316300946))),
-        ("erfcx(30.0)", 0.018795888861416751),
-        ("erfcx(20.0)", 0.028174348741051319),
-        ("exp10(three)", 1000),
-        ("sinpi(three / 2) + cospi(three)", -2),
-        ("fma(three, 1e-9f, 1.0f) == 1.0f", 1),
-        ("fma(0.1, 10.0, -1.0)", math.fsum([0.1 * 10 - 1, 5.551115123125783e-17])),
-        ("double(__fadd_rz(1.0f, 1e-9f)) + __fadd_ru(1.0f, 1e-9f)", 2 + 2.0**-23),
-        ("__fmul_rd(1.0f / three, three) < 1.0f || true", 1),
-        ("__float2int_rn(2.5f) * 10 + __float2int_ru(2.1f)", 23),
-        ("__float2int_rz(3e9f)", 2**31 - 1),
-        ("__float2uint_rz(-three)", 0),
-        ("__double2ll_rn(-1e300)", -(2.0**63)),
-        ("__float_as_uint(1.0f)", 0x3F800000),
-        ("__int_as_float(0x40400000)", 3),
-        ("__saturatef(three) + __saturatef(-three)", 1),
-        ("__popc(0xF0F0) + __clz(1) + __ffs(8) + __clzll(1ll) + __popcll(~0ull)", 8 + 31 + 4 + 63 + 64),
-        ("__brev(1u)", 2**31),
-        ("__umulhi(0x80000000u, 6u) + __mulhi(-1, 1)", 2),
-        ("__umul64hi(1ull << 63, 4ull)", 2),
-        ("__byte_perm(0x33221100, 0x77665544, 0x7531)", 0x77553311),
-        ("__funnelshift_l(0x80000000u, 1u, 1)", 3),
-        ("__dp4a(0x01020304, 0x01010101, 5)", 15),
-        ("min(3u, 7u) + max(-3, 2) + min(1.5f, 2.5) + max(3ll, 4ll)", 3 + 2 + 1.5 + 4),
-        ("__ldg(x + 5) + __ldcs(x + 6) + __ldcg(x + 7) + __ldca(x + 8)", 26),
-        ("make_float4(1, 2, 3, 4).w + make_int2(5, 6).y + sizeof(double2) + alignof(float4)", 4 + 6 + 16 + 16),
-        ("__isShared(x) + __isGlobal(x) * 2", 2),
-        ("(char)-1 < 0", 1),
-        ("__CUDA_ARCH__", 900),
-        ("[] { float s, c; sincosf(0.0f, &s, &c); return s * 10 + c; }()", 1),
-        ("table[2] + constant", 9),
-    ],
-)
-def test_values_of_functions(expression: str, wanted: float) -> None:
+@pytest.mark.parametrize("number", range(len(VALUES)), ids=[expression for expression, _ in VALUES])
+def test_values_of_functions(number: int) -> None:
     before = "__device__ const int table[3] = {1, 2, 4}; __constant__ int constant = 5;"
-    assert value(expression, before) == pytest.approx(wanted, rel=3e-15, abs=0)
+    body = f"const float three = x[3]; (void)three; if (t == 0) {one_of(VALUES, 'y[0]')}"
+    assert run(body, before=before, k=number)[0] == pytest.approx(VALUES[number][1], rel=3e-15, abs=0)
 
 
 def test_cache_hint_stores_and_vectors() -> None:
@@ -379,6 +383,15 @@ def test_halves_are_cudas(dtype: str) -> None:
     with np.errstate(divide="ignore"):
         assert (y == x * x + x * three - x).all()
         assert (z == (1 / np.sqrt(np.abs(x).astype(np.float64))).astype(kind)).all()
+
+
+def test_what_the_libraries_of_the_compiler_have() -> None:
+    """Tables of virtual functions, memory from the heap, integers of 128 bits."""
+    before = """struct Base { __device__ virtual ~Base() {} __device__ virtual float of(float x) const = 0; };
+    struct Twice : Base { __device__ float of(float x) const override { return 2 * x; } };"""
+    body = """const Base* twice = new Twice; y[t] = twice->of(x[t]); delete twice;
+    __int128 large = (__int128)(t + 5) << 80; y[t] += (double)(large / (((__int128)1 << 79) + k)) + exp2(x[t] - t);"""
+    assert run(body, before=before).tolist() == [2.0 * t + 2 * (t + 5) + 1 for t in range(64)]
 
 
 def test_printf(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,11 @@ from cupyops import CompileError, Kernel, Threads, simulator
 from cupyops.ops.add2 import ALIKE, SCALAR, strided
 from cupyops.ops.gelu import BACKWARD, FORWARD
 from cupyops.sharing import Setting
-from cupyops.simulator import build
+from cupyops.simulator import build, host
 from cupyops.simulator.host import Compiler
 from cupyops.simulator.lines import line_table
 from tests.conftest import NO_COMPILER
-from tests.support import HANG
+from tests.support import HANG, give_runtime
 
 pytestmark = pytest.mark.simulator
 assert NO_COMPILER is not None
@@ -175,6 +175,7 @@ def test_only_some_blocks() -> None:
 def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler runs in another directory."""
     monkeypatch.chdir(tmp_path)
+    give_runtime(tmp_path / f"relative-{tmp_path.name}" / "simulator")
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", f"relative-{tmp_path.name}")
     x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
     with cupyops.simulate():
@@ -185,6 +186,7 @@ def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_another_cache_folder_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one runtime, wherever the kernel lies that asks for it."""
+    give_runtime(tmp_path / "simulator")
     for folder in (None, tmp_path, None):
         with monkeypatch.context() as patch, cupyops.simulate():
             if folder:
@@ -378,11 +380,23 @@ def test_a_cache_folder_that_cannot_be_written_costs_a_compilation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
+    runtime = build.runtime_path()
+    monkeypatch.setattr(build, "runtime_path", lambda: runtime)
     monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "file"))
     y = np.zeros(3, np.float32)
     with cupyops.simulate():
         twice()(np.ones(3, np.float32), y, 3)
     assert y.tolist() == [2, 2, 2]
+
+
+def test_the_headers_leave_out_what_takes_long_and_cuda_lacks() -> None:
+    """Without the special functions of the C++ library, a compilation loads the precompiled headers in half of the time."""
+    command = [*host.compiler().command, "-E", "-std=c++17", f"-I{build.HERE / 'cuda'}", f"-I{build.HERE / 'runtime'}"]
+    done = subprocess.run(
+        [*command, "-x", "c++", "-include", "device.h", os.devnull], capture_output=True, text=True, check=True
+    )
+    assert "cupyops_exp10" in done.stdout
+    assert "riemann_zeta" not in done.stdout
 
 
 def test_lines_of_a_file_that_is_no_library(tmp_path: Path) -> None:

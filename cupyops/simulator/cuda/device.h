@@ -5,12 +5,15 @@
 #pragma once
 #define CUPYOPS_SIMULATOR 1
 
+#include <utility>
+// CUDA has none of the C++ library's special functions, such as std::riemann_zeta, and they take half of the time in which
+// the compiler loads these headers. <utility> has defined the macro by which <math.h> includes them.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utility>
 
 #include "abi.h"
 

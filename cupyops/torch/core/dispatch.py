@@ -21,6 +21,7 @@ from .tensors import DTYPE_NAMES, NoStorageError
 __all__ = [
     "call_source",
     "cast",
+    "cast_all",
     "casts_source",
     "dispatch_modes",
     "fast_function",
@@ -100,6 +101,30 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
         if found.dtype is dtype and (found.requires_grad or not grad_enabled()):
             return found
     return x.to(dtype)
+
+
+def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:
+    """Returns the arguments with the tensors that autocast converts converted, in the general dispatch.
+
+    Args:
+        args: the arguments.
+        tensors: positions and names of the tensors.
+        policies: the policy, ``"float32"`` or ``"lower"``, by the type of device.
+    """
+    if not policies:
+        return args
+    converted = list(args)
+    for i, _ in tensors:
+        x = args[i]
+        if x is None:
+            continue
+        device = x.device.type
+        policy = policies.get(device)
+        if policy is None or not x.is_floating_point() or x.dtype == torch.float64:
+            continue
+        if torch.is_autocast_enabled(device):
+            converted[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
+    return tuple(converted)
 
 
 def _casts(tensors: Mapping[str, bool], policy: str | None, indent: str) -> list[str]:

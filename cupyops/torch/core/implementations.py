@@ -21,6 +21,7 @@ __all__ = [
     "detaching",
     "on_cpu",
     "preparing",
+    "transformable",
     "under_transforms",
     "with_care",
     "without_tangents",
@@ -83,6 +84,32 @@ def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
         return backward(Context(ctx, count), *grads)
 
     return careful
+
+
+def transformable(
+    name: str,
+    forward: Callable[[tuple[Any, ...]], Any],
+    setup_context: Callable[..., Any],
+    backward: Callable[..., Any],
+    vmap: Callable[..., Any] | None,
+    count: int,
+) -> type[torch.autograd.Function]:
+    """Returns an ``autograd.Function`` in the form that ``torch.func`` requires: with a separate ``setup_context``.
+
+    Args:
+        name: the operator's name.
+        forward: calls the registered operator with a tuple of all arguments.
+        setup_context, backward, vmap: the functions of the same names.
+        count: the number of the operator's arguments.
+    """
+
+    def packed(*args: Any) -> Any:
+        return forward(args)
+
+    backward = with_care(backward, count)
+    members: dict[str, Any] = {"forward": packed, "setup_context": setup_context, "backward": backward, "vmap": vmap}
+    static = {name: staticmethod(member) for name, member in members.items()}
+    return type(f"{name}_transformed", (torch.autograd.Function,), static)
 
 
 def detaching(reference: Callable[..., Any], constant: Sequence[int], fixed: Sequence[int]) -> Callable[..., Any]:

@@ -44,6 +44,7 @@ from cupyops.torch.compiled.rules import CHOICES, Rule, rule_of
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
+    cast_all,
     casts_source,
     dispatch_modes,
     fast_function,
@@ -64,13 +65,14 @@ from .implementations import (
     detaching,
     on_cpu,
     preparing,
+    transformable,
     under_transforms,
     with_care,
     without_tangents,
 )
 from .results import held_to_schema
-from .tensors import PLAIN_TENSORS, NoStorageError
-from .vmap import vmap_by_loop, vmap_of_reference
+from .tensors import PLAIN_TENSORS, NoStorageError, is_batched
+from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
 __all__ = ["Operator", "operator", "operator_of"]
 
@@ -81,9 +83,6 @@ _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
 def operator_of(target: Any) -> "Operator | None":
     """Returns the :class:`Operator` behind the target of a node of a traced graph, or None if there is none."""
     return _DECLARED.get(target.name()) if isinstance(target, torch._ops.OpOverload) else None
-
-
-is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 class Operator:
@@ -232,18 +231,17 @@ class Operator:
             earlier._withdraw()
         self._library = torch.library.Library(parsed.namespace, "FRAGMENT")
         if vmap is None and not parsed.mutated:
+            find = partial(_DECLARED.get, self.qualified_name)
             if elementwise:
-                vmap = self._vmap
+                vmap = vmap_of_elementwise(find)
             else:
-                whole = None if plain is None else completed(plain, parsed)
-                vmap = (
-                    vmap_by_loop(partial(_DECLARED.get, self.qualified_name))
-                    if whole is None
-                    else vmap_of_reference(whole)
-                )
+                vmap = vmap_by_loop(find) if plain is None else vmap_of_reference(completed(plain, parsed))
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
-        self._transformed = self._transformed_function(*gradient, vmap) if gradient is not None else None
+        # What _by_transforms applies, for calls of the Operator and for calls through torch.ops.
+        self._transformed = (
+            None if gradient is None else transformable(self.name, self._registered, *gradient, vmap, len(parsed.types))
+        )
         self.call: Callable[..., Any] = write_call(
             call_source(
                 self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=record is not None
@@ -314,7 +312,7 @@ class Operator:
             if not isinstance(args[i], Tensor) and not (args[i] is None and name in self._optional):
                 wanted = "be a Tensor or None" if name in self._optional else "be a Tensor"
                 raise TypeError(expected(self.name, name, wanted, type(args[i]).__name__))
-        args = self._cast(args)
+        args = cast_all(args, self._tensors, self._autocast)
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
@@ -358,7 +356,8 @@ class Operator:
         Raises:
             ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
         """
-        if self._compiled == "kernel" or torch.compiler.is_exporting() or simulator.enabled():
+        # Before PyTorch 2.13, torch.compiler.is_exporting() is True in every function that Dynamo traces.
+        if self._compiled == "kernel" or torch.compiler._is_exporting_flag or simulator.enabled():
             return False
         choice = self._compiled if isinstance(self._compiled, str) else self._compiled(*args)
         if choice not in CHOICES:
@@ -404,22 +403,6 @@ class Operator:
             "requires grad: it has no gradient, so call it under torch.no_grad()"
         )
 
-    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not self._autocast:
-            return args
-        cast = list(args)
-        for i, _ in self._tensors:
-            x = args[i]
-            if x is None:
-                continue
-            device = x.device.type
-            policy = self._autocast.get(device)
-            if policy is None or not x.is_floating_point() or x.dtype == torch.float64:
-                continue
-            if torch.is_autocast_enabled(device):
-                cast[i] = x.to(torch.float32 if policy == "float32" else torch.get_autocast_dtype(device))
-        return tuple(cast)
-
     def _register(self, schema: Schema, gradient: Gradient | None, vmap: Any) -> None:
         library, name = self._library, self.qualified_name
         library.define(schema.text.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
@@ -429,7 +412,7 @@ class Operator:
         library.impl(self.name, without_tangents(self.name, either), "CPU")
         if not self._mutated:
             # torch.func does not handle operators of torch.library. This dispatch key intercepts a call while a
-            # transform is active, and applies the Function of _transformed_function instead.
+            # transform is active, and applies another Function instead (transformable).
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
@@ -445,39 +428,6 @@ class Operator:
             torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
         if vmap is not None:
             torch.library.register_vmap(name, vmap, lib=library)
-
-    def _transformed_function(self, setup_context: Any, backward: Any, vmap: Any) -> Any:
-        """Returns an ``autograd.Function`` in the form that ``torch.func`` requires: with a separate ``setup_context``.
-
-        :meth:`_by_transforms` applies the Function, for calls of the Operator and for calls through ``torch.ops``.
-        """
-
-        def forward(*args: Any) -> Any:
-            return self._registered(args)
-
-        backward = with_care(backward, len(self.op._schema.arguments))
-        members = {"forward": forward, "setup_context": setup_context, "backward": backward, "vmap": vmap}
-        static = {name: staticmethod(member) for name, member in members.items()}
-        return type(f"{self.name}_transformed", (torch.autograd.Function,), static)
-
-    def _vmap(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Batches an elementwise operator: moves the batch dimension to the front, gives all tensors the same rank, and
-        calls the operator once."""
-        positions = [i for i, _ in self._tensors]
-        rank = max(args[i].dim() - (in_dims[i] is not None) for i in positions)
-        batched = list(args)
-        for i in positions:
-            x, dim = args[i], in_dims[i]
-            x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-            batched[i] = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
-        for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
-            batched[i] = x
-        found = self(*batched)
-        if isinstance(found, Tensor):
-            return found, 0
-        # A gradient that was not requested is an empty tensor without a batch dimension. vmap needs a batch dimension.
-        size = info.batch_size
-        return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
 
 
 def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:

@@ -16,12 +16,23 @@ from cupyops.arrays import Info, register
 from cupyops.dtypes import DTYPES
 from cupyops.launch.generated import TensorAccess
 
-__all__ = ["DTYPE_NAMES", "PLAIN_TENSORS", "NoStorageError", "TorchLibrary", "alive", "weight_and_bias", "wide_dtype"]
+__all__ = [
+    "DTYPE_NAMES",
+    "PLAIN_TENSORS",
+    "NoStorageError",
+    "TorchLibrary",
+    "alive",
+    "is_batched",
+    "weight_and_bias",
+    "wide_dtype",
+]
 
 # torch.float32 -> "float32". Dtypes that kernels do not support are listed, too, for error messages.
 DTYPE_NAMES = {d: str(d).removeprefix("torch.") for d in vars(torch).values() if isinstance(d, torch.dtype)}
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
+# Whether a tensor is one of the batched tensors of torch.autograd.grad(..., is_grads_batched=True).
+is_batched = torch._C._functorch.is_legacy_batchedtensor
 PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 

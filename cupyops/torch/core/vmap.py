@@ -1,4 +1,5 @@
-"""The vmap rules of operators that declare none: vmap of the reference, or a loop over the batch.
+"""The vmap rules of operators that declare none: one call on the batched tensors for an elementwise operator, vmap of
+the reference, or a loop over the batch.
 
 No rule holds a reference to its operator. The ``torch.library.Library`` holds the rule, and would keep the operator
 alive.
@@ -10,7 +11,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["vmap_by_loop", "vmap_of_reference"]
+__all__ = ["vmap_by_loop", "vmap_of_elementwise", "vmap_of_reference"]
+
+
+def vmap_of_elementwise(find: Callable[[], Any]) -> Callable[..., Any]:
+    """Returns the vmap rule of an elementwise operator. The rule moves the batch dimension to the front, gives all
+    tensors the same rank, and calls the operator once.
+
+    Args:
+        find: returns the operator. The rule itself must not hold a reference to the operator.
+    """
+
+    def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        positions = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+        rank = max(args[i].dim() - (in_dims[i] is not None) for i in positions)
+        batched = list(args)
+        for i in positions:
+            x, dim = args[i], in_dims[i]
+            x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+            batched[i] = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
+        for i, x in zip(positions, torch.broadcast_tensors(*(batched[i] for i in positions)), strict=True):
+            batched[i] = x
+        found = find()(*batched)
+        if isinstance(found, Tensor):
+            return found, 0
+        # A gradient that was not requested is an empty tensor without a batch dimension. vmap needs a batch dimension.
+        size = info.batch_size
+        return tuple(y if y.numel() else y.new_empty(size, *y.shape[1:]) for y in found), (0,) * len(found)
+
+    return rule
 
 
 def vmap_of_reference(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,11 +1,12 @@
 """What a rewritten method calls in place of two modules that follow each other.
 
-Each function calls one operator if both modules are optimised and nothing observes the value between them, and the
-modules themselves otherwise. The conditions are checked in every call: a module may get a hook, another class or
-another ``forward`` at any time.
+Each function calls one operator if the modules are optimised and nothing observes the value between them, and the
+modules themselves otherwise. A linear layer in front of an optimised GELU keeps its own class. The conditions are
+checked in every call: a module may get a hook, another class, another ``forward`` or another weight at any time.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
+from cupyops.torch.core.tensors import PLAIN_TENSORS
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.gelu import gelu
 from cupyops.torch.ops.layer_norm import layer_norm
@@ -151,7 +153,9 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
         and (approximate := form(act, x)) is not None
     ):
         weight, bias = product(linear)
-        return linear_gelu(x, weight, bias, approximate)
+        # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
+        if type(weight) in PLAIN_TENSORS:
+            return linear_gelu(x, weight, bias, approximate)
     return act(linear(x))
 
 
@@ -189,17 +193,32 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     return add_layer_norm(a, b, shape, weight, bias, eps)
 
 
-def sequential_forward(self: nn.Sequential, input: Any) -> Any:
-    """The ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU behind it."""
-    modules = list(self)
-    last = len(modules) - 1
-    i = 0
-    while i <= last:
-        module = modules[i]
-        if i < last and product_of(module) is not None and hasattr(type(modules[i + 1]), "_cupyops_gelu"):
-            input = linear_then_gelu(module, modules[i + 1], input)
+@cache
+def sequential_forward(apart: frozenset[str]) -> Callable[[Any, Any], Any]:
+    """Returns the ``forward`` of ``nn.Sequential``, with one operator for a linear layer and the GELU behind it.
+
+    Args:
+        apart: the names of the linear layers that stay calls of their own.
+    """
+
+    def forward(self: nn.Sequential, input: Any) -> Any:
+        modules = list(self)
+        alone = [self._modules.get(name) for name in apart]
+        last = len(modules) - 1
+        i = 0
+        while i <= last:
+            module = modules[i]
+            if (
+                i < last
+                and product_of(module) is not None
+                and hasattr(type(modules[i + 1]), "_cupyops_gelu")
+                and not (alone and any(module is other for other in alone))
+            ):
+                input = linear_then_gelu(module, modules[i + 1], input)
+                i += 1
+            else:
+                input = module(input)
             i += 1
-        else:
-            input = module(input)
-        i += 1
-    return input
+        return input
+
+    return forward

@@ -4,8 +4,9 @@
 module's own ``forward`` for everything else: tensor subclasses such as ``DTensor``, proxies of ``torch.fx``, and dtypes
 for which the results would differ. PyTorch's own function computes calls on few elements (:mod:`.small`).
 
-A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`). All other products are
-PyTorch's in either case. A fused operator reads the operands of a linear layer by :func:`product_of`.
+A linear layer gets another class only if its product is padded (:mod:`cupyops.ops.linear.odd`). PyTorch computes most
+other products of the operator, and the operator's Python code would add to the host's time. A fused operator reads the
+operands of a linear layer by :func:`product_of`.
 """
 
 import re
@@ -41,8 +42,8 @@ class Leaf(NamedTuple):
 
     Attributes:
         operator: the operator that the module calls.
-        make: returns the module's new class; None if the module keeps its class, and a fused operator may take its
-            operands.
+        make: returns the module's new class; None for a linear layer that keeps its class. A fused operator may take
+            the operands of a linear layer in either case.
     """
 
     operator: str
@@ -57,7 +58,7 @@ class _Kind(NamedTuple):
 
     Attributes:
         operator: the operator.
-        condition: an expression of the argument ``x``; if it is False, the module's own ``forward`` runs.
+        condition: an expression of the argument ``x``; if False, the module's own ``forward`` runs.
         call: the call of the operator, an expression of ``self`` and ``x``.
         trait: the operands of the operator, as the fused operators read them: an expression of ``self`` and ``x``.
         small: what is computed for few elements (:mod:`.small`), an expression of ``self`` and ``x``; if empty, all
@@ -99,7 +100,8 @@ TRAITS = {"layer_norm": "_cupyops_norm", "gelu": "_cupyops_gelu"}
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
-# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class.
+# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a class
+# that is derived from the layer's, and has another ``forward``, is no linear layer.
 _PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
 
 
@@ -127,8 +129,9 @@ def leaf_of(module: nn.Module) -> Leaf | str | None:
     names = forward.__code__.co_varnames[: forward.__code__.co_argcount]
     if len(names) != 2 or forward.__code__.co_kwonlyargcount or forward.__code__.co_flags & 0x0C:
         return "its forward has other arguments than one tensor"
-    if kind in (_LINEAR, _CONV1D) and not _is_odd(module):
-        return Leaf(kind.operator, None)
+    if kind.operator == "linear":
+        make = (lambda: made_class(cls, kind, lambda: {"forward": _padded(forward)})) if _is_odd(module) else None
+        return Leaf(kind.operator, make)
     return Leaf(kind.operator, lambda: made_class(cls, kind, lambda: members(forward, kind, names[1])))
 
 
@@ -194,16 +197,30 @@ def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
         weight = "1 + self.weight.to(float32)"  # as the modules compute it: 1 + a 16-bit weight loses bits
     if operator == "rms_norm":
         call = f"rms_norm({{x}}, {shape}, {weight}, {eps})"
-        return _Kind(operator, condition, call, "", f"F.{call}")
+        # PyTorch has no kernel for 16-bit rows with a float32 weight.
+        return _Kind(operator, condition, call, "", "" if norm.one_more else f"F.{call}")
     operands = f"{shape}, {weight}, {bias}, {eps}"
     call = f"layer_norm({{x}}, {operands})"
     return _Kind(operator, condition, call, f"({operands})", f"F.{call}")
 
 
 def _is_odd(module: Any) -> bool:
-    """Returns whether the product of a linear layer in 16 bits is padded."""
-    n, k = module.weight.shape  # the transpose of a Conv1D's weight has odd rows if the weight has
-    return has_odd_rows(n, k)
+    """Returns whether the product of a linear layer in 16 bits is padded.
+
+    A wrapper that shards parameters may hold a weight as a vector, or take the weight out of the module.
+    """
+    shape = getattr(getattr(module, "weight", None), "shape", ())
+    return len(shape) == 2 and has_odd_rows(*shape)  # has_odd_rows(k, n), for a Conv1D, is has_odd_rows(n, k)
+
+
+@cache
+def _padded(forward: Any) -> Callable[..., Any]:
+    """Returns the generated ``forward`` of a linear layer whose product is padded. Classes with the same ``forward``
+    share the function, because ``_PRODUCTS`` keeps the function alive."""
+    kind = FORWARDS.get(forward, _CONV1D)
+    made: Callable[..., Any] = members(forward, kind, forward.__code__.co_varnames[1])["forward"]
+    _PRODUCTS[made] = _PRODUCTS[forward]
+    return made
 
 
 def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
@@ -233,8 +250,6 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
     found: dict[str, Any] = {"forward": write(f"forward of {kind.operator}", "forward", text, scope)}
-    if kind in (_LINEAR, _CONV1D):
-        _PRODUCTS[found["forward"]] = _PRODUCTS[forward]
     if kind.trait:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)

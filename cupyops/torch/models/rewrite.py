@@ -92,8 +92,8 @@ def rewritten(
 
     Args:
         function: the method.
-        kinds: what the attributes of the method's object hold: ``"linear"``, ``"gelu"`` or ``"layer_norm"`` for an
-            optimised module, ``"function"`` for a function that computes GELU.
+        kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
+            ``"gelu"`` or ``"layer_norm"`` for an optimised module, ``"function"`` for a function that computes GELU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
 

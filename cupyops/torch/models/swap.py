@@ -15,7 +15,7 @@ from cupyops.errors import expected
 
 from .classes import is_optimised, made_class
 from .fused import sequential_forward
-from .leaves import FORWARDS, TRAITS, Leaf, by_operator, leaf_of, product_of, unfit
+from .leaves import FORWARDS, TRAITS, by_operator, leaf_of, product_of, unfit
 from .report import OptimizeReport, Site
 from .rewrite import Change, Parent, Path, called_paths, mentions, own_gelu, rewritten
 from .source import UnreadableError
@@ -46,8 +46,8 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     have their own classes. Deep copies stay optimised.
 
     A fused call observes in every call whether its modules have hooks, and then calls them one after the other.
-    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode, PyTorch's own functions
-    compute norms and GELU of few elements (fewer than 2^21), since these calls take less of the host's time.
+    Tensor subclasses, such as ``DTensor``, take the module's own ``forward``. In eager mode on a GPU, PyTorch's own
+    functions compute norms and GELU of fewer than 2^22 elements, since these calls take less of the host's time.
 
     Call ``optimize`` before ``torch.compile``, and before or after ``.to()`` and ``DistributedDataParallel``.
 
@@ -199,7 +199,7 @@ class _Plan:
         elif found.make is None:
             self.products.add(module)
         else:
-            self.take(name, module, found, found.make)
+            self.take(name, module, found.operator, found.make)
 
     def exclude(self, name: str, module: nn.Module, what: str) -> None:
         """Leaves a module alone, unless it has another name that is wanted."""
@@ -213,13 +213,13 @@ class _Plan:
         self.skipped.extend(left.values())
         self.excluded.clear()
 
-    def take(self, name: str, module: nn.Module, leaf: Leaf, make: Callable[[], type[nn.Module]]) -> None:
+    def take(self, name: str, module: nn.Module, operator: str, make: Callable[[], type[nn.Module]]) -> None:
         try:
             self.classes[module] = make()
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")
         else:
-            self.replaced.append(Site(name, type(module).__name__, leaf.operator))
+            self.replaced.append(Site(name, type(module).__name__, operator))
 
     # Methods that call several modules
 
@@ -256,7 +256,7 @@ class _Plan:
         cls, new, changes = type(module), {}, []
         if cls.forward is nn.Sequential.forward:
             pairs = self.pairs(module) if self.fuse else []
-            return ({"forward": sequential_forward}, pairs) if pairs else ({}, [])
+            return ({"forward": sequential_forward(self.apart(module))}, pairs) if pairs else ({}, [])
         names = {n for m in (module, *module._modules.values()) if m is not None for n in m._modules}
         mro = cls.__mro__[: cls.__mro__.index(nn.Module)]
         for i, owner in enumerate(mro):
@@ -302,9 +302,9 @@ class _Plan:
         """Returns the operator of a module whose operands a fused operator can take."""
         if module is None:
             return None
-        if module in self.products or (module in self.classes and product_of(module) is not None):
-            return "linear"
         cls = self.classes.get(module, type(module))
+        if (module in self.products or is_optimised(cls)) and product_of(module) is not None:
+            return "linear"
         return next((operator for operator, trait in TRAITS.items() if hasattr(cls, trait)), None)
 
     def pairs(self, module: nn.Module) -> list[Change]:
@@ -315,6 +315,11 @@ class _Plan:
             for (a, first), (b, second) in pairwise(inside)
             if (first, second) == ("linear", "gelu")
         ]
+
+    def apart(self, module: nn.Module) -> frozenset[str]:
+        """Returns the names of the linear layers in an ``nn.Sequential`` that are excluded or unfit."""
+        linear = (name for name, m in module._modules.items() if m is not None and product_of(m) is not None)
+        return frozenset(name for name in linear if self.operator(module._modules[name]) != "linear")
 
     def concerned(self, module: nn.Module, function: FunctionType) -> bool:
         """Returns whether a method that cannot be read names what may be fused or replaced."""
