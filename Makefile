@@ -6,7 +6,7 @@ CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name 
 RESULTS = benchmarks/results
 
 .DEFAULT_GOAL = help
-.PHONY: help setup hooks test quick lint format types compile figures record package notebooks ci
+.PHONY: help setup hooks test quick lint format types compile docs figures record package notebooks ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -38,6 +38,10 @@ types: ## check types
 
 compile: ## compile every kernel for every architecture; fail on a warning, or a spill on sm_90
 	$(BIN)/python -m cupyops compile
+
+docs: ## build the documentation site into site/; fail on a warning, such as a broken link
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
 
 figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md

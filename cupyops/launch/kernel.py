@@ -84,7 +84,7 @@ class Kernel:
         TypeError: a parameter of the kernel has an unsupported type; or an argument of ``Kernel`` has a wrong type.
         OSError: the file cannot be read.
 
-        The declaration of a :mod:`kernels_cu` text is parsed at the first use. The first use raises its errors.
+    The declaration of a :mod:`kernels_cu` text is parsed at the first use. The first use raises its errors.
 
     Example:
         >>> text = '''extern "C" __global__ void scale(

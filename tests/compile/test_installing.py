@@ -17,7 +17,7 @@ def test_the_table_is_that_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {"": project["dependencies"], **project["optional-dependencies"]}
     assert {name: list(packages) for name, packages in EXTRAS.items()} == {
-        name: packages for name, packages in declared.items() if name not in ("test", "dev", "release")
+        name: packages for name, packages in declared.items() if name not in ("test", "dev", "release", "docs")
     }
 
 

@@ -30,10 +30,10 @@ def block(name: str) -> str:
 
 
 def pinned() -> dict[str, str]:
-    """The tools of the extra "dev", and their versions."""
+    """The tools of the extras "dev" and "docs", and their versions."""
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]
-    return dict(requirement.split("==") for requirement in extras["dev"])
+    return dict(requirement.split("==") for requirement in extras["dev"] + extras["docs"])
 
 
 def test_contributing_lists_the_commands_of_the_makefile() -> None:
@@ -75,7 +75,7 @@ def test_ci_runs_both_commands_and_the_checks() -> None:
     for command in (
         'bash -euo pipefail -c "$(command_of tests)"',
         'bash -euo pipefail -c "$(command_of example)"',
-        "make lint types compile",
+        "make lint types compile docs",
     ):
         assert command in lines
     # A tool that .ci/run called by itself would be a second list.

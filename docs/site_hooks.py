@@ -1,0 +1,67 @@
+"""Hooks of the site's build (`mkdocs.yml`): what a page of the repository needs to be a page of the site.
+
+Pages link to files outside docs/, such as ``../examples/own_op.py``. A file that is linked becomes a page of the site, so
+that the link works there as it does in the repository.
+"""
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
+FENCES = {".cu": "cpp", ".cuh": "cpp", ".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
+CODE = re.compile(r"(```.*?```)", re.DOTALL)
+
+
+def outside(page: Path, docs: Path) -> list[str]:
+    """Returns the files and folders outside docs/ that a page links to, relative to the repository."""
+    prose = CODE.sub("", page.read_text(encoding="utf-8"))
+    found = (Path(os.path.normpath(page.parent / (up + name))) for up, name, _ in LINK.findall(prose))
+    return [path.relative_to(ROOT).as_posix() for path in found if docs not in path.parents]
+
+
+def page_of(name: str) -> str:
+    """Returns the site's page for a file or a folder of the repository."""
+    return f"source/{name}" if name.endswith(".md") else f"source/{name.replace('.', '_')}.md"
+
+
+def text_of(name: str) -> str:
+    """Returns the Markdown of that page."""
+    path = ROOT / name
+    if path.is_dir():
+        rows = [f"- `{p.name}`" for p in sorted(path.iterdir()) if p.is_file() and p.suffix in FENCES]
+        return "\n".join([f"# `{name}/`", "", "The files of this folder of the repository:", "", *rows, ""])
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return f"# `{name}`\n\nThis file of {len(text.splitlines())} lines is in the repository.\n"
+    if path.suffix == ".md":
+        # Links of a file that lies elsewhere lead to files that are not on the site: only their words stay.
+        return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text)
+    return f"# `{name}`\n\n````{FENCES.get(path.suffix, 'text')}\n{text}````\n"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds a page for each file outside docs/ that a page links to."""
+    from mkdocs.structure.files import File
+
+    docs = Path(config["docs_dir"])
+    names = {name for file in files.documentation_pages() for name in outside(Path(file.abs_src_path), docs)}
+    for name in sorted(names):
+        files.append(File.generated(config, page_of(name), content=text_of(name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Leads links out of docs/ to those pages."""
+    here = PurePosixPath(page.file.src_uri)
+
+    def rewritten(match: re.Match[str]) -> str:
+        target = os.path.normpath(PurePosixPath("docs", here.parent, match[1] + match[2]))
+        if target.startswith("docs" + os.sep):
+            return match[0]
+        return f"]({os.path.relpath(page_of(PurePosixPath(target).as_posix()), here.parent)}{match[3] or ''})"
+
+    parts = CODE.split(markdown)
+    return "".join(part if part.startswith("```") else LINK.sub(rewritten, part) for part in parts)
