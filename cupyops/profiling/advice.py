@@ -17,7 +17,8 @@ def bounds_of(gpu: Gpu, lines: Sequence[Line], arrays: Sequence[ArrayCounts], fl
     """Returns lower bounds of the time on a GPU, the largest first.
 
     Each bound is an amount divided by a peak rate: the needed bytes by the bandwidth of the memory, the wavefronts of
-    shared memory by one wavefront for each clock cycle of a multiprocessor, the operations by the float32 peak.
+    shared memory by one wavefront for each clock cycle of a multiprocessor, the operations by the float32 peak. The
+    bound of the memory holds if no cache has the arrays before the launch.
     """
     needed = sum(a.loaded_bytes + a.stored_bytes for a in arrays)
     found = [Bound("memory", needed / gpu.bandwidth / 1e3, f"{amount(needed)} at {gpu.bandwidth} GB/s ({gpu.name})")]

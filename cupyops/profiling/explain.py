@@ -41,7 +41,7 @@ def explain(
         gpu: the GPU whose peaks and limits are used, such as ``"H200"``, ``"A100"`` or ``"RTX 4090"``.
         flops: floating-point operations of each launch, for the roofline. By default the additions, multiplications,
             divisions and square roots that the simulation executes. A fused multiply-add counts as two, and a call of
-            a function such as ``expf`` counts nothing.
+            a function such as ``expf`` and a product of tensor cores count nothing.
         path: the HTML file to write; by default none is written.
 
     Returns:

@@ -138,8 +138,12 @@ def facts(kernel: KernelReport, bounds: bool = True) -> list[tuple[str, str]]:
             "bytes",
             f"{amount(moved)} moved, {amount(needed)} needed" + (f" ({moved / needed:.2f} times)" if needed else ""),
         ),
-        ("global", f"{loads.per_request:.2f} sectors a load request, {stores.per_request:.2f} a store request"),
     ]
+    kinds = [
+        f"{r.per_request:.2f} sectors a {k} request" for k, r in (("load", loads), ("store", stores)) if r.requests
+    ]
+    if kinds:
+        found.append(("global", ", ".join(kinds)))
     shared = kernel.total("shared", "load", "store")
     if shared.requests:
         found.append(("shared", f"{shared.conflicts} bank conflicts in {shared.requests} requests"))

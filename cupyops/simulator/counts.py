@@ -29,7 +29,7 @@ SECTOR = 32  # bytes
 _SPACES = ("global", "shared", "remote")
 _CLANG = "clang splits a structure such as float4 into words before the counting; install g++ for the counts of a GPU"
 # Accesses in these headers stand for bulk copies, their barriers and tensor cores, which make no requests of a warp.
-_HARDWARE = ("bulk.cuh", "wgmma.cuh")
+_HARDWARE = ("bulk.cuh", "tensor_cores.cuh", "wgmma.cuh")
 
 
 @dataclass
@@ -286,7 +286,10 @@ def _count_blocks(blocks: Sequence[_Site], path: Path, locator: Locator, lines: 
     flops = 0
     for address in executions:
         end = ends[i] if (i := bisect_right(ends, address)) < len(ends) else text_at + len(text)
-        flops += lanes[address] * operations(text[address - text_at : end - text_at], address, called)
+        for instruction, of_lane in operations(text[address - text_at : end - text_at], address, called):
+            found = locator.place(instruction + 1 + locator.base)
+            if found and found.rpartition(":")[0] not in _HARDWARE:
+                flops += lanes[address] * of_lane
     counted: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0])
     for rows in (locator.table.statements, locator.table.instructions):
         addresses = [row[0] for row in rows]

@@ -19,7 +19,7 @@ class LineTable:
     """A sorted list of addresses, and the (file, line) that begins at each; None for an address without a line.
 
     Attributes:
-        statements: the address, file, line and column of each begin of a statement, in the order of the addresses.
+        statements: the address, file, line and column of each beginning of a statement, in the order of the addresses.
         instructions: the same of the other instructions.
     """
 

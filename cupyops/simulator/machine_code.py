@@ -72,11 +72,11 @@ def library_functions(elf: bytes) -> dict[int, str]:
     return found
 
 
-def operations(code: bytes, at: int, functions: dict[int, str]) -> int:
-    """Returns the floating-point operations of a piece of code, with each instruction executed once.
+def operations(code: bytes, at: int, functions: dict[int, str]) -> list[tuple[int, int]]:
+    """Returns the addresses of the floating-point instructions in a piece of code, each with its operations.
 
-    Additions, multiplications, divisions and square roots count as one, and a fused multiply-add as two. Calls of other
-    functions, such as ``expf``, count nothing.
+    An addition, multiplication, division or square root is one operation, and a fused multiply-add two. Calls of other
+    functions, such as ``expf``, are left out.
 
     Args:
         code: the machine code.
@@ -84,15 +84,19 @@ def operations(code: bytes, at: int, functions: dict[int, str]) -> int:
         functions: the result of :func:`library_functions`.
     """
     if ARM:
-        found = 0
-        for (word,) in struct.iter_unpack("<I", code[: len(code) // 4 * 4]):
-            if word & 0xFF200C00 == 0x1E200800:  # two sources; the opcodes 0 to 3 multiply, divide, add and subtract
-                found += word >> 12 & 15 in (0, 1, 2, 3, 8)
-            elif word & 0xFF3FFC00 == 0x1E21C000:  # square root
-                found += 1
-            elif word & 0xFF000000 == 0x1F000000:  # a fused multiply-add
-                found += 2
-        return found
-    calls = re.finditer(rb"(?=\xe8(....))", code, re.DOTALL)
-    called = (at + call.start() + 5 + struct.unpack("<i", call[1])[0] for call in calls)
-    return len(_SCALAR.findall(code)) + sum(_FUSED.get(functions.get(to, ""), 0) for to in called)
+        words = struct.iter_unpack("<I", code[: len(code) // 4 * 4])
+        return [(at + 4 * i, count) for i, (word,) in enumerate(words) if (count := _of_arm(word))]
+    found = [(at + one.start(), 1) for one in _SCALAR.finditer(code)]
+    for call in re.finditer(rb"(?=\xe8(....))", code, re.DOTALL):
+        name = functions.get(at + call.start() + 5 + struct.unpack("<i", call[1])[0], "")
+        if name in _FUSED:
+            found.append((at + call.start(), _FUSED[name]))
+    return found
+
+
+def _of_arm(word: int) -> int:
+    if word & 0xFF200C00 == 0x1E200800:  # two sources; the opcodes 0 to 3 multiply, divide, add and subtract
+        return int(word >> 12 & 15 in (0, 1, 2, 3, 8))
+    if word & 0xFF3FFC00 == 0x1E21C000:  # square root
+        return 1
+    return 2 if word & 0xFF000000 == 0x1F000000 else 0  # a fused multiply-add

@@ -97,7 +97,7 @@ class Simulated:
 
     def run(
         self, values: Mapping[str, Any], infos: Mapping[str, Info], grid: Grid, blocks: slice = slice(None)
-    ) -> "Counts | None":
+    ) -> Counts | None:
         """Runs the blocks of a grid one after the other; x varies fastest, then y, then z. Returns what a counted
         kernel counts, else None.
 

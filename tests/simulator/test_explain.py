@@ -227,11 +227,14 @@ def test_operations_of_both_instruction_sets(monkeypatch: pytest.MonkeyPatch) ->
     """addss, mulsd and sqrtss with and without a REX prefix, and a call; then fadd, fmul, fsqrt, fmadd and fmov."""
     monkeypatch.setattr(machine_code, "ARM", False)
     code = bytes.fromhex("f30f58c1 f2440f59c1 f30f51c0 0f28c1 e8f0ffffff 90")
-    assert machine_code.operations(code, 0x1000, {}) == 3
-    assert machine_code.operations(code, 0x1000, {0x1000 + 21 - 16: "fmaf"}) == 5
+    scalar = [(0x1000, 1), (0x1004, 1), (0x1009, 1)]
+    assert machine_code.operations(code, 0x1000, {}) == scalar
+    assert machine_code.operations(code, 0x1000, {0x1000 + 21 - 16: "fmaf"}) == [*scalar, (0x1010, 2)]
+    assert machine_code.operations(code, 0x1000, {0x1000 + 21 - 16: "expf"}) == scalar
     monkeypatch.setattr(machine_code, "ARM", True)
     words = [0x1E222820, 0x1E620820, 0x1E21C020, 0x1F020C20, 0x1E204020]
-    assert [machine_code.operations(w.to_bytes(4, "little"), 0, {}) for w in words] == [1, 1, 1, 2, 0]
+    code = b"".join(w.to_bytes(4, "little") for w in words)
+    assert machine_code.operations(code, 0x1000, {}) == [(0x1000, 1), (0x1004, 1), (0x1008, 1), (0x100C, 2)]
 
 
 def test_every_launch_of_a_call_is_reported() -> None:

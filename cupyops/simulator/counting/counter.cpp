@@ -1,7 +1,7 @@
 // Counts the memory requests and the executed basic blocks of each warp, as the counters of a GPU do.
 //
-// A counted kernel is compiled with calls at every memory access (-fsanitize=thread) and at the begin of every basic
-// block (-fsanitize-coverage=trace-pc). This library defines the functions that these calls reach, and the runtime's
+// A counted kernel is compiled with calls at every memory access (-fsanitize=thread) and at the beginning of every
+// basic block (-fsanitize-coverage=trace-pc). This library defines the functions that these calls reach, and the runtime's
 // checks do not run. Each lane records its events. The events of the lanes of a warp are then replayed in the order in
 // which a warp executes them: at each step the lanes whose code address is lowest execute together, and the other lanes
 // wait for them. Lanes that took different branches, or left a loop at different iterations, meet again where their
@@ -37,6 +37,10 @@ struct Lane {
         const Event event = events[next++];
         if (empty()) events.clear(), next = 0;
         return event;
+    }
+    void drop() {  // frees what has been replayed
+        events.erase(events.begin(), events.begin() + static_cast<long>(next));
+        next = 0;
     }
 };
 
@@ -306,6 +310,7 @@ void record(unsigned kind, const void* p, unsigned bytes, uintptr_t pc, uintptr_
     Event event{0, 0, 0, reinterpret_cast<uintptr_t>(p)};
     if (kind != CUPYOPS_BLOCK && !place(event, kind)) return;
     event.site = site_of(kind, bytes, pc, frame);
+    if (lane->next >= PATIENCE) lane->drop();
     lane->events.push_back(event);
     if (kind == CUPYOPS_BLOCK || lane->events.size() % PATIENCE) return;
     replay(*warp);
