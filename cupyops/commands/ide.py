@@ -182,15 +182,17 @@ def write(folder: Path) -> tuple[int, int]:
         How many texts have the definitions of a declared kernel, and how many texts there are.
 
     Raises:
-        OSError: a file cannot be read or written, or a ``.clangd`` of another author is there.
+        OSError: the folder does not exist, a file cannot be read or written, or a ``.clangd`` of another author is there.
         ValueError: a file is not UTF-8.
     """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is no folder")
     config = folder / ".clangd"
     if config.exists() and not config.read_text(encoding="utf-8", errors="replace").startswith(_MARK):
         raise FileExistsError(
             f"{config} was not written by this command; move the file, or add its settings afterwards"
         )
-    paths = sorted(p for s in _SUFFIXES for p in folder.rglob(f"*{s}") if _FOLDER not in p.parts)
+    paths = sorted(p for p in folder.rglob("*.cu*") if p.suffix in _SUFFIXES and not _hidden(p.relative_to(folder)))
     texts = {p: _read(p) for p in paths}
     kernels = sorted(all_kernels(), key=lambda k: (k.filename, k.name, str(list(k.type_choices())), str(k.constants)))
     given = {path: definitions(path, text, kernels) for path, text in texts.items()}
@@ -211,6 +213,11 @@ def write(folder: Path) -> tuple[int, int]:
     return sum(bool(found) for found, _ in given.values()), len(texts)
 
 
+def _hidden(path: Path) -> bool:
+    """Returns whether a path lies in a folder such as .git, or in an environment of Python."""
+    return any(part.startswith(".") or part == "site-packages" for part in path.parts)
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -219,12 +226,15 @@ def _read(path: Path) -> str:
 
 
 def _flags(folder: Path, folders: Iterable[Path]) -> list[str]:
-    """Returns the compiler's flags of all texts: device code for sm_90a, the header, and the folders of headers."""
+    """Returns the compiler's flags of all texts: device code, the header, and the folders of headers.
+
+    Every clangd with NVIDIA's target knows sm_70. The header defines __CUDA_ARCH__ as the simulator does.
+    """
     here, texts = Path(simulator.__file__).parent, Path(kernels_cu.__file__).parent
     own = [folder / _FOLDER, *folders, here / "cuda", here / "runtime"]
     own += [texts, texts / "shared", texts / "hardware", texts / "former"]
     return [
-        *("-xcuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_90a", "-nocudainc", "-nocudalib"),
+        *("-xcuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-nocudainc", "-nocudalib"),
         *("-Wno-unknown-cuda-version", "-Wno-pragma-once-outside-header"),
         *(f"-I{path}" for path in own),
         *(f"-isystem{path}" for path in toolchain.header_candidates()[:1]),

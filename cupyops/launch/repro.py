@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from cupyops.arrays import host
+from cupyops.compile.cache import write
 from cupyops.errors import LaunchError, expected
 
 from . import hooks
@@ -311,8 +312,8 @@ def save_repro(
     data = script.arrays.packed()
     beside = path.with_suffix(".npz")
     if len(data) > _INLINE:
-        beside.write_bytes(data)
-    path.write_text(_text(script, data, beside.name), encoding="utf-8", newline="\n")
+        write(beside, data)
+    write(path, _text(script, data, beside.name).encode())
     return path
 
 

@@ -80,7 +80,8 @@ def fragments(folder: Path) -> dict[str, list[str]]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    for name, text in {"own.cu": OWN, "mine.cuh": MINE, "typed.cu": TYPED}.items():
+    for name, text in {"own.cu": OWN, "mine.cuh": MINE, "sub-folder/my text.cu": TYPED}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -102,7 +103,9 @@ def test_a_text_that_no_kernel_declares_gets_float_and_1(own: Path) -> None:
     found = fragments(own)
     assert found[r"own\.cu"] == ["-Dindex_t=float", "-DUNROLL=1", "-DCOUNT=1"]
     assert found[r"mine\.cuh"] == ["-DCOUNT=1"]
-    assert found[r"typed\.cu"] == ["-Uscalar_t", "-UBLOCK_THREADS"], "the text defines both itself"
+    assert next(flags for pattern, flags in found.items() if "my" in pattern) == ["-Uscalar_t", "-UBLOCK_THREADS"], (
+        "the text defines both itself"
+    )
     assert {"-Dscalar_t=float", "-Dacc_t=float", "-DBLOCK_THREADS=256"} <= set(found[r".*\.cuh?"])
     assert re.fullmatch(r".*\.cuh?", "sub/own.cu")
     assert (own / ".cupyops" / "nv" / "target").is_file()
@@ -176,6 +179,20 @@ def test_a_config_of_the_users_is_kept(own: Path, capsys: pytest.CaptureFixture[
     assert not (own / ".cupyops").exists()
 
 
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["ide", str(tmp_path / "absent")])
+    assert "absent is no folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_of_an_environment_are_left_out(own: Path) -> None:
+    for folder in (".venv", "env/lib/site-packages"):
+        (own / folder).mkdir(parents=True)
+        (own / folder / "other.cu").write_text(TYPED)
+    assert write(own) == (0, 3)
+
+
 def test_the_command_writes_again_over_its_own_files(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ide", str(own)]) == 0
     before = (own / ".clangd").read_text()
@@ -187,6 +204,7 @@ def test_the_command_writes_again_over_its_own_files(own: Path, capsys: pytest.C
 def test_a_module_that_declares_kernels_is_imported(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (own / "typed.cu").write_text(TYPED)
     (own / "declares_typed.py").write_text(
         "from pathlib import Path\nfrom cupyops import Kernel\n"
         "KERNEL = Kernel(Path(__file__).with_name('typed.cu'), 'typed', constants={'EXTRA': 5})\n"
@@ -222,7 +240,7 @@ def test_a_text_that_is_not_utf8_is_told(own: Path, capsys: pytest.CaptureFixtur
 @needs_clangd
 def test_clangd_has_no_complaint_about_a_right_text_and_has_one_about_a_wrong_one(own: Path) -> None:
     write(own)
-    assert [complaints(own, name) for name in ("own.cu", "mine.cuh", "typed.cu")] == [[], [], []]
+    assert [complaints(own, name) for name in ("own.cu", "mine.cuh", "sub-folder/my text.cu")] == [[], [], []]
     (own / "own.cu").write_text(OWN.replace("part[threadIdx.x] =", "parts[threadIdx.x] ="))
     (line,) = complaints(own, "own.cu")
     assert "use of undeclared identifier 'parts'; did you mean 'part'?" in line

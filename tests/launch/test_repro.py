@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cupyops
-from cupyops import Kernel, LaunchError, Rows, Threads, debug_mode, save_repro
+from cupyops import CompileError, Kernel, LaunchError, Rows, Threads, debug_mode, save_repro
 from cupyops.arrays import library_of
 from cupyops.compile import toolchain
 from cupyops.launch import repro
@@ -83,6 +83,38 @@ def test_sixteen_bits_at_an_odd_address(tmp_path: Path) -> None:
     assert str(repeated(save_repro(error, tmp_path / "repro.py"))) == str(error)
     call: repro.Call = error._cupyops_repro  # type: ignore[attr-defined]
     assert call.arguments.infos["x"].pointer % 16 == 2
+
+
+@pytest.mark.simulator
+def test_a_text_that_does_not_compile_is_repeated(tmp_path: Path) -> None:
+    text = """extern "C" __global__ void k(float* y) { nonsense; }"""
+    with pytest.raises(CompileError, match="nonsense") as caught, cupyops.simulate():
+        Kernel(text, "k", 32)[32](np.zeros(3, np.float32))
+    again = repeated(save_repro(caught.value, tmp_path / "repro.py"))
+    assert type(again) is CompileError
+    assert str(again).splitlines()[0] == str(caught.value).splitlines()[0]
+
+
+@pytest.mark.simulator
+def test_a_failure_in_a_backward_keeps_its_call(tmp_path: Path) -> None:
+    """The exception comes by way of PyTorch's C++, and in one of its threads on a GPU."""
+    kernel = faulty()
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            grad = grad.contiguous()
+            kernel(grad, y := torch.empty_like(grad), 1.0, grad.numel())
+            return y
+
+    x = torch.ones(5, requires_grad=True)
+    with pytest.raises(LaunchError) as caught, cupyops.simulate(sanitize=True):
+        Twice.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert str(repeated(save_repro(caught.value, tmp_path / "repro.py"))) == str(caught.value)
 
 
 @pytest.mark.simulator
