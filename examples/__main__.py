@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .command import PACKAGE, Parser
+from .command import Parser, program, run_command
 
 
 def examples() -> Iterator[tuple[str, str]]:
@@ -17,15 +17,19 @@ def examples() -> Iterator[tuple[str, str]]:
             yield name, (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the list; 0."""
-    Parser("", "Lists the examples.").parse_args(argv)
+def show() -> None:
+    """Print the list."""
     listed = dict(examples())
     width = max(map(len, listed))
     for name, what in listed.items():
         print(f"  {name:<{width}}  {what}")
-    print(f"\nRun one with: python -m {PACKAGE}.NAME. The option --help lists the options of an example.")
-    return 0
+    print(f"\nRun one with: {program('NAME')}. The option --help lists the options of an example.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 2 for an argument, of which there are none."""
+    Parser("", "Lists the examples.").parse_args(argv)
+    return run_command("", show)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An operator of one's own, from CUDA text to gradients: SwiGLU, y = a·σ(a)·b. Run it: python -m examples.own_op"""
+"""An operator of one's own, from CUDA text to gradients: SwiGLU, y = a·σ(a)·b."""
 
 import torch
 

@@ -129,8 +129,11 @@ def drawn_inputs(op: Operator, kernel: Derived) -> tuple[Any, ...]:
     return (*found, *(drawn[str(argument.type)] for argument in op.op._schema.arguments[len(found) :]))
 
 
-def report_on(op: Operator, options: argparse.Namespace, scope: dict[str, Any], echo: Callable[[str], object]) -> None:
+def report_on(op: Operator, options: argparse.Namespace, evaluate: Callable[[str], Any]) -> None:
     """Prints what ``--explain`` and ``--check`` ask for.
+
+    Args:
+        evaluate: returns the value of an expression in the notebook, for ``--inputs``.
 
     Raises:
         CellError: a check failed; or the inputs cannot be evaluated or drawn.
@@ -140,23 +143,23 @@ def report_on(op: Operator, options: argparse.Namespace, scope: dict[str, Any], 
         for each in (body, op.backward and op.backward.body):
             if isinstance(each, Derived):
                 lacking = "no compiler's report: NVRTC is missing; python -m cupyops doctor says what installs it"
-                echo(compiled_report(each.kernel) or f"{each.kernel.name}: {lacking}")
+                print(compiled_report(each.kernel) or f"{each.kernel.name}: {lacking}")
     explain = getattr(cupyops, "explain", None)
     if options.check is None and not (options.explain and explain):
         return
-    inputs = _evaluated(options.inputs, scope) if options.inputs else drawn_inputs(op, body)
+    inputs = drawn_inputs(op, body) if options.inputs is None else _evaluated(options.inputs, evaluate)
     try:
         if options.explain and explain:
-            echo(str(explain(op, *inputs)))
+            print(str(explain(op, *inputs)))
         if options.check:
             check_op(op, inputs, checks=None if options.check == "all" else options.check.split(","))
     except (CheckFailed, CompileError, LaunchError, MissingDependencyError, ValueError) as error:
         raise CellError(str(error)) from error
 
 
-def _evaluated(expression: str, scope: dict[str, Any]) -> tuple[Any, ...]:
+def _evaluated(expression: str, evaluate: Callable[[str], Any]) -> tuple[Any, ...]:
     try:
-        found = eval(expression, scope)
+        found = evaluate(expression)
     except Exception as error:  # the user's own
         raise CellError(f"%%cu: --inputs {expression!r}: {type(error).__name__}: {error}") from error
     return found if isinstance(found, tuple) else (found,)

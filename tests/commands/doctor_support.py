@@ -45,6 +45,11 @@ def fake_cupy(driver: int = 13000, cuda: int = 12090, capabilities: tuple[int, .
     )
 
 
+def gpus(**machine: Any) -> dict[str, Callable[..., Any]]:
+    """The parts that a driver and its GPUs are."""
+    return {"cupy": lambda: fake_cupy(**machine)}
+
+
 def raises(error: Exception) -> Callable[..., Any]:
     def function(*_: Any, **__: Any) -> Any:
         raise error

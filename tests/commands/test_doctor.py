@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cupyops.commands import doctor, doctor_optional
+from cupyops.commands import doctor
 from cupyops.compile import compiler, toolchain
 from cupyops.compile.cache import Binary
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.installing import pip_install
-from cupyops.simulator import host
 from tests.commands.doctor_support import (
     ROOT,
     SEARCH_FOR_HEADERS,
     Machine,
     compile_anything,
-    fake_cupy,
+    gpus,
     raises,
 )
 
@@ -68,11 +67,6 @@ CONTAINER = "for a container, start it with --gpus all"
 def without(error: MissingDependencyError, *names: str) -> dict[str, Callable[..., Any]]:
     """Parts that raise."""
     return dict.fromkeys(names, raises(error))
-
-
-def gpus(**machine: Any) -> dict[str, Callable[..., Any]]:
-    """The parts that a driver and its GPUs are."""
-    return {"cupy": lambda: fake_cupy(**machine)}
 
 
 class Case(NamedTuple):
@@ -344,99 +338,6 @@ def test_launch_with_wrong_results(machine: Machine) -> None:
     mend = "CUPYOPS_DEBUG=1 python -m cupyops doctor, and report what it says"
     assert faults == [("a launch of add2 gives wrong results", mend)]
     assert status == 1
-
-
-# Machines without a GPU -----------------------------------------------------------------------------------------------
-
-NOTHING = gpus(driver=0, problem="cudaErrorInsufficientDriver") | {
-    "driver_release": lambda: None,
-    "nvidia_hardware": lambda: False,
-}
-COMPILES = "CUDA kernels compile here, for any architecture that NVRTC knows. There is no NVIDIA GPU: "
-
-
-def test_a_machine_without_a_gpu_is_in_order_if_the_simulator_is(machine: Machine) -> None:
-    machine.has(**NOTHING)
-    status, facts, faults, verdict = machine.report()
-    assert (status, faults) == (0, [])
-    assert "GPUs: none" in facts
-    assert verdict == f"{COMPILES}kernels run in the simulator, and CPU tensors work."
-
-
-def test_a_machine_without_gpu_and_compiler_is_told_how_to_get_one(machine: Machine) -> None:
-    machine.patch.setattr(host, "compiler", raises(MissingDependencyError(f"there is none. {host.THREE_WAYS}")))
-    machine.has(**NOTHING)
-    status, facts, faults, verdict = machine.report()
-    assert faults == [("no kernel runs on CPU tensors: there is none", host.THREE_WAYS.partition(": ")[2])]
-    assert "simulator: not available" in facts
-    assert (status, verdict) == (
-        1,
-        f"{COMPILES}CPU tensors work through the operators' references in plain PyTorch.",
-    )
-    machine.has(**gpus(), nvidia_hardware=lambda: True)
-    status, _, faults, verdict = machine.report()
-    assert (status, len(faults), verdict) == (0, 1, "CUDA kernels compile and run here.")
-
-
-def test_a_compiler_without_its_library_is_a_fault(machine: Machine) -> None:
-    machine.patch.setattr(doctor_optional, "library_problem", lambda command: "fatal error: vector: No such file")
-    machine.has(**NOTHING)
-    status, facts, ((what, mend),), _ = machine.report()
-    assert what == "no kernel runs on CPU tensors: g++ builds no C++ library: fatal error: vector: No such file"
-    assert "apt install g++" in mend
-    assert "simulator: g++ 14.2.0 fails" in facts
-    assert status == 1
-
-
-@pytest.mark.simulator
-def test_a_compiler_is_tried_on_a_library(tmp_path: Path) -> None:
-    (fake := tmp_path / "g++").write_text("#!/bin/sh\necho 'made.cpp:1: fatal error: atomic: none' >&2; exit 1\n")
-    fake.chmod(0o755)
-    assert doctor_optional.library_problem((str(fake),)) == "made.cpp:1: fatal error: atomic: none"
-    assert doctor_optional.library_problem((str(tmp_path / "absent"),)) != ""
-    assert doctor_optional.library_problem(host.compiler().command) == ""
-
-
-def test_a_simulator_without_headers_says_which_package_has_them(machine: Machine) -> None:
-    lacking = f"none were found. Install them with: {pip_install('simulator', 'nvidia-cuda-runtime-cu12')}"
-    machine.patch.setattr(host, "cuda_include", raises(MissingDependencyError(lacking)))
-    status, facts, faults, _ = machine.report()
-    assert "simulator: compiles kernels for this CPU by g++ 14.2.0; but not of float16 and bfloat16" in facts
-    words = "the simulator lacks CUDA's headers for float16 and bfloat16 (cuda_fp16.h)"
-    assert (status, faults) == (0, [(words, "pip install nvidia-cuda-runtime-cu12")])
-
-
-# Optional parts -------------------------------------------------------------------------------------------------------
-
-
-def test_the_nvrtc_of_torch_is_told(machine: Machine) -> None:
-    versions = {"nvidia-cuda-nvrtc": "13.0.88"}
-    needed = ["numpy", 'nvidia-cuda-nvrtc==13.0.88; platform_system == "Linux"']
-    version = importlib.metadata.version
-    machine.patch.setattr(importlib.metadata, "requires", lambda name: needed if name == "torch" else [])
-    machine.patch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or version(name))
-    assert "nvrtc of torch: nvidia-cuda-nvrtc 13.0.88; cupyops compiles with CuPy's" in machine.report()[1]
-    needed.pop()
-    assert "nvrtc of torch: none" in machine.report()[1]
-
-
-def test_optional_packages_are_told_with_what_installs_them(machine: Machine) -> None:
-    versions = {"onnx": "1.23.2", "tensorboard": ""}
-
-    def version(name: str) -> str:
-        if not (found := versions.get(name, "1")):
-            raise importlib.metadata.PackageNotFoundError(name)
-        return found
-
-    machine.patch.setattr(importlib.metadata, "version", version)
-    status, facts, faults, _ = machine.report()
-    assert (status, faults) == (0, [])
-    assert "onnx: 1.23.2, onnxruntime 1, onnxscript 1" in facts
-    install = pip_install("examples", "tensorboard")
-    assert f"tensorboard: not installed; the training curves of the examples need tensorboard: {install}" in facts
-    versions["onnxscript"] = ""
-    install = pip_install("onnx", "onnxscript")
-    assert f"onnx: 1.23.2, onnxruntime 1; ONNX files need onnxscript: {install}" in machine.report()[1]
 
 
 # No faults ------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def reference(x: Tensor, limit: float) -> Tensor:
 
 def run(line: str, cell: str, **scope: Any) -> dict[str, Any]:
     """The names of a notebook after a cell."""
-    cu(line, cell, scope)
+    cu(line, cell, scope, lambda text: eval(text, scope))
     return scope
 
 
@@ -66,7 +66,7 @@ def test_a_cell_run_again_replaces_the_operator_under_a_name_of_its_own(capsys: 
     scope = run("clip --reference f", FORWARD, f=reference)
     first = scope["clip"]
     assert "clip(Tensor x, float limit) -> Tensor y; the gradient of its reference" in capsys.readouterr().out
-    cu("clip", FORWARD, scope)
+    cu("clip", FORWARD, scope, eval)
     assert scope["clip"] is not first
     assert scope["clip"].reference is None
     assert "no gradient" in capsys.readouterr().out
@@ -252,6 +252,9 @@ class Shell:
     def __init__(self) -> None:
         self.user_ns: dict[str, Any] = {}
         self.magics: dict[str, Callable[..., None]] = {}
+
+    def ev(self, expression: str) -> Any:
+        return eval(expression, self.user_ns)
 
     def register_magic_function(self, function: Callable[..., None], kind: str, name: str) -> None:
         assert kind == "line_cell"
