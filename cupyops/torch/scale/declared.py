@@ -40,6 +40,7 @@ class Scale:
             library: the library in which the operator is defined.
         """
         namespace, _, short = self.name.partition("::")
+        distributed.forget(self.name)
         if self.rule is not None:
             nested = dispatch_rule(short, self.rule, self._defaults, self._tensors)
             torch.library.register_torch_dispatch(self.name, NestedTensor, nested, lib=library)

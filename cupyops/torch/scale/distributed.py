@@ -5,20 +5,22 @@ DTensor calls an operator's fake kernel before it looks for the operator's strat
 program has not imported.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 
 from .sharding import Place, Rule
 
-__all__ = ["prepare"]
+__all__ = ["forget", "prepare"]
 
 _MODULE = "torch.distributed.tensor"
-# The operators whose strategies are registered. A name that is declared again is another operator.
-_REGISTERED: "WeakKeyDictionary[Any, bool]" = WeakKeyDictionary()
+# The operators whose strategies are registered, and their names. A name that is declared again is another operator.
+_REGISTERED: "WeakSet[Any]" = WeakSet()
+_NAMES: set[str] = set()
 
 
 def prepare(name: str, rule: Rule) -> None:
@@ -34,7 +36,22 @@ def prepare(name: str, rule: Rule) -> None:
     overload = getattr(getattr(torch.ops, namespace), short).default
     if overload not in _REGISTERED:
         _register(overload, rule)
-        _REGISTERED[overload] = True
+        _REGISTERED.add(overload)
+        _NAMES.add(name)
+
+
+def forget(name: str) -> None:
+    """Clears DTensor's cached shardings if an operator of this name has a strategy. The caches know operators by name.
+
+    Args:
+        name: the qualified name of an operator that is being declared.
+    """
+    if name in _NAMES:
+        with contextlib.suppress(ImportError):  # a private function of PyTorch; versions without it have one cache less
+            from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+            _clear_sharding_prop_cache()
+        _NAMES.discard(name)
 
 
 def _register(overload: Any, rule: Rule) -> None:
