@@ -64,8 +64,8 @@ def test_every_command_names_what_pyproject_does_and_messages_name_no_checkout()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     names = {re.split(r"[<>=!~]", r)[0] for r in [*project["dependencies"], *(r for e in extras.values() for r in e)]}
-    # A sentence may go on behind the command; {wheel} is CuPy's own cuBLAS.
-    allowed = names | {"{wheel}", "on"}
+    # A sentence may go on behind the command; {wheel} is the cuBLAS of CuPy's own products.
+    allowed = names | {"{wheel}", "nvidia-cublas", "nvidia-cublas-cu12", "on"}
     commands = 0
     for folder, pattern in (
         *((part, "**/*.py") for part in ("cupyops", "kernels_cu", "examples", "benchmarks")),
