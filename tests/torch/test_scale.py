@@ -16,6 +16,7 @@ import autograd_bridge as ab
 from cupyops import simulate
 from cupyops.torch import Operator, elementwise, row_reduce
 from cupyops.torch.core.gradients import Schema
+from cupyops.torch.core.tensors import NoStorageError
 from cupyops.torch.ops.layer_norm import _layer_norm
 from cupyops.torch.scale.sharding import CHOICES, of_gradient
 
@@ -182,6 +183,20 @@ def test_programs_and_functions_have_rules_without_a_word(mesh: Any) -> None:
         assert [t.placements for t in (y, *found)] == [(Shard(0),), (Shard(0),), (Partial(),)]
         for got, wanted in zip((y, *found), (right, *grads), strict=True):
             torch.testing.assert_close(whole(got.detach()), wanted.detach())
+
+
+def test_a_kernel_that_is_launched_on_a_dtensor_is_an_error(mesh: Any) -> None:
+    """A DTensor has no memory of its own: its address is 0."""
+    from torch.distributed.tensor import Shard
+
+    from tests.torch.faulty_ops import FORWARD
+
+    x = placed(torch.randn(8, 4), mesh, Shard(0))
+    with (
+        simulate(),
+        pytest.raises(NoStorageError, match="a DTensor has none: call the kernel in the body of an Operator"),
+    ):
+        FORWARD(x, x, x, 0.5, x.numel())
 
 
 def test_second_derivatives_follow(mesh: Any) -> None:

@@ -27,7 +27,7 @@ def _widest(subject: Subject) -> tuple[str, list[Arguments]]:
 @check(
     "Forward mode differentiates the reference. Write the reference in PyTorch's differentiable functions, and give an "
     "autograd.Function in the reference a right `jvp`.",
-    needs=("gradients", "differentiable"),
+    needs=("gradients", "gradgradcheck", "differentiable"),
 )
 def jvp(subject: Subject) -> str:
     """Tangents of forward mode are those of reverse mode, eagerly; under torch.compile they are, or an error is raised."""
@@ -115,7 +115,7 @@ def _hold(words: str, found: Any, right: Any, size: float) -> None:
 @check(
     "Declare `flops=`, a function of the arguments with shapes in place of tensors. An operator that computes a gradient "
     "needs a `flops` of its own: declare the backward as an Operator.",
-    needs=("gradients",),
+    needs=("gradients", "gradgradcheck"),
 )
 def flops(subject: Subject) -> str:
     """FlopCounterMode counts for the operator and its gradient what it counts for the reference."""
@@ -154,7 +154,7 @@ def _counted(subject: Subject, args: Arguments, function: Callable[..., Any] | N
 @check(
     "The rule in `sharding=` must hold for the first dimension. Between the gradient that arrives and the call of the "
     "gradient's operator, use operations that PyTorch has for jagged tensors.",
-    needs=("gradients", "differentiable", "sharding"),
+    needs=("gradients", "gradgradcheck", "differentiable", "sharding"),
 )
 def nested(subject: Subject) -> str:
     """A jagged nested tensor gives, with its gradient, the results of a dense tensor of all rows."""
@@ -200,7 +200,7 @@ def _on_jagged(subject: Subject, jagged: Sequence[int], rows: int) -> Callable[.
 @check(
     "Save tensors with ctx.save_for_backward and not on ctx, so that a checkpoint can drop and recompute them. Compute "
     "the same in every call.",
-    needs=("gradients", "differentiable", "determinism"),
+    needs=("gradients", "gradgradcheck", "differentiable", "determinism"),
 )
 def checkpointing(subject: Subject) -> str:
     """Under checkpoint the inputs are dropped, and a selective policy that names the operator decides what is recomputed."""

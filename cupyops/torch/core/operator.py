@@ -213,7 +213,10 @@ class Operator:
                     found.body,
                     reference=found.reference,
                     repeats=repeats,
-                    sharding=rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=elementwise),
+                    sharding=rule
+                    and scale.of_gradient(
+                        rule, parsed, found.arguments, wrt, broadcasts=elementwise or sharding == "elementwise"
+                    ),
                     _mend=found.refusal,
                 )
             self.backward = backward

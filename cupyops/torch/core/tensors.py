@@ -155,6 +155,11 @@ class TorchLibrary:
             if (inner := alive(x)) is not x:
                 return self.info(inner)
             raise NoStorageError(f"a kernel needs a tensor with memory, and this tensor has none: {error}") from error
+        if launchable and not (fake or pointer) and x.numel():
+            raise NoStorageError(
+                f"a kernel needs a tensor with memory, and a {type(x).__name__} has none: call the kernel in the body of "
+                "an Operator, and the Operator on the tensor"
+            )
         return Info(
             *(DTYPE_NAMES[x.dtype], tuple(x.shape), x.stride(), x.numel(), place, x.device.index, pointer, fake),
             negated=x.is_neg(),
