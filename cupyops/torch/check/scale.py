@@ -1,5 +1,6 @@
 """Checks of what large models use: forward mode, FLOP counters, jagged tensors, activation checkpointing."""
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -190,8 +191,15 @@ def _on_jagged(subject: Subject, jagged: Sequence[int], rows: int) -> Callable[.
 
     def function(*args: Any) -> Any:
         full = list(args)
-        for i in jagged:
-            full[i] = torch.nested.nested_tensor_from_jagged(args[i], offsets)
+        # PyTorch's function asks whether torch.fx traces it, and thereby has PyTorch log advice to itself.
+        log = logging.getLogger("torch.fx._symbolic_trace")
+        level = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            for i in jagged:
+                full[i] = torch.nested.nested_tensor_from_jagged(args[i], offsets)
+        finally:
+            log.setLevel(level)
         return tuple(y.values() if y.is_nested else y for y in subject.call(full))
 
     return function

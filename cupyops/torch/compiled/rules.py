@@ -9,12 +9,15 @@ operation reads and writes memory once; if Inductor fuses the operation with a n
 reduction over rows reads a row once in a kernel of this project, and the backward sums the columns in the same pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["CHOICES", "Rule", "rule_of"]
+from cupyops import simulator
+from cupyops.errors import expected
+
+__all__ = ["Rule", "decomposes", "rule_of"]
 
 CHOICES = ("kernel", "decompose")
 Rule = Callable[..., str]
@@ -31,13 +34,42 @@ def elementwise(x: Any, *_: Any) -> str:
     return "decompose" if x.dtype in _16_BIT else "kernel"
 
 
-def rule_of(compiled: str | Rule, is_elementwise: bool) -> str | Rule:
+def rule_of(compiled: str | Rule, is_elementwise: bool, has_reference: bool) -> str | Rule:
     """Returns the choice, or the function of the operator's arguments that returns the choice.
 
     Args:
         compiled: a choice, "auto", or a function.
         is_elementwise: whether the operator is declared elementwise.
+        has_reference: whether the operator has a reference.
+
+    Raises:
+        ValueError: ``compiled`` is none of these, or is "decompose" for an operator without a reference.
     """
+    if not callable(compiled) and compiled not in (*CHOICES, "auto"):
+        wanted = "be 'kernel', 'decompose', 'auto' or a function of the arguments"
+        raise ValueError(expected("Operator", "compiled", wanted, repr(compiled)))
+    if compiled == "decompose" and not has_reference:
+        raise ValueError(expected("Operator", "reference", "be given, since compiled='decompose'", "None"))
     if compiled == "auto":
         return elementwise if is_elementwise else "kernel"
     return compiled
+
+
+def decomposes(name: str, rule: str | Rule, args: Sequence[Any]) -> bool:
+    """Returns whether the graph that is being compiled gets the operations of the reference.
+
+    Args:
+        name: the operator's name.
+        rule: the result of :func:`rule_of`.
+        args: the operator's arguments.
+
+    Raises:
+        ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
+    """
+    # Before PyTorch 2.13, torch.compiler.is_exporting() is True in every function that Dynamo traces.
+    if rule == "kernel" or torch.compiler._is_exporting_flag or simulator.enabled():
+        return False
+    choice = rule if isinstance(rule, str) else rule(*args)
+    if choice not in CHOICES:
+        raise ValueError(expected(name, "compiled", "return 'kernel' or 'decompose'", repr(choice)))
+    return choice == "decompose"

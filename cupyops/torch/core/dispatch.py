@@ -15,6 +15,7 @@ from torch.nn import Parameter
 
 from cupyops import simulator
 from cupyops.codegen import write
+from cupyops.errors import expected
 
 from .tensors import DTYPE_NAMES, NoStorageError
 
@@ -32,6 +33,7 @@ __all__ = [
     "in_plain_backward",
     "is_compiling",
     "once",
+    "policies_of",
     "transforms_active",
     "write_call",
 ]
@@ -101,6 +103,18 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
         if found.dtype is dtype and (found.requires_grad or not grad_enabled()):
             return found
     return x.to(dtype)
+
+
+def policies_of(autocast: str | Mapping[str, str | None] | None) -> dict[str, str]:
+    """Returns the policies of autocast by the type of device, without those that convert nothing.
+
+    Raises:
+        ValueError: a policy is none of None, "float32" and "lower".
+    """
+    policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
+    if not {None, "float32", "lower"}.issuperset(policies.values()):
+        raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
+    return {device: policy for device, policy in policies.items() if policy is not None}
 
 
 def cast_all(args: tuple[Any, ...], tensors: Sequence[tuple[int, str]], policies: Mapping[str, str]) -> tuple[Any, ...]:

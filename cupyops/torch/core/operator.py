@@ -41,7 +41,7 @@ from cupyops import simulator
 from cupyops.errors import expected
 from cupyops.torch.compiled import calls
 from cupyops.torch.compiled.lowering import prepare
-from cupyops.torch.compiled.rules import CHOICES, Rule, rule_of
+from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 
@@ -59,6 +59,7 @@ from .dispatch import (
     in_plain_backward,
     is_compiling,
     once,
+    policies_of,
     transforms_active,
     write_call,
 )
@@ -166,14 +167,8 @@ class Operator:
         flops: Callable[..., int] | None = None,
         _mend: str = "",
     ) -> None:
-        policies = autocast if isinstance(autocast, Mapping) else {"cuda": autocast, "cpu": autocast}
-        if not {None, "float32", "lower"}.issuperset(policies.values()):
-            raise ValueError(expected("Operator", "autocast", "be None, 'float32' or 'lower'", repr(autocast)))
-        if not callable(compiled) and compiled not in (*CHOICES, "auto"):
-            wanted = "be 'kernel', 'decompose', 'auto' or a function of the arguments"
-            raise ValueError(expected("Operator", "compiled", wanted, repr(compiled)))
-        if compiled == "decompose" and reference is None:
-            raise ValueError(expected("Operator", "reference", "be given, since compiled='decompose'", "None"))
+        self._autocast = policies_of(autocast)
+        self._compiled = rule_of(compiled, elementwise, reference is not None)
         parsed = Schema.parse(schema)
         rule = scale.rule_of(sharding, elementwise, len(parsed.tensors), len(parsed.results), bool(parsed.mutated))
         self.name = parsed.name
@@ -185,7 +180,6 @@ class Operator:
         constant: tuple[int, ...] = ()  # positions of tensors that get no gradient
         self.onnx = onnx
         self.elementwise = elementwise
-        self._autocast = {device: policy for device, policy in policies.items() if policy is not None}
         self._tensors = tuple(enumerate(parsed.tensors))
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
         self._mutated = parsed.mutated
@@ -231,7 +225,6 @@ class Operator:
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
-        self._compiled = rule_of(compiled, elementwise)
         self._bodies = calls.declare(
             self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats and not parsed.mutated
         )
@@ -347,7 +340,9 @@ class Operator:
             return found
         if is_compiling():
             plain = self._plain
-            return plain(*args) if plain is not None and self._decomposes(args) else self._registered(args)
+            if plain is not None and decomposes(self.name, self._compiled, args):
+                return plain(*args)
+            return self._registered(args)
         if transforms_active():
             return self._by_transforms(args)
         if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
@@ -376,20 +371,6 @@ class Operator:
             if not any(is_batched(x) for x in tensors):
                 raise
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
-
-    def _decomposes(self, args: tuple[Any, ...]) -> bool:
-        """Returns whether the graph that is being compiled gets the operations of the reference.
-
-        Raises:
-            ValueError: the function that was declared with ``compiled=`` returned another value than a choice.
-        """
-        # Before PyTorch 2.13, torch.compiler.is_exporting() is True in every function that Dynamo traces.
-        if self._compiled == "kernel" or torch.compiler._is_exporting_flag or simulator.enabled():
-            return False
-        choice = self._compiled if isinstance(self._compiled, str) else self._compiled(*args)
-        if choice not in CHOICES:
-            raise ValueError(expected(self.name, "compiled", "return 'kernel' or 'decompose'", repr(choice)))
-        return choice == "decompose"
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
         if forward_mode() and (found := self._with_tangents(args)) is not None:
