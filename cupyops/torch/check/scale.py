@@ -154,7 +154,7 @@ def _counted(subject: Subject, args: Arguments, function: Callable[..., Any] | N
 @check(
     "The rule in `sharding=` must hold for the first dimension. Between the gradient that arrives and the call of the "
     "gradient's operator, use operations that PyTorch has for jagged tensors.",
-    needs=("gradients", "gradgradcheck", "differentiable", "sharding"),
+    needs=("gradgradcheck", "gradient_strides", "differentiable", "sharding"),
 )
 def nested(subject: Subject) -> str:
     """A jagged nested tensor gives, with its gradient, the results of a dense tensor of all rows."""
