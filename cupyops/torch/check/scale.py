@@ -64,9 +64,19 @@ def jvp(subject: Subject) -> str:
         with quiet():
             under = torch.compile(compiled, backend="aot_eager")(*(args[i].detach() for i in wanted))
     except Exception:
+        _end_forward_mode()
         return f"{len(samples)} samples of {dtype}; torch.compile raises an error"
     _hold(f"{dtype}, torch.func.jvp under torch.compile", _product(subject, under, seeds), by_reverse, size)
     return f"{len(samples)} samples of {dtype}, and one under torch.compile"
+
+
+def _end_forward_mode() -> None:
+    """Ends forward mode, which a failed compilation leaves active in PyTorch. PyTorch refuses forward mode within it."""
+    try:
+        with forward_ad.dual_level():
+            pass
+    except RuntimeError:
+        torch._C._exit_dual_level(level=0)
 
 
 def _outputs(
