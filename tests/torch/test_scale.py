@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import autograd_bridge as ab
 from cupyops import simulate
 from cupyops.torch import Operator, elementwise, row_reduce
+from cupyops.torch.check.scale import _end_forward_mode
 from cupyops.torch.core.gradients import Schema
 from cupyops.torch.core.tensors import NoStorageError
 from cupyops.torch.ops.layer_norm import _layer_norm
@@ -349,3 +350,5 @@ def test_jvp_in_a_compiled_program_is_right_and_through_torch_ops_an_error() -> 
     torch.testing.assert_close(torch.compile(ours, backend="aot_eager")(x, t), torch.func.jvp(F.gelu, (x,), (t,))[1])
     with pytest.raises(Exception, match="forward mode|no forward-mode|backend='aot_eager' raised"):
         torch.compile(through_ops, backend="aot_eager", fullgraph=True)(x, t)
+    _end_forward_mode()
+    torch.testing.assert_close(ours(x, t), torch.func.jvp(F.gelu, (x,), (t,))[1])

@@ -65,9 +65,19 @@ def jvp(subject: Subject) -> str:
         with quiet():
             under = torch.compile(compiled, backend="aot_eager")(*(args[i].detach() for i in wanted))
     except Exception:
+        _end_forward_mode()
         return f"{len(samples)} samples of {dtype}; torch.compile raises an error"
     _hold(f"{dtype}, torch.func.jvp under torch.compile", _product(subject, under, seeds), by_reverse, size)
     return f"{len(samples)} samples of {dtype}, and one under torch.compile"
+
+
+def _end_forward_mode() -> None:
+    """Ends forward mode, which a failed compilation leaves active in PyTorch. PyTorch refuses forward mode within it."""
+    try:
+        with forward_ad.dual_level():
+            pass
+    except RuntimeError:
+        torch._C._exit_dual_level(level=0)
 
 
 def _outputs(
@@ -155,7 +165,7 @@ def _counted(subject: Subject, args: Arguments, function: Callable[..., Any] | N
 @check(
     "The rule in `sharding=` must hold for the first dimension. Between the gradient that arrives and the call of the "
     "gradient's operator, use operations that PyTorch has for jagged tensors.",
-    needs=("gradients", "gradgradcheck", "differentiable", "sharding"),
+    needs=("gradgradcheck", "gradient_strides", "differentiable", "sharding"),
 )
 def nested(subject: Subject) -> str:
     """A jagged nested tensor gives, with its gradient, the results of a dense tensor of all rows."""

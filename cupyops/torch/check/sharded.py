@@ -249,7 +249,7 @@ def _told(args: Arguments, placements: Placements, shape: Sequence[int]) -> str:
     "The rule in `sharding=` must name only dimensions along which separate calls give the pieces of the result, and "
     '"sum" for a result that the pieces add up to. Give a backward with a rule of its own its own `sharding`.',
     backends=("reference", "simulator"),
-    needs=("gradients", "gradgradcheck", "differentiable", "vmap"),
+    needs=("fakes", "gradients", "gradgradcheck", "gradient_strides", "differentiable", "vmap"),
 )
 def sharding(subject: Subject) -> str:
     """On DTensors with every placement, results and gradients are those of whole tensors; splits do not communicate."""
