@@ -61,8 +61,8 @@ def advise(
     if blocks < gpu.multiprocessors:
         idle = bound * (gpu.multiprocessors / blocks - 1)
         words = (
-            f"The grid has {blocks} blocks, and {gpu.name} has {gpu.multiprocessors} multiprocessors. Smaller blocks, or "
-            f"more work, would occupy the others."
+            f"{gpu.name} has {gpu.multiprocessors} multiprocessors, and blocks of the grid for {blocks} of them. Smaller "
+            f"blocks, or more work, would occupy the others."
         )
         found.append(Advice(words, idle))
     if resources and resources.spills:
