@@ -245,10 +245,8 @@ def _restored(kernel: Any, source: KernelSource, types: Mapping[str, str], error
         if good is None or good["source"] is source:
             return False
         wanted = tuple(types.values())
-        # The keys are the device and the types, and in the simulator two modes and the types.
-        if not any(key[1:] == wanted for key in good["_variants"]) and not any(
-            key[2:] == wanted for key in good["_simulated"]
-        ):
+        # The keys are the device and the types, and in the simulator its modes and the types.
+        if not any(key[1:] == wanted for key in (*good["_variants"], *good["_simulated"])):
             return False
         vars(kernel).update(good)
     _tell(kernel.file, f"the edit does not compile, and {kernel.name} runs the last good text. {error}")

@@ -222,11 +222,11 @@ def prepare(
 ) -> Simulated:
     """Returns the compiled kernel for a choice of dtypes; the first call compiles, and the kernel object caches."""
     kept = kernel.__dict__.setdefault("_simulated", {})
-    key = (checked, optimize, counted and multiprocessors, *types.values())
+    key = ((checked, optimize, counted and multiprocessors), *types.values())
     found: Simulated | None = kept.get(key)
     if found is None:
         found = once(
-            (kernel, *key),
+            (kernel, id(kept), *key),
             lambda: (
                 kept.get(key)
                 or kept.setdefault(

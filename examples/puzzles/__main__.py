@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.command import Parser, UserError, naming, run_command
+from ..command import Parser, UserError, naming, run_command
 
 TEXTS = sorted(Path(__file__).parent.glob("*.cu"))
 
@@ -15,7 +15,7 @@ def first_line(text: Path) -> str:
 
 def solve(number: int, file: Path) -> int:
     """Writes the puzzle to `file` if the file is not there, and judges what is in it."""
-    from examples.puzzles.judge import PUZZLES, judge, operator_of
+    from .judge import PUZZLES, judge, operator_of
 
     puzzle = PUZZLES[number - 1]
     if not file.exists():

@@ -262,7 +262,7 @@ def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
         "autograd_bridge.py",
         "constraints.txt",
         "cupyops",
-        "examples/own_ops",
+        "examples",
         "kernels_cu",
         "tests/cases",
         "tests/gpu",
@@ -273,8 +273,7 @@ def planted(tmp_path: Path, *edits: tuple[str, str, str]) -> Path:
             shutil.copytree(ROOT / name, made, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, made)
-    for package in ("examples", "tests"):
-        shutil.copy(ROOT / package / "__init__.py", tmp_path / package / "__init__.py")
+    shutil.copy(ROOT / "tests" / "__init__.py", tmp_path / "tests" / "__init__.py")
     for glob, pattern, replacement in edits:
         files = [p for p in tmp_path.glob(glob) if re.search(pattern, p.read_text(encoding="utf-8"))]
         assert files, f"nowhere in {glob}: {pattern}"

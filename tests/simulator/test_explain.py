@@ -80,7 +80,7 @@ def test_advice_begins_with_the_most_valuable(kernel: KernelReport) -> None:
     words = {a.line: a.words for a in kernel.advice}
     assert "31.0 bank conflicts" in words["transpose.cu:11"]
     assert "8.0 lanes at one address" in words["transpose.cu:12"]
-    assert "4 blocks, and H100 has 132" in words[""]
+    assert "H100 has 132 multiprocessors, and blocks of the grid for 4 of them" in words[""]
 
 
 def test_a_kernel_with_nothing_to_change_gets_no_advice() -> None:
