@@ -14,7 +14,7 @@ def examples() -> Iterator[tuple[str, str]]:
         text = path.read_text(encoding="utf-8")
         if '\nif __name__ == "__main__":' in text and path.name != "__main__.py":
             name = ".".join(path.relative_to(folder).with_suffix("").parts)
-            yield name, (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+            yield name, (ast.get_docstring(ast.parse(text)) or "").split("\n")[0].replace("``", "")
 
 
 def show() -> None:
