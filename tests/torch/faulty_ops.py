@@ -2,7 +2,6 @@
 
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -440,76 +439,3 @@ def on_the_first_gpu(x: Tensor, w: Tensor, factor: float) -> Tensor:
     if isinstance(x, FakeTensor) or not x.is_cuda:
         return body(x, w, factor)
     return body(x.to("cuda:0"), w.to("cuda:0"), factor)
-
-
-def reference_with_a_wrong_tangent(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """The reference with a product whose forward mode is wrong."""
-    return x + factor * Product.apply(x, w)
-
-
-class Product(torch.autograd.Function):
-    """x·w. The tangent of a large tensor, which no Jacobian matrix is computed of, lacks a term."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, w):  # type: ignore[no-untyped-def]
-        return x * w
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        x, w = ctx.saved_tensors
-        return grad * w, grad * x
-
-    @staticmethod
-    def jvp(ctx, tangent_x, tangent_w):  # type: ignore[no-untyped-def]
-        x, w = ctx.saved_tensors
-        return tangent_x * w + (x * tangent_w if x.numel() <= 64 else 0)
-
-
-def reference_with_a_product(x: Tensor, w: Tensor, factor: float) -> Tensor:
-    """The reference, and a product of matrices of zeros, which a FLOP counter counts."""
-    return x + factor * x * w + x.new_zeros(1, 1).mm(x.new_zeros(1, 1)).squeeze()
-
-
-def of_matrices_alone(grad_y: Tensor, ctx: Any, gradient: Operator) -> Any:
-    """Transposes the gradient twice, which tensors of more than two dimensions refuse."""
-    return gradient(grad_y.t().t(), *ctx.saved_tensors, ctx.factor)
-
-
-def product_split_by_rows() -> Operator:
-    """A product that could be split along the rows of the weight, and says nothing of them."""
-
-    def product(x: Tensor, weight: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, weight)
-
-    schema = f"faulty::product{next(_numbers)}(Tensor x, Tensor weight) -> Tensor"
-    return Operator(schema, product, reference=product, sharding=lambda x, weight: [((0,), (0, None))])
-
-
-def save_on_ctx(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keeps the inputs on ctx as long as no transform and no compiler looks."""
-    x, w, ctx.factor = inputs
-    ctx.save_for_backward(x, w)
-    ctx.kept = None if transforms_active() or torch.compiler.is_compiling() else (x, w)
-
-
-def packed_by_version() -> Body:
-    """A copy of w that is made once for each version of w, as a converted weight is."""
-    kept: dict[int, tuple[Any, int, Tensor]] = {}
-
-    def broken(x: Tensor, w: Tensor, factor: float) -> Tensor:
-        if isinstance(w, FakeTensor) or w.is_inference():
-            return body(x, w, factor)
-        storage = w.untyped_storage()
-        found = kept.get(storage._cdata)
-        if found is None or found[0]() is None or found[1] != w._version or found[2].shape != w.shape:
-            found = kept[storage._cdata] = weakref.ref(w), w._version, w.contiguous().clone()
-        return body(x, found[2], factor)
-
-    return broken

@@ -11,6 +11,7 @@ from cupyops.commands.compile import compile_job
 from cupyops.torch import CHECKS, check_op
 from cupyops.torch.check import running
 from tests.torch import faulty_ops as faulty
+from tests.torch import faulty_scale
 from tests.torch.faulty_ops import Mix, changed
 from tests.torch.finding import assert_found, failing, samples
 
@@ -197,22 +198,22 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
     ),
     "a reference with a wrong tangent": (
         "jvp",
-        lambda: Mix(reference=faulty.reference_with_a_wrong_tangent),
+        lambda: Mix(reference=faulty_scale.reference_with_a_wrong_tangent),
         "float64, torch.func.jvp: the tangents times a gradient are .*, and reverse mode gives .* a right `jvp`",
     ),
     "counts no FLOPs": (
         "flops",
-        lambda: Mix(reference=faulty.reference_with_a_product),
+        lambda: Mix(reference=faulty_scale.reference_with_a_product),
         r"float32, \(19, 7\), \(19, 7\): 0 FLOPs of the call, and the reference has 2 .* Declare `flops=`",
     ),
     "a backward of matrices alone": (
         "nested",
-        lambda: Mix(backward=faulty.of_matrices_alone),
+        lambda: Mix(backward=faulty_scale.of_matrices_alone),
         r"on jagged tensors: NotImplementedError: aten.t.default .* operations that PyTorch has for jagged tensors",
     ),
     "keeps its inputs on ctx": (
         "checkpointing",
-        lambda: Mix(save=faulty.save_on_ctx),
+        lambda: Mix(save=faulty_scale.save_on_ctx),
         "after the forward under checkpoint, `x`, `w` is still in memory.* ctx.save_for_backward",
     ),
     "says that its rows are apart": (
@@ -236,7 +237,7 @@ ALONE: dict[str, tuple[Callable[[], Mix], str]] = {
     "export": (lambda: Mix(body=faulty.looks_at_values), "Could not guard on data-dependent expression"),
     "torch_func": (lambda: Mix(backward=faulty.launched_in_backward), "Cannot access data pointer"),
     "fsdp": (
-        lambda: Mix(body=faulty.packed_by_version()),
+        lambda: Mix(body=faulty_scale.packed_by_version()),
         "under fully_shard: output of step 1.* without a new version",
     ),
 }
@@ -326,7 +327,7 @@ def test_faults_of_a_reference_are_found_without_a_kernel() -> None:
 def test_a_product_that_is_split_by_rows_alone_fails_tensor_parallelism() -> None:
     x, weight = torch.randn(19, 7), torch.randn(5, 7)
     checks = ["sharding", "tensor_parallel", "fsdp"]
-    op = faulty.product_split_by_rows()
+    op = faulty_scale.product_split_by_rows()
     report = check_op(op, (x, weight), raises=False, backends=["reference"], checks=checks)
     found = {row.check: f"{row.words} What to change: {row.change}" for row in report.failed}
     words = r"ColwiseParallel, .*\(19, 7\) as R, \(5, 7\) as S\(0\): 1 collectives, and the reference needs 0.* the rows of a"

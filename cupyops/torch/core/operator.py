@@ -173,13 +173,11 @@ class Operator:
         rule = scale.rule_of(sharding, elementwise, len(parsed.tensors), len(parsed.results), bool(parsed.mutated))
         self.name = parsed.name
         self.qualified_name = f"{parsed.namespace}::{self.name}"
-        self.schema = schema
-        self.reference = reference
+        self.schema, self.reference = schema, reference
         plain = None if reference is None else without_autocast(reference)
         fixed: tuple[int, ...] = ()  # positions of results that are not differentiable
         constant: tuple[int, ...] = ()  # positions of tensors that get no gradient
-        self.onnx = onnx
-        self.elementwise = elementwise
+        self.onnx, self.elementwise = onnx, elementwise
         self._tensors = tuple(enumerate(parsed.tensors))
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
         self._mutated = parsed.mutated
@@ -202,15 +200,13 @@ class Operator:
             wrt = tuple(parsed.tensors if wrt is None else [wrt] if isinstance(wrt, str) else wrt)
             if not isinstance(backward, Operator):
                 found = Backward(parsed, backward, wrt, plain)
+                broadcasts = elementwise or sharding == "elementwise"
                 backward = Operator(
                     found.schema,
                     found.body,
                     reference=found.reference,
                     repeats=repeats,
-                    sharding=rule
-                    and scale.of_gradient(
-                        rule, parsed, found.arguments, wrt, broadcasts=elementwise or sharding == "elementwise"
-                    ),
+                    sharding=rule and scale.of_gradient(rule, parsed, found.arguments, wrt, broadcasts=broadcasts),
                     _mend=found.refusal,
                 )
             self.backward = backward
@@ -260,13 +256,10 @@ class Operator:
         self._transformed = (
             None if gradient is None else transformable(self.name, self._registered, *gradient, vmap, len(parsed.types))
         )
-        self.call: Callable[..., Any] = write_call(
-            call_source(
-                self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=record is not None
-            ),
-            {"body": self.body, "apply": self._apply, "dispatch": self._dispatch},
-            first=self._held,
-        )
+        late = record is not None
+        text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
+        parts = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
+        self.call: Callable[..., Any] = write_call(text, parts, first=self._held)
         _DECLARED[self.qualified_name] = self
 
     def __repr__(self) -> str:
