@@ -28,6 +28,12 @@ def test_the_command_line_names_what_there_is() -> None:
     assert ("torch", *report.OURS) == VARIANTS
 
 
+def test_a_mode_has_the_variants_that_differ_in_it() -> None:
+    """native() changes no compiled model, and Fusions compiles models."""
+    assert variants_of("graphs") == variants_of("compile") == ["torch", "optimize", "fusions"]
+    assert variants_of("autocast", ["native", "fusions"]) == ["native"]
+
+
 @pytest.mark.parametrize("mode", ["eager", "autocast"])
 def test_every_variant_takes_every_step(mode: str) -> None:
     variants = variants_of(mode)

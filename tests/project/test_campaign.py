@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -161,3 +162,17 @@ def test_two_failures_of_one_slice_are_one_report(monkeypatch: pytest.MonkeyPatc
     _, _, failure = engine.Area("a", either, 100, ("reference",)).slice("reference", 0)
     assert failure is not None
     assert "large" in failure
+
+
+def test_a_wrong_result_is_told_from_a_sum_that_cancels() -> None:
+    """In float64, the exact result is rounded as the operator's, and so is the result for changed inputs."""
+    from tests.campaign.areas.operators import assert_near, moved
+
+    x = torch.tensor([1.0, 2.0, 2.0**-40 - 3.0], dtype=torch.float64)
+    exact, changed = x.sum()[None], moved(x).sum()[None]
+    assert_near("a sum", exact + 2.0**-53, exact, exact, changed)
+    with pytest.raises(AssertionError, match="a sum: off by 1e-06"):
+        assert_near("a sum", exact + 1e-6, exact, exact, changed)
+    y = torch.linspace(-3, 3, 9)
+    with pytest.raises(AssertionError, match="gelu: off by"):
+        assert_near("gelu", y + 1e-4, y, y.double(), moved(y))

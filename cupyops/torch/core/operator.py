@@ -187,6 +187,8 @@ class Operator:
         self.body: Callable[..., Any] = implementation
         recording: Callable[..., Any] | None = None
         if parsed.mutated:
+            if repeats:
+                raise ValueError(expected("Operator", "repeats", "be False for an operator that writes", "True"))
             if backward is not None or isinstance(implementation, type):
                 raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
             self.body = counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
@@ -221,9 +223,7 @@ class Operator:
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
-        self._bodies = calls.declare(
-            self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats and not parsed.mutated
-        )
+        self._bodies = calls.declare(self.qualified_name, self.body, on_cpu(self.body, self._plain), repeats=repeats)
         self._held = held_to_schema(self.body, parsed)
         self._apply: Callable[..., Any]
         if gradient is None:

@@ -41,6 +41,7 @@ class Fusions:
 
     Raises:
         ValueError: a fusion is unknown.
+        TypeError: ``fusions`` or ``devices`` is neither a string nor a sequence of strings.
 
     >>> fusions = Fusions()
     >>> fusions
@@ -54,6 +55,9 @@ class Fusions:
         devices: Sequence[str] = ("cuda",),
         backend: str = "inductor",
     ) -> None:
+        for name, given in (("fusions", fusions), ("devices", devices)):
+            if not isinstance(given, Sequence) or not all(isinstance(x, str) for x in given):
+                raise TypeError(expected("Fusions", name, "be a string or a sequence of strings", repr(given)))
         fusions = (fusions,) if isinstance(fusions, str) else tuple(fusions)
         for name in fusions:
             if name not in FUSIONS:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from cupyops.errors import expected
+
 from . import distributed
 from .jagged import NestedTensor, dispatch_rule
 from .sharding import Rule
@@ -21,12 +23,17 @@ class Scale:
         flops: computes the floating point operations of a call from the arguments, with shapes in place of tensors.
         elementwise: whether each element of a result depends only on the inputs' elements at the same index.
 
+    Raises:
+        TypeError: ``flops`` is no function.
+
     Attributes:
         rule: the operator's sharding rule, or None.
         tags: the tags of the ``torch.library`` operator that follow.
     """
 
     def __init__(self, schema: Any, rule: Rule | None, flops: Callable[..., int] | None, elementwise: bool) -> None:
+        if flops is not None and not callable(flops):
+            raise TypeError(expected("Operator", "flops", "be a function of the operator's arguments", repr(flops)))
         self.name = f"{schema.namespace}::{schema.name}"
         self.tags = (torch.Tag.pointwise,) if elementwise and len(schema.results) == 1 and rule is not None else ()
         self.rule, self._flops = rule, flops
