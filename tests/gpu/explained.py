@@ -3,7 +3,7 @@
 ``python tests/gpu/explained.py count counts.json`` counts in the simulator, on any machine with a C++ compiler.
 ``python tests/gpu/explained.py compare counts.json`` profiles the same calls with ``ncu`` on this machine's GPU and
 prints the counters that differ. The exit status is 1 if a counter of a kernel differs, and 2 if less than 20 kernels
-were compared. ``--save PATH`` writes both numbers of every counter. ``launch CASE`` is what ``ncu`` profiles.
+were compared. ``--save PATH`` writes both numbers of every counter. ``launch CASE ...`` is what ``ncu`` profiles.
 
 The counters of an access through a cache depend on no cache: requests, sectors, wavefronts and bank conflicts are
 counted before the look-up.
@@ -15,7 +15,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,13 @@ case("own cross_entropy", cross_entropy, (64, 1000), also=lambda: [torch.arange(
 case("own swiglu", swiglu, (64, 128), (64, 128))
 case("own dropout", lambda x, key: dropout(x, key, 0.1), (37, 19), also=lambda: [torch.tensor([7])])
 case("own rotary", rotary, (2, 16, 3, 64), also=lambda: randoms((16, 32), (16, 32)))
+# Its launches part the cases in what ncu prints: the grid is the number of the case.
+MARKER = "next_case"
+MARK = Kernel(
+    f'extern "C" __global__ void {MARKER}(float* out, long long n) {{ if (threadIdx.x == 0) out[blockIdx.x] = 0; }}',
+    MARKER,
+    Threads("n", block=1),
+)
 GLOBAL = Kernel(patterns.GLOBAL, "k", Threads("n", block=64), dtypes=("float32",))
 SHARED = Kernel(patterns.SHARED, "k", Rows("n", block=64), dtypes=("float32",))
 N = 32 * patterns.ALL
@@ -151,28 +158,29 @@ def count(path: Path) -> int:
     return 0
 
 
-def profiled(name: str, kernels: set[str]) -> Iterator[tuple[str, list[int], Mapping[str, float]]]:
-    """Yields the kernel, the grid and the counters of each launch that ``ncu`` profiles."""
-    command = [
-        "ncu",
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--metrics",
-        ",".join(f"{m}.sum" for m in known()),
-    ]
-    command += ["--kernel-name", f"regex:^({'|'.join(sorted(kernels))})$", sys.executable, __file__, "launch", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def profiled(names: list[str], kernels: set[str]) -> dict[str, list[tuple[str, list[int], Mapping[str, float]]]]:
+    """Returns, by case, the kernel, the grid and the counters of each launch that one run of ``ncu`` profiles."""
+    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
+    command += ["--metrics", ",".join(f"{m}.sum" for m in known())]
+    command += ["--kernel-name", f"regex:^({'|'.join(sorted(kernels | {MARKER}))})$"]
+    done = subprocess.run(
+        [*command, sys.executable, __file__, "launch", *names], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise SystemExit(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}")
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    found: dict[str, list[tuple[str, list[int], Mapping[str, float]]]] = {name: [] for name in names}
+    at = ""
     for row in list(csv.DictReader(lines))[1:]:  # the first row has the units
+        kernel, grid = row["Kernel Name"].partition("(")[0], [int(n) for n in re.findall(r"\d+", row["Grid Size"])]
+        if kernel == MARKER:
+            at = names[grid[0] - 1]
+            continue
         counters = {
             k.removesuffix(".sum"): float(v.replace(",", "")) for k, v in row.items() if k.endswith(".sum") and v
         }
-        yield row["Kernel Name"].partition("(")[0], [int(n) for n in re.findall(r"\d+", row["Grid Size"])], counters
+        found[at].append((kernel, grid, counters))
+    return found
 
 
 _known: list[str] = []
@@ -191,8 +199,10 @@ def known() -> list[str]:
 def compare(path: Path, save: Path | None) -> int:
     """Compares the counts of a file with those of ``ncu``; returns the exit status."""
     compared, different, kept = 0, 0, {}
-    for name, launches in json.loads(path.read_text(encoding="utf-8")).items():
-        of_gpu = list(profiled(name, {one["kernel"].partition("<")[0] for one in launches}))
+    counted = json.loads(path.read_text(encoding="utf-8"))
+    kernels = {one["kernel"].partition("<")[0] for launches in counted.values() for one in launches}
+    for name, of_gpu in profiled(list(counted), kernels).items():
+        launches = counted[name]
         ours = [(one["kernel"].partition("<")[0], one["grid"]) for one in launches]
         if ours != [(kernel, grid) for kernel, grid, _ in of_gpu]:
             print(f"{name}: other launches: {ours} in the simulator, {[g[:2] for g in of_gpu]} on the GPU")
@@ -217,16 +227,19 @@ def main() -> int:
     """Runs one of the three subcommands."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=("count", "compare", "launch"))
-    parser.add_argument("what", help="the JSON file, or the case")
+    parser.add_argument("what", nargs="+", help="the JSON file, or the cases")
     parser.add_argument("--save", type=Path, help="write both numbers of every counter to this JSON file")
     options = parser.parse_args()
     if options.action == "launch":
-        launch(options.what, "cuda")
+        for number, name in enumerate(options.what, 1):
+            MARK(torch.empty(number, device="cuda"), number)
+            launch(name, "cuda")
         torch.cuda.synchronize()
         return 0
-    if options.action == "count":
-        return count(Path(options.what))
-    return compare(Path(options.what), options.save)
+    if len(options.what) != 1:
+        parser.error(f"{options.action} takes one file")
+    path = Path(options.what[0])
+    return count(path) if options.action == "count" else compare(path, options.save)
 
 
 if __name__ == "__main__":
