@@ -35,6 +35,7 @@ class RowProgram:
         columns: names of the arrays (N) that are read.
         scalars: names of the parameters that are numbers.
         results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
+        wide: results of the row that are written in the accumulation dtype. All other results have the dtype of x.
     """
 
     name: str
@@ -45,6 +46,7 @@ class RowProgram:
     columns: tuple[str, ...]
     scalars: tuple[str, ...]
     results: tuple[str, ...]
+    wide: tuple[str, ...] = ()
 
     def kinds(self) -> dict[str, str]:
         """Returns the kind of each assigned name: ``"element"``, ``"row"`` or ``"column"``.
@@ -148,7 +150,8 @@ def text_of(program: RowProgram) -> str:
     shapes = {"element": ("scalar_t", "(M, N)"), "row": ("scalar_t", "(M)"), "column": ("acc_t", "(parts, N)")}
     null = " or null" if len(program.results) > 1 else ""
     inputs = [f"    const {kind}* __restrict__ {x}, // {shape}" for x, (kind, shape) in arrays.items()]
-    outputs = [f"    {shapes[kinds[y]][0]}* __restrict__ {y}, // {shapes[kinds[y]][1]}{null}" for y in program.results]
+    types = {y: "acc_t" if y in program.wide else shapes[kinds[y]][0] for y in program.results}
+    outputs = [f"    {types[y]}* __restrict__ {y}, // {shapes[kinds[y]][1]}{null}" for y in program.results]
     summed = [y for y in program.results if kinds[y] == "column"]
     sizes = [*(f"acc_t {s}" for s in program.scalars), "long long M", "long long N", "long long blocks"]
     sizes += ["long long parts"] if summed else []
@@ -156,7 +159,7 @@ def text_of(program: RowProgram) -> str:
     places = {x: f"{x} + row * N" if x in program.elements else x for x in held}
     vectors = [*held, *(y for y in program.results if kinds[y] == "element")]
     told = [f"{x}: {kind} {shape}" for x, (kind, shape) in arrays.items()]
-    told += [f"{y}: {' '.join(shapes[kinds[y]])}" for y in program.results]
+    told += [f"{y}: {types[y]} {shapes[kinds[y]][1]}" for y in program.results]
     lines = [
         *(f"// {s}" for s in program.statements),
         "//",
@@ -225,8 +228,9 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
                 lines.append(f"        const acc_t {s.name}_of_row = {_in_row(program, s.expression, steps)};")
             if s.name in program.results:
                 given = f" && {s.name}" if len(program.results) > 1 else ""
+                kind = "acc_t" if s.name in program.wide else "scalar_t"
                 lines.append(
-                    f"        if (mine{given} && first_of_row()) {s.name}[row] = convert<scalar_t>({s.name}_of_row);"
+                    f"        if (mine{given} && first_of_row()) {s.name}[row] = convert<{kind}>({s.name}_of_row);"
                 )
     return lines + _last_pass(program, steps, made)
 

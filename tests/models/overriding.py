@@ -19,6 +19,8 @@ OPERATORS = (
     "gelu_backward",
     "native_layer_norm",
     "native_layer_norm_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
 )
 
 

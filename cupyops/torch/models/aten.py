@@ -24,6 +24,8 @@ from cupyops.ops.layer_norm.body import check_backward as check_layer_norm_backw
 from cupyops.ops.layer_norm.body import forward as layer_norm_body
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, wide_dtype
 
+from . import rms_norm
+
 __all__ = ["OVERRIDES", "Kernel"]
 
 Kernel = Callable[..., Any]
@@ -200,6 +202,49 @@ def _check_layer_norm_backward(
         raise TypeError("layer_norm_backward: the statistics have another dtype than the kernels compute in")
 
 
+# RMS norm
+
+
+def fused_rms_norm(own: Kernel) -> Kernel:
+    """Returns the kernel of ``aten::_fused_rms_norm``, which ``torch.nn.functional.rms_norm`` calls.
+
+    Args:
+        own: PyTorch's own kernel.
+    """
+
+    def kernel(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Any:
+        if type(x) in PLAIN_TENSORS and type(weight) in _PLAIN_OR_ABSENT:
+            try:
+                return rms_norm.forward(x, shape, weight, eps)
+            except (TypeError, ValueError, RuntimeError):
+                if _passes(rms_norm.check, x, shape, weight):
+                    raise
+        return own(x, shape, weight, eps)
+
+    return kernel
+
+
+def fused_rms_norm_backward(own: Kernel) -> Kernel:
+    """Returns the kernel of ``aten::_fused_rms_norm_backward``.
+
+    Args:
+        own: PyTorch's own kernel.
+    """
+
+    def kernel(
+        grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, mask: Sequence[bool]
+    ) -> Any:
+        if type(x) in PLAIN_TENSORS and type(grad) in PLAIN_TENSORS and type(weight) in _PLAIN_OR_ABSENT:
+            try:
+                return rms_norm.backward(grad, x, shape, rstd, weight, *mask)
+            except (TypeError, ValueError, RuntimeError):
+                if _passes(rms_norm.check_backward, grad, x, shape, rstd, weight):
+                    raise
+        return own(grad, x, shape, rstd, weight, mask)
+
+    return kernel
+
+
 def _passes(check: Callable[..., None], *operands: Any) -> bool:
     """Returns whether a check raises no error for the operands."""
     try:
@@ -260,6 +305,8 @@ OVERRIDES: Mapping[str, Mapping[str, Callable[[Kernel], Kernel]]] = {
         "gelu_backward": gelu_backward,
         "native_layer_norm": native_layer_norm,
         "native_layer_norm_backward": native_layer_norm_backward,
+        "_fused_rms_norm": fused_rms_norm,
+        "_fused_rms_norm_backward": fused_rms_norm_backward,
     },
     "cpu": {
         "gelu": _simulated(gelu),
@@ -268,4 +315,7 @@ OVERRIDES: Mapping[str, Mapping[str, Callable[[Kernel], Kernel]]] = {
         "native_layer_norm_backward": _simulated(_layer_norm_backward_on_cpu),
     },
 }
-"""By the type of device: the factory of each operator's kernel. A factory takes PyTorch's own kernel."""
+"""By the type of device: the factory of each operator's kernel. A factory takes PyTorch's own kernel.
+
+PyTorch has no fused RMS norm on a CPU. It computes RMS norm by elementary operators there.
+"""

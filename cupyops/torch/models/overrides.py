@@ -35,12 +35,12 @@ _KEPT = 60.0  # seconds, much longer than a thread waits for the interpreter's l
 
 @contextmanager
 def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
-    """Runs PyTorch's own GELU and layer norm on this project's kernels inside a ``with`` block.
+    """Runs PyTorch's own GELU, layer norm and RMS norm on this project's kernels inside a ``with`` block.
 
-    Inside the block, ATen's ``gelu``, ``native_layer_norm`` and their backwards call this project's kernels. Any model
-    uses them, with no edit: its modules and functions call these operators. Autograd's nodes, autocast and
-    ``torch.func`` stay PyTorch's. PyTorch's own kernel computes each call that this project's kernel does not take:
-    another dtype, another device, a tensor subclass. ``out=`` overloads stay PyTorch's.
+    Inside the block, ATen's ``gelu``, ``native_layer_norm``, ``_fused_rms_norm`` and their backwards call this
+    project's kernels. Any model uses them, with no edit: its modules and functions call these operators. Autograd's
+    nodes, autocast and ``torch.func`` stay PyTorch's. PyTorch's own kernel computes each call that this project's
+    kernel does not take: another dtype, another device, a tensor subclass. ``out=`` overloads stay PyTorch's.
 
     The block holds for all threads of the process, since PyTorch computes gradients in threads of its own. Blocks may
     be nested, and may run in several threads. When the last block has ended, PyTorch's dispatch tables are what they
