@@ -118,9 +118,10 @@ def test_its_check_can_fail(kind: str, right: str, wrong: str, check: str, tmp_p
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_benchmark_prints_a_line_for_each(kind: str, tmp_path: Path) -> None:
     (tmp_path / "swish.py").write_text(starter("swish", kind), encoding="utf-8")
-    rows = [re.split(r"  +", line) for line in run(tmp_path, "swish.py").splitlines()]
+    printed = run(tmp_path, "swish.py")
+    rows = [re.split(r"  +", line) for line in printed.splitlines()]
     timed = {(row[1], row[2]) for row in rows if len(row) > 5 and re.match(r"[\d.]+ \(", row[3])}
-    assert timed == {(d, name) for d in ("forward", "backward") for name in ("this operator", "torch.compile")}
+    assert timed == {(d, n) for d in ("forward", "backward") for n in ("this operator", "torch.compile")}, printed
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -354,7 +354,14 @@ def test_on_a_gpu_models_train_as_they_did(mode: str, autocast: bool) -> None:
             torch.compiler.cudagraph_mark_step_begin()
             found = [t.clone() for t in trained(compiled, model, x)]
             right = trained(model, model, x)
-        close(found, right, 5e-2 if autocast else 1e-3)
+        if autocast:
+            # Gradients of weights are sums with cancellation: bfloat16 moves both results, so float32 is the judge.
+            exact = trained(model, model, x)
+            assert [t.dtype for t in found] == [t.dtype for t in right]
+            for a, b, c in zip(found, right, exact, strict=True):
+                assert (a - c).norm() <= 2 * (b - c).norm() + 1e-3 * c.norm()
+        else:
+            close(found, right, 1e-3)
     assert len([s for s in fusions.sites if not s.refusal]) == 4
 
 
