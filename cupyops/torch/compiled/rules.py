@@ -4,9 +4,9 @@ There are two choices. "kernel": the operator is one node of the graph, and the 
 "decompose": the graph has the operations of the operator's reference, which Inductor fuses with the operations beside
 them.
 
-No rule of this module has been measured on a GPU yet. The rules follow from the passes over memory. An elementwise
-operation reads and writes memory once; if Inductor fuses the operation with a neighbour, the two share the pass. A
-reduction over rows reads a row once in a kernel of this project, and the backward sums the columns in the same pass.
+The rules follow from the passes over memory. An elementwise operation reads and writes memory once; if Inductor fuses
+the operation with a neighbour, the two share the pass. A reduction over rows reads a row once in a kernel of this
+project, and the backward sums the columns in the same pass. docs/models.md has the time of whole compiled models.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ import torch
 from cupyops import simulator
 from cupyops.errors import expected
 
-__all__ = ["Rule", "decomposes", "rule_of"]
+__all__ = ["Rule", "contiguous", "decomposes", "rule_of"]
 
 CHOICES = ("kernel", "decompose")
 Rule = Callable[..., str]
@@ -32,6 +32,15 @@ def elementwise(x: Any, *_: Any) -> str:
     be more accurate than the reference, so the operator stays a kernel.
     """
     return "decompose" if x.dtype in _16_BIT else "kernel"
+
+
+def contiguous(x: Any, *_: Any) -> str:
+    """The rule of operators on rows: "kernel" for a contiguous tensor, else "decompose".
+
+    A kernel would need a contiguous copy of x, which is a pass over memory. Inductor's norm reads the strided tensor. In
+    ConvNeXt, where each norm follows a convolution and a permutation, the copies take more time than the kernels save.
+    """
+    return "kernel" if x.is_contiguous() else "decompose"
 
 
 def rule_of(compiled: str | Rule, is_elementwise: bool, has_reference: bool) -> str | Rule:

@@ -34,6 +34,7 @@ __all__ = [
     "is_compiling",
     "once",
     "policies_of",
+    "rows_of_traced",
     "transforms_active",
     "write_call",
 ]
@@ -49,6 +50,15 @@ is_traced = torch.compiler.is_dynamo_compiling
 # Autocast converts these dtypes.
 _CONVERTED = frozenset(d for d in DTYPE_NAMES if d.is_floating_point and d is not torch.float64)
 _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
+
+
+def rows_of_traced(x: Any) -> Tensor | None:
+    """Returns a tensor (A, B, C, K) as rows (A·B·C, K) while torch.compile traces; None for other tensors and calls.
+
+    In a graph with convolutions, Inductor gives each tensor of four dimensions that a backward reads the order of
+    channels-last memory. Operands and results of an operator on rows would be transposed twice. Rows stay as they are.
+    """
+    return x.flatten(0, 2) if is_traced() and type(x) is Tensor and x.dim() == 4 else None
 
 
 def forward_mode() -> bool:

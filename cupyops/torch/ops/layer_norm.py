@@ -14,11 +14,13 @@ from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
+from cupyops.torch.compiled.rules import contiguous
 from cupyops.torch.core.dispatch import (
     dispatch_modes,
     grad_enabled,
     in_plain_backward,
     is_compiling,
+    rows_of_traced,
     transforms_active,
 )
 from cupyops.torch.core.operator import Operator
@@ -247,6 +249,7 @@ _layer_norm = Operator(
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
     repeats=True,
+    compiled=contiguous,
     sharding=_sharding,
 )
 # The operator for calls that record no gradient. Its kernel does not write the statistics to memory.
@@ -258,6 +261,7 @@ _layer_norm_inference = Operator(
     autocast={"cuda": "float32"},
     onnx=_layer_norm_inference_onnx,
     repeats=True,
+    compiled=contiguous,
     sharding=_inference_sharding,
 )
 _layer_norm_backward = Operator(
@@ -271,8 +275,14 @@ _layer_norm_backward = Operator(
 
 
 def _y_in_general(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    x, weight, bias, *_ = args
-    return call(args) if _records(x, weight, bias) else _layer_norm_inference.call(*args)
+    x, weight, bias, shape, *_ = args
+    rows = rows_of_traced(x)
+    if rows is not None and len(shape) == 1 and contiguous(x) == "kernel":
+        args = (rows, *args[1:])
+    else:
+        rows = None
+    y = call(args) if _records(x, weight, bias) else _layer_norm_inference.call(*args)
+    return y if rows is None else y.unflatten(0, x.shape[:-1])
 
 
 _y = _layer_norm.shown(

@@ -14,7 +14,7 @@ from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_ba
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
-from cupyops.torch.core.dispatch import in_plain_backward
+from cupyops.torch.core.dispatch import in_plain_backward, rows_of_traced
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
@@ -189,8 +189,9 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None = None, approxima
     >>> linear_gelu(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
     tensor([[0.8413, 0.0000]])
     """
-    y: Tensor = _linear_gelu.call(x, weight, bias, approximate)[0]
-    return y
+    rows = rows_of_traced(x)
+    y: Tensor = _linear_gelu.call(x if rows is None else rows, weight, bias, approximate)[0]
+    return y if rows is None else y.unflatten(0, x.shape[:-1])
 
 
 def linear_gelu_backward(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cupyops.torch.core.dispatch import forward_mode, transforms_active
+from cupyops.torch.core.dispatch import forward_mode, is_traced, transforms_active
 from cupyops.torch.core.gradients import pullback
 from cupyops.torch.core.tensors import wide_dtype
 
@@ -18,7 +18,8 @@ def native_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the results of ``torch.native_layer_norm``: y, mean and 1/√(var + eps)."""
-    if not recorded(x, weight, bias):
+    # AOTAutograd differentiates a compiled graph once, and Dynamo does not trace into every Function.
+    if is_traced() or not recorded(x, weight, bias):
         return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     if transforms_active() or forward_mode():
         return _normalized(x, weight, bias, len(normalized_shape), eps)
