@@ -46,7 +46,8 @@ docs: ## build the documentation site into site/; fail on a warning, such as a b
 figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --plots docs/plots --table all --into docs/benchmarks.md
-	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --plots docs/plots/own --table all --into docs/tutorial.md
+	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --table all --into docs/examples.md
+	$(BIN)/python -m benchmarks.tutorial_plots
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 
 record: ## run the tests and compute-sanitizer on a GPU, and record the runs

@@ -113,7 +113,8 @@ def present(rows: Iterable[Row]) -> list[str]:
     return [name for name in IMPLEMENTATIONS if name in found]
 
 
-def _grid(panels: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, list[Any]]:
+def subplots(panels: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, list[Any]]:
+    """A figure and its axes; width and height are a panel's, in inches."""
     from matplotlib.figure import Figure
 
     lines = math.ceil(panels / columns)
@@ -124,7 +125,7 @@ def _grid(panels: int, columns: int, width: float, height: float, **options: Any
     return figure, axes[:panels]
 
 
-def _bars(
+def bars(
     axes: Any, groups: Sequence[str], values: Mapping[tuple[str, str], float], names: Sequence[str], form: str
 ) -> None:
     """Horizontal bars by group, one per implementation; where one has no value, its place stays empty and says so."""
@@ -142,7 +143,8 @@ def _bars(
     axes.margins(x=0.15)
 
 
-def _legend(figure: Any, axes: Any) -> None:
+def legend(figure: Any, axes: Any) -> None:
+    """The legend of one panel above all panels."""
     handles, labels = axes.get_legend_handles_labels()
     lines = math.ceil(len(labels) / int(figure.get_figwidth() / 1.6))
     figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(labels) / lines), frameon=False)
@@ -153,15 +155,15 @@ def _share(op: str, rows: Sequence[Row]) -> Any:
     rows = largest(rows)
     panels = list(dict.fromkeys((row["direction"], row["variant"]) for row in rows))
     names = present(rows)
-    figure, grid = _grid(len(panels), min(2, len(panels)), 5.2, 3.4)
+    figure, grid = subplots(len(panels), min(2, len(panels)), 5.2, 3.4)
     for axes, panel in zip(grid, panels, strict=True):
         mine = [row for row in rows if (row["direction"], row["variant"]) == panel]
         shares = {(row["dtype"], row["implementation"]): 100 * row["share_of_copy"] for row in mine}
-        _bars(axes, list(dict.fromkeys(row["dtype"] for row in mine)), shares, names, "{:.1f}")
+        bars(axes, list(dict.fromkeys(row["dtype"] for row in mine)), shares, names, "{:.1f}")
         axes.axvline(100, color="black", linewidth=0.8, linestyle="--")
         size = _count(elements(mine[0]))
         axes.set(title=f"{op} {panel[0]}, {panel[1]}", xlabel=f"% of copy bandwidth, {size} elements")
-    _legend(figure, grid[0])
+    legend(figure, grid[0])
     return figure
 
 
@@ -183,7 +185,7 @@ def _curves(rows: Sequence[Row], panels: list[tuple[str, ...]], over: Callable[[
     """Share of the copy bandwidth, a line per implementation."""
     # A line of panels per direction and variant, a column per dtype.
     panels.sort(key=lambda panel: (panel[2], panel[1]), reverse=True)
-    figure, grid = _grid(len(panels), min(3, len(panels)), 3.6, 2.7, sharey=True)
+    figure, grid = subplots(len(panels), min(3, len(panels)), 3.6, 2.7, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         mine = [row for row in rows if kind(row) == panel]
         for name in present(rows):
@@ -195,7 +197,7 @@ def _curves(rows: Sequence[Row], panels: list[tuple[str, ...]], over: Callable[[
         axes.set(title=f"{panel[2]}, {panel[1]}, {panel[3]}", xlabel=label, ylabel="% of copy", ylim=(0, None))
         axes.label_outer()
         axes.tick_params(labelbottom=True)
-    _legend(figure, grid[0])
+    legend(figure, grid[0])
     return figure
 
 
@@ -211,17 +213,17 @@ def _host(rows: Sequence[Row]) -> Any:
     groups = list(dict.fromkeys(labels))
     times = {(label, row["implementation"]): row["microseconds"] for label, row in zip(labels, rows, strict=True)}
     names = present(rows)
-    figure, (axes,) = _grid(1, 1, 8, 0.16 * len(groups) * len(names) + 0.8)
-    _bars(axes, groups, times, names, "{:.1f}")
+    figure, (axes,) = subplots(1, 1, 8, 0.16 * len(groups) * len(names) + 0.8)
+    bars(axes, groups, times, names, "{:.1f}")
     axes.set(title="Host time per call", xlabel=f"µs, {_count(elements(rows[0]))} elements, not synchronised")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
 def _build(rows: Sequence[Row]) -> Any:
     """Build seconds on a logarithmic axis."""
     ordered = sorted(rows, key=lambda row: (row["cache"], IMPLEMENTATIONS.index(row["implementation"]), row["what"]))
-    figure, (axes,) = _grid(1, 1, 8.5, 0.26 * len(ordered) + 0.8)
+    figure, (axes,) = subplots(1, 1, 8.5, 0.26 * len(ordered) + 0.8)
     for at, row in enumerate(ordered):
         # A bar needs a positive length on this axis, and a difference of two times may be too small to tell from zero.
         seconds = max(row["seconds"], 1e-4)
@@ -243,7 +245,7 @@ def _lenet5(rows: Sequence[Row]) -> Any:
     """Accuracy after each epoch, a line a run, and seconds per epoch."""
     colours = {"kernels": COLOURS["ours"], "torch": COLOURS["eager"]}
     styles = {"default": "-", "fast": "--"}
-    figure, (curves, times) = _grid(2, 2, 5, 3.4)
+    figure, (curves, times) = subplots(2, 2, 5, 3.4)
     labelled: set[str] = set()
     for row in rows:
         label = f"{row['backend']}, {row['recipe']}"

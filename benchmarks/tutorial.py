@@ -1,4 +1,4 @@
-"""The steps of ``docs/tutorial.md``, taken from the page itself: RMSNorm on bfloat16 rows of 4096 elements."""
+"""The steps of ``docs/tutorials/3_row_reduction.md``, taken from the page itself: RMSNorm on bfloat16 rows of 4096 elements."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from .peers import compiled
 
 __all__ = ["cases"]
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "tutorial.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "3_row_reduction.md"
 STEPS = ("naive", "coalesced", "vectorised")
 N = 4096
 

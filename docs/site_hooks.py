@@ -4,6 +4,7 @@ Pages link to files outside docs/, such as ``../examples/own_op.py``. A file tha
 that the link works there as it does in the repository.
 """
 
+import json
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 FENCES = {".cu": "cpp", ".cuh": "cpp", ".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 CODE = re.compile(r"(```.*?```)", re.DOTALL)
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 def outside(page: Path, docs: Path) -> list[str]:
@@ -36,10 +38,38 @@ def text_of(name: str) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return f"# `{name}`\n\nThis file of {len(text.splitlines())} lines is in the repository.\n"
+    if path.suffix == ".ipynb":
+        return markdown_of(json.loads(text))
     if path.suffix == ".md":
         # Links of a file that lies elsewhere lead to files that are not on the site: only their words stay.
         return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text)
     return f"# `{name}`\n\n````{FENCES.get(path.suffix, 'text')}\n{text}````\n"
+
+
+def markdown_of(notebook: dict[str, Any]) -> str:
+    """Returns the Markdown of a notebook: its cells, and behind each cell the outputs that the notebook keeps."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(fenced(text, "cpp" if text.startswith("%%cu") else "python"))
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                parts.append(
+                    f'<img alt="The plot of this cell" src="data:image/png;base64,{data["image/png"].strip()}">'
+                )
+            else:
+                lines = output.get("text") or data.get("text/plain") or "\n".join(output["traceback"])
+                parts.append(fenced(COLOUR.sub("", "".join(lines)), "text"))
+    return "\n\n".join(parts) + "\n"
+
+
+def fenced(text: str, language: str) -> str:
+    """Returns a block of code."""
+    return f"````{language}\n{text.rstrip()}\n````"
 
 
 def on_files(files: Any, config: Any) -> Any:

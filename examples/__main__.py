@@ -8,12 +8,14 @@ from .command import Parser, program, run_command
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """(name, first line of the docstring) of every file that can be run; no file is imported."""
+    """(name, first line of the docstring) of every file and folder that can be run; nothing is imported."""
     folder = Path(__file__).parent
-    for path in sorted(folder.rglob("*.py"), key=lambda p: (len(p.parts), p)):
+    files = (path for path in folder.rglob("*.py") if path != Path(__file__))
+    named = {path: path.parent if path.name == "__main__.py" else path.with_suffix("") for path in files}
+    for path, run in sorted(named.items(), key=lambda item: (len(item[1].parts), item[1])):
         text = path.read_text(encoding="utf-8")
-        if '\nif __name__ == "__main__":' in text and path.name != "__main__.py":
-            name = ".".join(path.relative_to(folder).with_suffix("").parts)
+        if '\nif __name__ == "__main__":' in text:
+            name = ".".join(run.relative_to(folder).parts)
             yield name, (ast.get_docstring(ast.parse(text)) or "").split("\n")[0].replace("``", "")
 
 

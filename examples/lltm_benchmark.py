@@ -163,7 +163,7 @@ def plot(path: Path, timings: list[Timing], title: str) -> None:
     axes.barh(names, forward, label="forward")
     axes.barh(names, [statistics.median(t.backward) for t in timings][::-1], left=forward, label="backward")
     axes.set(xlabel="microseconds, median", title=title)
-    axes.legend()
+    figure.legend(loc="outside right upper")  # beside no bar
     write_figure(figure, path)
 
 

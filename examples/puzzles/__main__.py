@@ -1,4 +1,4 @@
-"""Judges an answer to a puzzle: python -m examples.puzzles NUMBER [FILE]. Without a number, lists the puzzles."""
+"""Ten CUDA C++ texts with a hole: judges an answer to the puzzle NUMBER. Without a number, lists the puzzles."""
 
 import sys
 from collections.abc import Sequence

@@ -283,6 +283,8 @@ def test_the_list_has_every_example_and_imports_none(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     names = re.findall(r"^  ([\w.]+)  +\S", done.stdout, re.MULTILINE)
     assert {*EXAMPLES, "faster", "own_ops.softmax", "own_ops.dropout"} <= set(names)
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `python -m examples\.([\w.]+)", page, re.MULTILINE)) <= set(names)
     assert not {"command", "data", "run", "fast", "pictures", "gpt.model", "own_ops"} & set(names)
     assert "Run one with: python -m examples.NAME" in done.stdout
 

@@ -14,7 +14,8 @@ from cupyops.ops.registry import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-SIMULATED = ("operators.md", "tutorial.md")  # whose samples run kernels without saying so
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+SIMULATED = (ROOT / "docs" / "operators.md", *TUTORIALS)  # whose samples run kernels without saying so
 
 
 def samples(page: Path) -> list[re.Match[str]]:
@@ -22,7 +23,7 @@ def samples(page: Path) -> list[re.Match[str]]:
 
 
 def simulated(page: Path) -> bool:
-    return page.name in SIMULATED or any("simulate(" in m[1] or "explain(" in m[1] for m in samples(page))
+    return page in SIMULATED or any("simulate(" in m[1] or "explain(" in m[1] for m in samples(page))
 
 
 SAMPLES = [p for p in PAGES if samples(p)]
@@ -33,12 +34,14 @@ SAMPLES = [p for p in PAGES if samples(p)]
     [pytest.param(p, marks=pytest.mark.simulator if simulated(p) else ()) for p in SAMPLES],
     ids=lambda p: p.name,
 )
-def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if page.name == "onnx.md":
+def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    text = page.read_text(encoding="utf-8")
+    if "export_onnx(" in text:
         pytest.importorskip("onnxscript", minversion="0.7")
         pytest.importorskip("onnxruntime")
+    if "from sklearn" in text:
+        pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
-    text = page.read_text(encoding="utf-8")
     scope: dict[str, object] = {"__name__": "sample"}
     for match in samples(page):
         line = text.count("\n", 0, match.start(1))
@@ -74,16 +77,45 @@ def test_figures_are_those_of_the_committed_results() -> None:
         assert page == insert(page, document, form), f"{name} has other figures: make figures"
 
 
-def test_figures_of_the_tutorial_are_those_of_their_results() -> None:
+def test_figures_of_the_examples_are_those_of_their_results() -> None:
     from benchmarks import results_file
     from benchmarks.table import insert
 
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "results" / "own-ops.json"
     if results.exists():
         assert page == insert(page, results_file.load(results), "all"), "other figures: make figures"
     else:
         assert "<!-- figures: begin -->\nNot measured yet.\n<!-- figures: end -->" in page
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda p: p.name)
+def test_a_tutorial_shows_a_kernel_checks_it_and_ends_in_its_plot(page: Path) -> None:
+    """The plot is the page's own, in its last section, and the links after it lead to the next page."""
+    text, last = page.read_text(encoding="utf-8"), TUTORIALS[-1] == page
+    number = TUTORIALS.index(page) + 1
+    assert page.name.startswith(f"{number}_")
+    assert text.startswith(f"# {number}. ")
+    assert "__global__" in text or ".show()" in text
+    assert any("check_op(" in match[1] for match in samples(page))
+    body, _, end = text.partition("\n## The plot\n")
+    assert "![" not in body
+    assert re.findall(r"!\[[^\]]+\]\(([^)]+)\)", end) == [f"../plots/tutorials/{page.stem}.svg"]
+    after = end.partition("![")[2]
+    assert "\n#" not in after
+    assert f"]({'../puzzles.md' if last else TUTORIALS[number].name})" in after.partition("Next:")[2]
+
+
+def test_the_plots_of_the_tutorials_are_those_of_the_committed_results(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    from benchmarks.tutorial_plots import FOLDER, PLOTS, draw
+
+    assert sorted(PLOTS) == [page.stem for page in TUTORIALS] == sorted(path.stem for path in FOLDER.iterdir())
+    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    if not pinned or matplotlib.__version__ != pinned[1]:
+        pytest.skip(f"matplotlib {matplotlib.__version__} may place text elsewhere than the pinned version")
+    for path in draw(tmp_path):
+        assert path.read_bytes() == (FOLDER / path.name).read_bytes(), f"{path.name} is another: make figures"
 
 
 def test_figures_of_the_lltm_are_those_of_their_results() -> None:

@@ -185,6 +185,25 @@ def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
     assert site_hooks.text_of("examples/own_op.py").startswith("# `examples/own_op.py`\n\n````python\n")
 
 
+def test_a_notebook_is_a_page_with_its_cells_and_outputs() -> None:
+    """By the function of the hook that makes the page, without mkdocs."""
+    site_hooks = loaded("site_hooks")
+    linked = site_hooks.outside(DOCS / "notebooks.md", DOCS)
+    assert linked == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
+    first, second = map(site_hooks.text_of, linked)
+    assert first.startswith("# A first operator\n")
+    for part in ("````cpp\n%%cu\n", 'identifier "fabz" is undefined', "tensor([", "## A gradient"):
+        assert part in first
+    assert second.count('src="data:image/png;base64,') == 1
+    assert "````python\nimport matplotlib.pyplot as plt\n" in second
+    cell = {
+        "cell_type": "code",
+        "source": "1",
+        "outputs": [{"output_type": "stream", "text": ["\x1b[31mred\x1b[0m\n"]}],
+    }
+    assert site_hooks.markdown_of({"cells": [cell]}) == "````python\n1\n````\n\n````text\nred\n````\n"
+
+
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the function of the extension that the site's build loads, without the extension's package."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
