@@ -60,10 +60,9 @@ def join(device: torch.device) -> None:
     if dist.is_initialized():
         return
     store, rank, world = next(dist.rendezvous("env://"))
-    keys, more = dist.PrefixStore(f"start {processes().restarts}", store), {}
+    keys, backend, own = dist.PrefixStore(f"start {processes().restarts}", store), "gloo", None
     if device.type == "cuda":
-        torch.cuda.set_device(own := torch.device("cuda", int(os.environ["LOCAL_RANK"])))
-        more["device_id"] = own
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=keys, rank=rank, world_size=world, **more)
+        backend, own = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own)
+    dist.init_process_group(backend, store=keys, rank=rank, world_size=world, device_id=own)
     atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
