@@ -7,6 +7,7 @@
     python -m benchmarks --ops layer_norm --row-lengths 1024 8192 --dtypes bfloat16 --merge
     python -m benchmarks --ops lenet5 --mnist DIR --merge
     python -m benchmarks --ops models
+    python -m benchmarks --ops scale                      # on several GPUs
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
 """
@@ -37,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .models.__main__ import main as models
 
         return models(argv[2:])
+    if argv[:2] == ["--ops", "scale"]:
+        from .scale.__main__ import main as scale
+
+        return scale(argv[2:])
     parser = build_parser()
     options = parser.parse_args(argv)
     problem = _misuse(options)
@@ -71,8 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ops",
         nargs="+",
-        choices=(*OPERATORS, *EXTRA, "lenet5", "models"),
-        help=f"default: {' '.join(OPERATORS)}; models comes first and alone, and has options of its own (--ops models --help)",
+        choices=(*OPERATORS, *EXTRA, "lenet5", "models", "scale"),
+        help=f"default: {' '.join(OPERATORS)}; models and scale come first and alone, and have options of their own (--ops models --help)",
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")
@@ -145,8 +150,8 @@ def _misuse(options: argparse.Namespace) -> str:
     """What is wrong with options that argparse has taken one by one, or nothing."""
     names = ("ops", "kinds", "implementations", "sizes", "row_lengths", "dtypes", "directions", "full", "warm_up")
     measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
-    if "models" in (options.ops or ()):
-        return "--ops models comes first and alone: python -m benchmarks --ops models --help shows its options"
+    for name in {"models", "scale"} & set(options.ops or ()):
+        return f"--ops {name} comes first and alone: python -m benchmarks --ops {name} --help shows its options"
     if options.source is not None:
         if measuring:
             return f"--from measures nothing, so {measuring[0]} has no meaning beside it; leave one of them out"

@@ -6,6 +6,7 @@
     python -m examples.char_gpt --text book.txt          # another text, UTF-8
     python -m examples.char_gpt --resume                 # go on after an interruption, to the same result
     python -m examples.char_gpt --compare --compile      # tokens per second beside PyTorch's own operators
+    torchrun --nproc-per-node 2 -m examples.char_gpt --parallel ddp     # on two GPUs or in two processes; fsdp, tp
 
 A run writes ``checkpoint.pt``, ``metrics.json``, TensorBoard events and ``curves.png`` into ``--out``. A resumed run
 comes to the same numbers, bit by bit on a CPU; on a GPU, PyTorch's attention may add in another order each time.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .command import CHECKPOINT, Diverged, Parser, UserError, at_least, checked, positive, run_command
+from .command import Diverged, Parser, UserError, at_least, checked, kept_in, positive, run_command, say
 
 # A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; its batches of 65536 characters
 # keep a GPU of today busy for longer than Python takes to ask for a step.
@@ -40,15 +41,14 @@ SETTINGS = ("layers", "heads", "width", "context", "batch_size", "steps", "lr", 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line. Options that depend on the device are None unless they are given."""
-    parser = Parser("char_gpt", __doc__, "device", "backend", "seed", out="runs/char_gpt")
+    parser = Parser("char_gpt", __doc__, "device", "backend", "seed", parallel=("ddp", "fsdp", "tp"), alone="compare")
     add = parser.add_argument
     text = checked(Path, Path.exists, "name a file that exists")
     add("--text", type=text, metavar="FILE", help="what to learn, in UTF-8 (default: the standard library's sources)")
     for name, (meaning, cpu, gpu) in SIZES.items():
         kind, told = positive if name == "lr" else at_least(1), f"{meaning} (default: {cpu} on a CPU, {gpu} on a GPU)"
         add(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=told)
-    told = "bfloat16 autocast (default: on a GPU of compute capability 8.0 or newer)"
-    add("--amp", action=argparse.BooleanOptionalAction, help=told)
+    add("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 autocast (default: on a GPU of sm_80 or newer)")
     add("--compile", action="store_true", help="train through torch.compile")
     add("--prompt", default="", help="what samples continue (default: a line's beginning)")
     add("--sample-length", type=at_least(1), default=300, metavar="N", help="characters (default: %(default)s)")
@@ -65,10 +65,11 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
-from .command import beside, describe_device, pick_device, progress
+from .command import beside, pick_device, progress
 from .gpt.compare import compare
 from .gpt.model import build_model, generate, learning_rate, make_optimizer
-from .gpt.text import Corpus, Windows, load_corpus
+from .gpt.plans import PLANS
+from .gpt.text import Corpus, Share, Windows, load_corpus, nats
 from .run import Run, check_finite
 
 
@@ -90,14 +91,16 @@ class Trainer:
 
     def __init__(self, fabric: Any, options: argparse.Namespace, corpus: Corpus) -> None:
         self.fabric, self.options, self.corpus = fabric, options, corpus
+        share = self.share = Share(fabric, options.parallel, options.batch_size)
         self.module = build_model(len(corpus.characters), options)
         # All batches have one shape: compiled once for training and once for validation; on a GPU into CUDA graphs,
         # because the host takes longer to launch this model's kernels than a GPU to run them.
-        mode = "reduce-overhead" if fabric.device.type == "cuda" else None
+        mode = "reduce-overhead" if fabric.device.type == "cuda" and not options.parallel else None
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # PyTorch's manager of graphs begins with one
         model = torch.compile(self.module, dynamic=False, mode=mode) if options.compile else self.module
-        self.model, self.optimizer = fabric.setup(model, make_optimizer(self.module, options.lr))
-        self.windows = Windows(corpus, options.context, options.batch_size, fabric.device, options.seed)
+        self.model = fabric.setup_module(model)
+        self.optimizer = fabric.setup_optimizers(make_optimizer(self.module, options.lr))
+        self.windows = Windows(corpus, options.context, options.batch_size, fabric.device, options.seed, share)
         self.prompt = corpus.encode(options.prompt or corpus.beginning).to(fabric.device)
 
     def step(self, step: int) -> Tensor:
@@ -113,7 +116,7 @@ class Trainer:
 
     def warm_up(self) -> None:
         """Compute gradients and drop them: kernels are compiled, or say what they lack, and CUDA graphs are captured."""
-        characters = torch.zeros(self.windows.shape, dtype=torch.int64, device=self.fabric.device)
+        characters = torch.zeros(self.windows.shape, dtype=torch.int64, device=self.fabric.device)[self.share.rows]
         try:
             for _ in range(3):  # PyTorch captures a graph in the second call, and replays it from the third call on
                 self.fabric.backward(self.model(characters, characters))
@@ -129,14 +132,13 @@ class Trainer:
         return self.corpus.decode(tokens)
 
 
-def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> tuple[list[dict[str, Any]], str]:
+def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> tuple[list[dict[str, Any]], str]:
     """Train as the options say; lines for the reader go to `echo`. Returns a record per evaluation, and the last sample.
     Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
     corpus = load_corpus(complete(options).text, options.context)
     settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
-    with Run("char_gpt", options, settings, unit="step", records="evaluations", echo=echo) as run:
+    with Run("char_gpt/2", options, settings, unit="step", records="evaluations", echo=echo, plans=PLANS) as run:
         trainer, tokens_per_step = Trainer(run.fabric, options, corpus), options.batch_size * options.context
-        echo(f"device:  {describe_device(run.device)}, {'bfloat16 autocast' if options.amp else 'float32'}")
         echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'})")
         echo(f"text:    {corpus}")
         sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
@@ -144,33 +146,31 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
         trainer.warm_up()  # a mistake shows before any file is touched
         generator = trainer.windows.generator
-        state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state()}
-        state |= {"step": 0, "history": []}
+        state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state(), "step": 0}
         run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}
         history = run.begin(state)  # loads `state` with --resume
         generator.set_state(state["generator"])
         done = state["step"]
         with progress("Training", options.steps, "step", done) as bar:
-            say = beside(bar, echo)
+            tell = beside(bar, echo)
             while done < options.steps:
                 last = min(done // options.eval_every * options.eval_every + options.eval_every, options.steps)
                 stack, began = [], time.perf_counter()
                 for step in range(done, last):
                     stack.append(trainer.step(step))
                     bar.update(1)
-                losses = torch.stack(stack).cpu()  # waits for the device
+                losses = trainer.share.mean(torch.stack(stack)).cpu()  # waits for the device
                 tokens, seconds = (last - done) * tokens_per_step, time.perf_counter() - began
                 check_finite(losses, trainer.module, "step {}", first=done + 1, after=f"step {last}", lr=options.lr)
                 loss, gpu = losses.double().mean().item(), run.gpu_use(last)
                 validation = trainer.windows.validation_loss(trainer.model, options.eval_batches)
                 if not math.isfinite(validation):
                     raise Diverged(f"the validation loss became {validation} after step {last}; a lower --lr may help")
-                bits = validation / math.log(2)
-                told = f"validation loss {validation:.4f} nats = {bits:.4f} bits per character"
-                say(f"step {last:>5}: training loss {loss:.4f}, {told}, {tokens / seconds:,.0f} tokens/s")
+                told = f"training loss {loss:.4f}, validation loss {nats(validation)}"
+                tell(f"step {last:>5}: {told}, {tokens / seconds:,.0f} tokens/s")
                 run.log("Loss/Train", losses.tolist(), done + 1)
                 run.log("Loss/Validation", [validation], last)
-                run.log("BitsPerCharacter/Validation", [bits], last)
+                run.log("BitsPerCharacter/Validation", [validation / math.log(2)], last)
                 run.log("Speed/TokensPerSecond", [tokens / seconds], last)
                 record = {"step": last, "train_loss": loss, "validation_loss": validation, "tokens": tokens}
                 history.append({**record, "seconds": seconds, "gpu": gpu})
@@ -178,13 +178,13 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
                 state["generator"] = generator.get_state()
                 run.save(state)
                 if last < options.steps:
-                    say(f"sample after step {last}:\n{trainer.sample(last)}\n")
+                    tell(f"sample after step {last}:\n{trainer.sample(last)}\n")
         lines = {"training": "train_loss", "validation": "validation_loss"}
         run.draw(history, {"loss (nats per character)": lines}, f"The transformer, --backend {options.backend}")
         sample, loss = trainer.sample(done), history[-1]["validation_loss"]
         seconds, tokens = (sum(record[name] for record in history) for name in ("seconds", "tokens"))
         echo(f"sample after step {done}:\n{sample}\n\ntokens per second: {tokens / seconds:,.0f}")
-        echo(f"validation loss: {loss:.4f} nats = {loss / math.log(2):.4f} bits per character")
+        echo(f"validation loss: {nats(loss)}")
     return history, sample
 
 
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     if options.compare:
         return run_command("char_gpt", lambda: compare(Trainer, complete(options)))
-    return run_command("char_gpt", lambda: train(options), options.out / CHECKPOINT)
+    return run_command("char_gpt", lambda: train(options), kept_in(options))
 
 
 if __name__ == "__main__":

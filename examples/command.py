@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 PACKAGE = __package__  # examples in a checkout, cupyops.examples in a wheel: what a user types
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT, CHECKPOINTS = "checkpoint.pt", "checkpoints"
 
 
 class UserError(ValueError):
@@ -28,6 +29,42 @@ class UserError(ValueError):
 
 class Diverged(RuntimeError):
     """A loss or a parameter is infinite or NaN."""
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that torchrun started, from the variables that torchrun sets; one alone without it.
+
+    Attributes:
+        launch: names the launch; the same after a restart.
+        restarts: how often torchrun has started the processes again.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local: int = 1
+    launch: str = ""
+    restarts: int = 0
+
+
+def processes() -> Processes:
+    """This process among those of torchrun."""
+    name, env = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ
+    if name is None:
+        return Processes()
+    # torchrun names a launch "none" unless it is told a name. All its local processes have one parent.
+    launch = f"{name} {os.getppid()}" if name == "none" else name
+    rank, world, local = (int(env[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return Processes(rank, world, local, launch, int(env.get("TORCHELASTIC_RESTART_COUNT", 0)))
+
+
+def say(line: str) -> None:
+    """`print`, on the first rank alone."""
+    if processes().rank == 0:
+        print(line, flush=processes().world > 1)
 
 
 # Options -------------------------------------------------------------------------------------------------------------
@@ -75,29 +112,58 @@ class Parser(argparse.ArgumentParser):
     Args:
         description: a docstring, whose first line `--help` shows.
         shared: the options of `SHARED` that the example has.
-        out: the default folder of the run's files; the example then has `--out` and `--resume`.
+        parallel: the choices of `--parallel`, for a training run; the example then has `--out` and `--resume`, too.
+        alone: an option of the example that works in one process only.
     """
 
-    def __init__(self, example: str, description: str | None, *shared: str, out: str | None = None) -> None:
+    def __init__(
+        self,
+        example: str,
+        description: str | None,
+        *shared: str,
+        parallel: Sequence[str] = (),
+        alone: str = "",
+    ) -> None:
         super().__init__(program(example), description=(description or "").split("\n")[0])
+        self.parallel, self.alone = parallel, alone
         for name in shared:
             of_example = {"default": Path("runs", f"{example}.png")} if name == "plot" else {}
             self.add_argument(f"--{name}", **{**SHARED[name], **of_example})
-        if out is not None:
+        if parallel:
+            how = "share the work with the processes that torchrun starts"
+            self.add_argument("--parallel", choices=parallel, help=how)
             where = "where the run's files go; an earlier run's move into DIR/earlier-N first (default: %(default)s)"
-            self.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help=where)
+            self.add_argument("--out", type=Path, default=Path("runs", example), metavar="DIR", help=where)
             again = f"go on from DIR/{CHECKPOINT}, with its settings, to the numbers of a run without a break"
             self.add_argument("--resume", action="store_true", help=again)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n" if processes().rank == 0 else None)
 
     def parse_run(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Parse the arguments of a run; a checkpoint to resume from has to exist."""
         options = self.parse_args(argv)
-        if options.resume and not (checkpoint := options.out / CHECKPOINT).is_file():
-            self.error(f"--resume: there is no {checkpoint}; leave out --resume to begin, or name the run's --out")
+        module, launched = self.prog.removeprefix("python "), processes()
+        if options.parallel and not launched.launch:
+            line = f"torchrun --nproc-per-node 2 {module} --parallel {options.parallel}"
+            self.error(f"--parallel {options.parallel} needs the processes that torchrun starts: {line}")
+        if options.parallel and getattr(options, self.alone):
+            self.error(f"--{self.alone} works in one process; leave out --parallel")
+        if launched.world > 1 and not options.parallel:
+            self.error(f"torchrun started {launched.world} processes; add --parallel {'|'.join(self.parallel)}")
+        checkpoint = kept_in(options)
+        if options.resume and not (checkpoint.is_dir() if options.parallel else checkpoint.is_file()):
+            mend = "leave out --resume to begin, or name the run's --out"
+            if not options.parallel and (options.out / CHECKPOINTS).exists():
+                mend = f"go on from {options.out / CHECKPOINTS} with torchrun and --parallel, in one process or several"
+            self.error(f"--resume: there is no {checkpoint}; {mend}")
         return options
+
+
+def kept_in(options: argparse.Namespace) -> Path:
+    """Where a run keeps its checkpoint, or with `--parallel` its checkpoints."""
+    folder: Path = options.out
+    return folder / (CHECKPOINTS if options.parallel else CHECKPOINT)
 
 
 # Devices -------------------------------------------------------------------------------------------------------------
@@ -132,11 +198,11 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
 
     The status is the result of `action` if that is a number, else 0. It is 1 if the run diverged, 2 for a request that
     cannot be met, 130 after Ctrl-C, and 141 when the reader of stdout has left. Each of them but the last prints one
-    line, which names `checkpoint` if that file exists.
+    line, which names `checkpoint` if that exists.
     """
 
     def told(words: str) -> str:
-        return f" {checkpoint} {words}" if checkpoint is not None and checkpoint.is_file() else ""
+        return f" {checkpoint} {words}" if checkpoint is not None and checkpoint.exists() else ""
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a text may hold what the terminal's encoding does not
@@ -153,7 +219,8 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
         return 1
     except KeyboardInterrupt:
         told_of = told("is kept; the same command with --resume goes on from it.")
-        print(f"\nInterrupted.{told_of}", file=sys.stderr)
+        if processes().rank == 0:
+            print(f"\nInterrupted.{told_of}", file=sys.stderr)
         return 130
     except Exception as error:
         from cupyops.errors import ExportError, MissingDependencyError
@@ -163,7 +230,8 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
             raise
         mend = f"; install what the examples need: {pip_install('examples')}"
         message = f"{error}{mend if isinstance(error, ModuleNotFoundError) else ''}"
-        print(f"{program(example)}: error: {' '.join(message.split())}", file=sys.stderr)
+        rank = f"[rank {processes().rank}] " if processes().world > 1 else ""
+        print(f"{rank}{program(example)}: error: {' '.join(message.split())}", file=sys.stderr)
         return 2
 
 
@@ -172,22 +240,25 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
 
 def progress(label: str, total: int | None, unit: str, done: int = 0) -> Any:
     """A bar of tqdm on stderr, with an estimate of the time left: stdout holds results alone. Where stderr is no
-    terminal, a line every ten seconds. Without tqdm, nothing is shown.
+    terminal, a line every ten seconds. Without tqdm, and beyond the first rank, nothing is shown.
 
     Args:
         done: units that an earlier run has done.
     """
+    nothing = nullcontext(SimpleNamespace(update=lambda count: None, external_write_mode=nullcontext))
+    if processes().rank > 0:
+        return nothing
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
-        return nullcontext(SimpleNamespace(update=lambda count: None, external_write_mode=nullcontext))
+        return nothing
     line = "{desc}: {n_fmt} of {total_fmt} {unit}, {remaining} left\n"
     plain = {"mininterval": 10, "delay": 10, "miniters": 1, "bar_format": line}
     form: dict[str, Any] = {} if sys.stderr.isatty() else plain
     return tqdm(desc=label, total=total, unit=unit, unit_scale=unit == "B", leave=False, initial=done, **form)
 
 
-def beside(bar: Any, echo: Callable[[str], object] = print) -> Callable[[str], object]:
+def beside(bar: Any, echo: Callable[[str], object] = say) -> Callable[[str], object]:
     """`echo`, for lines that appear while the bar does: on a terminal the bar makes room for them."""
 
     def told(line: str) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .command import naming
+from .data import ImageSet
 
 
 def exported(
@@ -30,3 +31,18 @@ def exported(
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return report, lambda x: torch.from_numpy(session.run(None, {names[0]: x.numpy()})[0])
+
+
+def export_and_test(
+    model: nn.Module,
+    path: Path,
+    test: ImageSet,
+    accuracy: Callable[..., float],
+    percent: float,
+    echo: Callable[[str], object],
+) -> None:
+    """Write a classifier as ONNX, and print the file's accuracy on the test set beside PyTorch's `percent`."""
+    report, run = exported(model, test[0][0][None], path, ("images", "logits"))
+    found = accuracy(run, test.batches(64, "cpu"))
+    echo(f"ONNX: {report}")
+    echo(f"Test Accuracy under onnxruntime: {found:.2f} % (PyTorch: {percent:.2f} %)")

@@ -7,6 +7,7 @@
     python -m examples.lenet5 --dataset mnist --fast             # data on the GPU, the step replayed as a CUDA graph
     python -m examples.lenet5 --resume                           # go on after an interruption, to the same result
     python -m examples.lenet5 --export lenet5.onnx               # and write the trained model for other runtimes
+    torchrun --nproc-per-node 2 -m examples.lenet5 --parallel ddp       # on two GPUs, or in two processes
 
 A run writes into ``--out``: ``checkpoint.pt`` and ``metrics.json`` after every epoch, TensorBoard events, at the end
 ``curves.png`` and ``digits.png``. An earlier run's files first move into ``earlier-1`` (2, 3, ...) beneath it.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .command import CHECKPOINT, Parser, UserError, at_least, positive, progress, run_command
+from .command import Parser, UserError, at_least, kept_in, positive, progress, run_command, say
 
 EPOCHS = {"digits": 20, "mnist": 10}
 SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they decide the numbers; the epochs may grow
@@ -27,7 +28,7 @@ SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they de
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("lenet5", __doc__, "device", "backend", "seed", out="runs/lenet5")
+    parser = Parser("lenet5", __doc__, "device", "backend", "seed", parallel=("ddp",), alone="fast")
     add = parser.add_argument
     source = "digits comes with scikit-learn; mnist is read from --data-dir, or downloaded (default: %(default)s)"
     add("--dataset", choices=tuple(EPOCHS), default="digits", help=source)
@@ -57,9 +58,8 @@ from torch import Tensor, nn
 from autograd_bridge import GELU
 from cupyops.torch.onnx.export import require_onnx
 
-from .command import describe_device
-from .data import Batches, ImageSet, epoch_order, load_digits, load_mnist
-from .exporting import exported
+from .data import Batches, epoch_order, load_digits, load_mnist
+from .exporting import export_and_test
 from .fast import FastTrainer
 from .pictures import picture, plot_digits
 from .run import Run, check_finite
@@ -89,16 +89,18 @@ def build_model(backend: str, seed: int) -> LeNet5:
 
 
 def train_epoch(fabric: Any, model: nn.Module, optimizer: Any, data: Batches, advance: Callable[[int], Any]) -> Tensor:
-    """Train on every batch once; return the loss of each, on the CPU."""
-    losses = []
+    """Train on every batch once, with `--parallel` on this rank's part of it; return the loss of each, on the CPU."""
+    losses, ranks = [], fabric.world_size
     for images, labels in data:
-        loss = F.cross_entropy(model(images), labels)
+        part, wanted = (x.tensor_split(ranks)[fabric.global_rank] for x in (images, labels))
+        # Parts may differ in size: the mean over the ranks, which DDP takes of gradients, is the mean over the batch.
+        loss = F.cross_entropy(model(part), wanted, reduction="sum") / (len(labels) / ranks)
         optimizer.zero_grad()
         fabric.backward(loss)
         optimizer.step()
         losses.append(loss.detach())  # stays on the device: reading it here would wait for the GPU every step
         advance(1)
-    return torch.stack(losses).cpu()
+    return fabric.all_reduce(torch.stack(losses), reduce_op="mean").cpu()
 
 
 @torch.inference_mode()
@@ -113,13 +115,13 @@ def accuracy(model: Callable[[Tensor], Tensor], data: Batches) -> float:
     return 100 * int((found == labels).sum()) / len(labels)
 
 
-def train(options: argparse.Namespace, echo: Callable[[str], object] = print) -> list[dict[str, Any]]:
+def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> list[dict[str, Any]]:
     """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch. Raises
     `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
     settings = {name: getattr(options, name) for name in SETTINGS}
     # Deterministic algorithms, chosen without timing them. TF32 costs LeNet-5 more in layout conversions than it gains.
     repeatable = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-    with repeatable, Run("lenet5", options, settings, unit="epoch", records="epochs", echo=echo) as run:
+    with repeatable, Run("lenet5/1", options, settings, unit="epoch", records="epochs", echo=echo) as run:
         device, fabric, size = run.device, run.fabric, options.batch_size
         if options.fast and device.type != "cuda":
             raise UserError(f"--fast replays CUDA graphs and needs a GPU, got --device {device.type}; leave out --fast")
@@ -127,7 +129,6 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
             require_onnx()
         digits = options.dataset == "digits"
         train_set, test_set = load_digits() if digits else load_mnist(options.data_dir, options.mirror)
-        echo(f"device:  {describe_device(device)}")
         echo(f"backend: {options.backend} ({'autograd_bridge' if options.backend == 'kernels' else 'torch.nn'}.GELU)")
         source = "scikit-learn's digits" if digits else f"MNIST from {options.data_dir}"
         echo(f"data:    {source}, {len(train_set):,} images to train on and {len(test_set):,} to test")
@@ -143,7 +144,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         else:
             model, optimizer = fabric.setup(model, torch.optim.NAdam(model.parameters(), lr=options.lr))
         run.metrics["setup_seconds"] = getattr(optimizer, "setup_seconds", 0.0)
-        state = {"model": model, "optimizer": optimizer, "epoch": 0, "history": []}
+        state = {"model": model, "optimizer": optimizer, "epoch": 0}
         history = run.begin(state)  # loads `state` with --resume
         for values in () if options.fast else optimizer.state.values():
             values["mu_product"] = values["mu_product"].cpu()  # NAdam reads it: on a GPU each step would wait
@@ -173,27 +174,21 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = print) ->
         run.summarise(history)
         curves = {"average training loss": "loss", "test accuracy (%)": "accuracy"}
         run.draw(history, curves, f"LeNet-5 on {options.dataset}, --backend {options.backend}")
+        if not fabric.is_global_zero:
+            return history
         found, labels = (x.tolist() for x in predictions(model, test_set.batches(1000, device)))
         picture(run.out / "digits.png", plot_digits, test_set.images, labels, found, name="Digits", echo=echo)
         if options.export is not None:
-            exported = build_model(options.backend, options.seed).eval()
-            exported.load_state_dict(model.state_dict())
-            export(exported, options.export, test_set, history[-1]["accuracy"], echo)
+            trained = build_model(options.backend, options.seed).eval()
+            trained.load_state_dict(model.state_dict())
+            export_and_test(trained, options.export, test_set, accuracy, history[-1]["accuracy"], echo)
     return history
-
-
-def export(model: nn.Module, path: Path, test: ImageSet, percent: float, echo: Callable[[str], object]) -> None:
-    """Write the model as ONNX, and print the file's accuracy on the test set beside PyTorch's `percent`."""
-    report, run = exported(model, test[0][0][None], path, ("images", "logits"))
-    found = accuracy(run, test.batches(64, "cpu"))
-    echo(f"ONNX: {report}")
-    echo(f"Test Accuracy under onnxruntime: {found:.2f} % (PyTorch: {percent:.2f} %)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
     options = parse(argv)
-    return run_command("lenet5", lambda: train(options), options.out / CHECKPOINT)
+    return run_command("lenet5", lambda: train(options), kept_in(options))
 
 
 if __name__ == "__main__":

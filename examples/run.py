@@ -19,24 +19,40 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from .command import CHECKPOINT, Diverged, UserError, describe_device, naming, pick_device, write_whole
+from .command import (
+    CHECKPOINT,
+    CHECKPOINTS,
+    Diverged,
+    UserError,
+    describe_device,
+    naming,
+    pick_device,
+    processes,
+    say,
+    write_whole,
+)
+from .parallel import Plan, devices_of, join, strategy_of
 from .pictures import picture, plot_curves
 
-ARTEFACTS = (CHECKPOINT, "metrics.json", "curves.png", "digits.png", "tensorboard")
+ARTEFACTS = (CHECKPOINT, CHECKPOINTS, "metrics.json", "curves.png", "digits.png", "tensorboard")
 
 
 @dataclass
 class Run:
     """A training run: `device`, `fabric`, and the folder `options.out` with checkpoint, metrics and TensorBoard events.
 
-    The folder stays untouched until `begin`. Leaving the `with` block closes the event file.
+    The folder stays untouched until `begin`. Leaving the `with` block closes the event file. With `--parallel`, every
+    rank makes a run, and the first one writes; the checkpoints are sharded (`checkpoints.py`). A run that torchrun has
+    restarted goes on from its last checkpoint.
 
     Attributes:
-        example: name of the example; a checkpoint of another one is refused.
+        example: name of the example and version of its checkpoints, "lenet5/1"; another one's checkpoint is refused.
         settings: whatever decides the numbers, by option name: a resumed run must repeat them.
         unit: "epoch" or "step", the key under which the state counts what is done.
         records: the key of the state's "history" in `metrics.json`, beside what stands in `metrics`.
+        plans: how `--parallel` spreads the model over devices, beside "ddp".
     """
 
     example: str
@@ -44,18 +60,48 @@ class Run:
     settings: dict[str, object]
     unit: str
     records: str
-    echo: Callable[[str], object] = print
+    echo: Callable[[str], object] = say
+    plans: Mapping[str, Plan] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     told: bool = False
 
     def __post_init__(self) -> None:
         self.out: Path = self.options.out
-        self.device = pick_device(self.options.device)
+        self.parallel: str | None = getattr(self.options, "parallel", None)
+        amp, device = getattr(self.options, "amp", False), pick_device(self.options.device)
+        more: dict[str, Any] = {}
+        if self.parallel is not None:
+            more = {"strategy": strategy_of(self.parallel, self.plans), **devices_of(device, self.options)}
+        self.fabric = make_fabric(device, amp, self.out, self.echo, more)
+        self.device: torch.device = device if self.parallel is None else self.fabric.device
+        precision = {True: ", bfloat16 autocast", False: ", float32", None: ""}[getattr(self.options, "amp", None)]
+        self.echo(f"device:  {describe_device(self.device)}{precision}")
         settings = {**self.settings, "device": self.device.type}
-        self.header: dict[str, Any] = {"format": f"examples.{self.example}/1", "settings": settings}
-        self.fabric = make_fabric(self.device, getattr(self.options, "amp", False), self.out, self.echo)
-        if self.options.resume:
+        self.header: dict[str, Any] = {"format": f"examples.{self.example}", "settings": settings}
+        self.last: tuple[Path, dict[str, Any]] | None = None
+        if self.parallel is not None:
+            from .checkpoints import Checkpoints
+
+            join(device)
+            self.fabric.launch()
+            self.echo(f"ranks:   {self.fabric.world_size}, --parallel {self.parallel}")
+            self.header["launch"] = self.fabric.broadcast(processes().launch)
+            self.checkpoints = Checkpoints(self.out / CHECKPOINTS, self.fabric, self.echo)
+            self.find()
+        elif self.options.resume:
             self.check()
+
+    def find(self) -> None:
+        """Look for the sharded checkpoint to go on from, for `--resume` or after a restart by torchrun."""
+        if not (self.options.resume or processes().restarts):
+            return
+        self.last = self.checkpoints.newest()
+        if self.options.resume and self.last is None:
+            raise UserError(f"{self.out / CHECKPOINTS} has no whole checkpoint; leave out --resume to begin anew")
+        if self.last is not None and not self.options.resume and self.last[1].get("launch") != self.header["launch"]:
+            self.last = None  # an earlier launch's: this one was stopped before its first checkpoint
+        if self.last is not None:
+            self.compare(*self.last)
 
     def check(self) -> None:
         """Raise `UserError` if the checkpoint is damaged, another example's, or made with other settings."""
@@ -68,6 +114,11 @@ class Run:
         except (zipfile.BadZipFile, EOFError, pickle.UnpicklingError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise UserError(f"{path} is damaged or is no checkpoint ({reason}); {mend}") from None
+        self.compare(path, found)
+
+    def compare(self, path: Path, found: Mapping[str, Any]) -> None:
+        """Raise `UserError` if the checkpoint `found` at `path` is another example's, or made with other settings."""
+        mend = "leave out --resume to begin anew"
         if found.get("format") != self.header["format"]:
             others = f"expected format {self.header['format']!r}, found {found.get('format')!r}"
             raise UserError(f"{path} is no checkpoint of this example: {others}; {mend}")
@@ -79,30 +130,41 @@ class Run:
     def begin(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         """Make the folder ready: go on from its checkpoint, or move an earlier run's files aside and save the start.
 
-        Modules and optimizers in `state` are loaded in place, other values are replaced. Returns the state's history.
+        Modules and optimizers in `state` are loaded in place, other values are replaced. Returns the state's history,
+        which is empty at the start.
         """
+        state["history"] = []
         self.out.mkdir(parents=True, exist_ok=True)
-        if self.options.resume:
-            self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
+        if self.options.resume or self.last is not None:
+            if self.last is not None:
+                self.checkpoints.load(*self.last, state)
+            else:
+                self.fabric.load(self.out / CHECKPOINT, state, weights_only=True, strict=False)
             done, units = state[self.unit], f"{self.unit}s"
             self.echo(f"output:  {self.out}, going on after {self.unit} {done}")
             if done >= getattr(self.options, units):
                 more = "" if units in self.settings else f"; a higher --{units} goes on"
                 self.echo(f"Nothing to train: {done} {units} are done{more}")
         else:
-            earlier = set_aside(self.out)
+            earlier = set_aside(self.out) if self.fabric.is_global_zero else None
             self.echo(f"output:  {self.out}" + (f" (an earlier run's files moved to {earlier})" if earlier else ""))
             self.save(state)
         history: list[dict[str, Any]] = state["history"]
         return history
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write `checkpoint.pt` and `metrics.json`, each whole, or raise `UserError` and leave the last ones."""
-        self.fabric.save(self.out / CHECKPOINT, {**self.header, **state})
+        """Write the checkpoint and `metrics.json`, each whole, or raise `UserError` and leave the last ones."""
+        if self.parallel is not None:
+            self.checkpoints.save(state[self.unit], state, self.header)
+        else:
+            self.fabric.save(self.out / CHECKPOINT, {**self.header, **state})
+        if not self.fabric.is_global_zero:
+            return
         metrics = {
             "config": vars(self.options),
             "device": self.device,
             "device_description": describe_device(self.device),
+            "ranks": self.fabric.world_size,
             "python": sys.version.split()[0],
             "torch": torch.__version__,
             "parameters": sum(p.numel() for p in state["model"].parameters()),
@@ -153,7 +215,12 @@ class Run:
     def draw(
         self, history: Sequence[dict[str, Any]], curves: Mapping[str, str | Mapping[str, str]], title: str
     ) -> None:
-        """Draw curves over the records, label to the key of a record, or to keys by name; say how to see TensorBoard's."""
+        """Draw curves over the records, label to the key of a record, or to keys by name; say how to see TensorBoard's.
+
+        The first rank draws.
+        """
+        if not self.fabric.is_global_zero:
+            return
 
         def values(key: str) -> list[float]:
             return [record[key] for record in history]
@@ -189,11 +256,15 @@ class Run:
 
 
 def make_fabric(
-    device: torch.device, amp: bool, log_to: Path | None = None, echo: Callable[[str], object] = print
+    device: torch.device,
+    amp: bool,
+    log_to: Path | None = None,
+    echo: Callable[[str], object] = say,
+    parallel: Mapping[str, Any] | None = None,
 ) -> Any:
     """A `lightning_fabric.Fabric` on one device, in float32 or bfloat16 autocast, that writes whole checkpoints.
 
-    TensorBoard events go to `log_to`.
+    TensorBoard events go to `log_to`. `parallel` has Fabric's strategy and numbers of devices and nodes, for several.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.loggers import TensorBoardLogger
@@ -215,9 +286,11 @@ def make_fabric(
         except ModuleNotFoundError as error:
             reason = str(error).split("\n")[0]
             echo(f"No TensorBoard events: {reason}")
-    devices, precision = 1 if device.index is None else [device.index], "bf16-mixed" if amp else "32-true"
-    common: dict[str, Any] = {"loggers": loggers, "plugins": [WholeFiles()], "precision": precision}
-    return Fabric(accelerator=device.type, devices=devices, **common)
+    common: dict[str, Any] = {"loggers": loggers, "precision": "bf16-mixed" if amp else "32-true"}
+    if parallel:
+        return Fabric(accelerator=device.type, **common, **parallel)
+    devices = 1 if device.index is None else [device.index]
+    return Fabric(accelerator=device.type, devices=devices, plugins=[WholeFiles()], **common)
 
 
 def set_aside(folder: Path) -> Path | None:
@@ -233,7 +306,7 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1, after: str, lr: float) -> None:
-    """Raise `Diverged` unless all losses and parameters are finite: the last step has no loss after it.
+    """Raise `Diverged` unless all losses and this rank's parameters are finite: the last step has no loss after it.
 
     `place`, with the number of a loss (counted from `first`) put for its braces, and `after` go into the message.
     """
@@ -241,5 +314,6 @@ def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1
     if len(bad):
         value, where = losses[bad[0]].item(), place.format(int(bad[0]) + first)
         raise Diverged(f"the loss became {value} in {where}; a lower --lr may help, this run had {lr:g}")
-    if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():
+    local = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
+    if not torch.stack([parameter.isfinite().all() for parameter in local]).all():
         raise Diverged(f"the parameters are not finite after {after}; a lower --lr may help")

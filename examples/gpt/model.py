@@ -84,13 +84,14 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Heads become the second dimension by strides alone: q, k, v are (B, heads, T, width / heads).
-        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        # Heads become the second dimension by strides alone: q, k, v are (B, heads, T, head_width). A head's q, k and v
+        # lie side by side, so that a rank of tensor parallelism holds whole heads.
+        q, k, v = self.qkv(x).unflatten(2, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4).unbind()
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -146,7 +147,7 @@ class CharGPT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, characters: Tensor, targets: Tensor | None = None) -> Tensor:
-        residual = self.token(characters) + self.position.weight[: characters.shape[1]]
+        residual = self.token(characters) + self.position(torch.arange(characters.shape[1], device=characters.device))
         y = self.norm(residual)
         for block in self.blocks:
             y, residual = block(y, residual)
@@ -185,10 +186,14 @@ def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
     Nothing is read back from the device until all is drawn.
     """
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
-    tokens = torch.zeros(len(prompt) + count, dtype=torch.int64, device=prompt.device)
+    length = len(prompt) + count
+    # The model reads a whole context each time: sequence parallelism splits it, and attention sees nothing of later zeros.
+    tokens = torch.zeros(max(length, model.context), dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
-    for end in range(len(prompt), len(tokens)):
-        logits = model(tokens[max(0, end - model.context) : end].unsqueeze(0))[0, -1, : model.vocabulary]
+    for end in range(len(prompt), length):
+        first = max(0, end - model.context)
+        window = tokens[first : first + model.context].unsqueeze(0)
+        logits = model(window)[0, end - first - 1, : model.vocabulary]
         chances = (logits.float() / TEMPERATURE).softmax(0)
         tokens[end : end + 1] = torch.multinomial(chances, 1, generator=generator)
-    return tokens
+    return tokens[:length]

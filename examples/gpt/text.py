@@ -1,9 +1,11 @@
 """The text that a character model learns: the standard library's sources, or a file of the user's, as numbers."""
 
 import hashlib
+import math
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,21 +71,50 @@ class Corpus:
         return "".join(self.characters[i] for i in tokens.tolist())
 
 
+class Share:
+    """What a process computes of every batch: all of it without `--parallel` and under `tp`, else one part of `ranks`.
+
+    Every process draws whole batches, so that a run sees the same batches on any number of ranks.
+
+    Attributes:
+        ranks: the number of parts.
+        rows: the rows of a batch that are this process's.
+
+    Raises:
+        UserError: the parts of a batch of `size` rows would not be equal.
+    """
+
+    def __init__(self, fabric: Any, parallel: str | None, size: int) -> None:
+        self.fabric, self.ranks = fabric, fabric.world_size if parallel in ("ddp", "fsdp") else 1
+        if size % self.ranks:
+            raise UserError(f"--batch-size must be a multiple of the {self.ranks} processes of torchrun, got {size}")
+        each = size // self.ranks
+        first = fabric.global_rank * each if self.ranks > 1 else 0
+        self.rows = slice(first, first + each)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of x over the shares, on every rank."""
+        return x if self.ranks == 1 else self.fabric.all_reduce(x, reduce_op="mean")
+
+
 class Windows:
     """Batches of windows of a corpus, on `device`: pairs of inputs and targets (B, context), int64.
 
     The target of a character is the one that follows it. `generator` draws the batches of training on the device: the
-    host does not learn where a batch lies, and need not wait.
+    host does not learn where a batch lies, and need not wait. A batch is cut down to `share`.
     """
 
-    def __init__(self, corpus: Corpus, context: int, size: int, device: torch.device, seed: int) -> None:
+    def __init__(
+        self, corpus: Corpus, context: int, size: int, device: torch.device, seed: int, share: Share | None = None
+    ) -> None:
         self.train, self.validation = corpus.train.to(device), corpus.validation.to(device)
         self.shape, self.window = (size, context), torch.arange(context + 1, device=device)
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator, self.share = torch.Generator(device).manual_seed(seed), share
+        self.rows = slice(None) if share is None else share.rows
 
     def at(self, tokens: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The windows that begin at each of `starts` (B)."""
-        batch = tokens[starts.unsqueeze(1) + self.window].long()
+        """The windows that begin at this rank's share of `starts` (B)."""
+        batch = tokens[starts[self.rows].unsqueeze(1) + self.window].long()
         return batch[:, :-1], batch[:, 1:]
 
     def draw(self) -> tuple[Tensor, Tensor]:
@@ -99,9 +130,14 @@ class Windows:
 
     @torch.no_grad()
     def validation_loss(self, model: nn.Module, batches: int) -> float:
-        """The model's mean loss over the held-out windows, in nats per character."""
-        losses = [model(*batch).clone() for batch in self.held_out(batches)]
-        return torch.stack(losses).double().mean().item()
+        """The model's mean loss over the held-out windows, in nats per character; the same on every rank."""
+        mean = torch.stack([model(*batch).clone() for batch in self.held_out(batches)]).double().mean()
+        return (mean if self.share is None else self.share.mean(mean)).item()
+
+
+def nats(loss: float) -> str:
+    """A loss in words."""
+    return f"{loss:.4f} nats = {loss / math.log(2):.4f} bits per character"
 
 
 def load_corpus(path: Path | None, context: int) -> Corpus:

@@ -52,13 +52,13 @@ def textbook(state: dict[str, Tensor], characters: Tensor, *, layers: int, heads
     x = w["token.weight"][characters] + w["position.weight"][:length]
     opening = "norm"
     for layer in range(layers):
-        q, k, v = linear(norm(x, opening), f"blocks.{layer}.attention.qkv").chunk(3, -1)
-        size = q.shape[-1] // heads
+        qkv = linear(norm(x, opening), f"blocks.{layer}.attention.qkv")
+        size = qkv.shape[-1] // (3 * heads)
         parts = []
         for head in range(heads):
-            mine = slice(head * size, (head + 1) * size)
-            scores = q[..., mine] @ k[..., mine].mT / math.sqrt(size)
-            parts.append(scores.masked_fill(later, -math.inf).softmax(-1) @ v[..., mine])
+            q, k, v = qkv[..., 3 * head * size :].split(size, -1)[:3]  # a head's lie side by side
+            scores = q @ k.mT / math.sqrt(size)
+            parts.append(scores.masked_fill(later, -math.inf).softmax(-1) @ v)
         x = x + linear(torch.cat(parts, -1), f"blocks.{layer}.attention.out")
         inner = linear(norm(x, f"blocks.{layer}.norm1"), f"blocks.{layer}.mlp.0")
         x = x + linear(inner * (1 + (inner / math.sqrt(2)).erf()) / 2, f"blocks.{layer}.mlp.1")

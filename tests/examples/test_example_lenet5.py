@@ -12,7 +12,8 @@ from autograd_bridge import GELU
 from cupyops.errors import ExportError
 from examples import lenet5, pictures
 from examples.data import epoch_order, load_digits
-from examples.lenet5 import LeNet5, accuracy, build_model, export, main, train, train_epoch
+from examples.exporting import export_and_test
+from examples.lenet5 import LeNet5, accuracy, build_model, main, train, train_epoch
 from examples.run import Run, make_fabric
 from tests.examples.example_support import (
     BATCH,
@@ -125,9 +126,9 @@ def test_the_best_accuracy_may_be_of_an_earlier_epoch(tmp_path: Path) -> None:
     lines: list[str] = []
     times = {"train_seconds": 1.0, "test_seconds": 1.0, "gpu": None}
     history = [{"epoch": i, "accuracy": a, **times} for i, a in ((1, 97.0), (2, 98.5), (3, 98.0))]
-    with Run("lenet5", lenet5_options(tmp_path), {}, unit="epoch", records="epochs", echo=lines.append) as training:
+    with Run("lenet5/1", lenet5_options(tmp_path), {}, unit="epoch", records="epochs", echo=lines.append) as training:
         training.summarise(history)
-    assert lines[0] == "Accuracy: best 98.50 % (epoch 2) and final 98.00 % (epoch 3)"
+    assert lines[1] == "Accuracy: best 98.50 % (epoch 2) and final 98.00 % (epoch 3)"
 
 
 @pytest.mark.usefixtures("pictures")
@@ -168,7 +169,7 @@ def test_accuracy_under_onnxruntime_is_pytorchs(
 def test_the_accuracy_is_that_of_the_file(tmp_path: Path) -> None:
     path, model = tmp_path / "lenet5.onnx", build_model("kernels", 3).eval()
     lines: list[str] = []
-    export(model, path, TEST_SET, 12.5, lines.append)
+    export_and_test(model, path, TEST_SET, accuracy, 12.5, lines.append)
     images = TEST_SET.images[:, None] / 255
     with torch.no_grad():
         wanted = model(images)

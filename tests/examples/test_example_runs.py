@@ -160,7 +160,7 @@ def test_damaged_or_foreign_checkpoint_is_refused(
         path.unlink()
         path.mkdir()
     elif fault == "other checkpoint":
-        torch.save({"format": "examples.char_gpt/1", "settings": {}}, path)
+        torch.save({"format": "examples.char_gpt/2", "settings": {}}, path)
     elif fault == "pickle":
         torch.save(Path("x"), path)
     else:
@@ -170,7 +170,7 @@ def test_damaged_or_foreign_checkpoint_is_refused(
     err = capsys.readouterr().err
     words = {
         "folder": "there is no",
-        "other checkpoint": "expected format 'examples.lenet5/1', found 'examples.char_gpt/1'",
+        "other checkpoint": "expected format 'examples.lenet5/1', found 'examples.char_gpt/2'",
         "flipped byte": "is damaged or is no checkpoint (the checksum of its part",
     }.get(fault, "is damaged or is no checkpoint")
     assert words in err

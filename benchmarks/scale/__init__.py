@@ -1,0 +1,1 @@
+"""Training on several GPUs: ``python -m benchmarks --ops scale``, and the collectives of many ranks, counted without them."""

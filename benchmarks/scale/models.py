@@ -1,0 +1,134 @@
+"""The models that are trained on several GPUs: built with random weights, nothing is downloaded."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["MODELS", "VARIANTS", "Model"]
+
+VARIANTS = ("torch", "cupyops")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and how it is trained.
+
+    Attributes:
+        name: the name in tables and on the command line.
+        build: makes the model with the modules of PyTorch ("torch") or with the shipped operators ("cupyops").
+        blocks: the blocks that are sharded, compiled and checkpointed one by one.
+        split: shards the model over a mesh by tensor and sequence parallelism, in place.
+        draw: (rows, generator) to a batch, on the CPU.
+        loss: (model, batch) to a loss without dimensions.
+        rows: rows of a batch on each rank.
+        unit: what is counted in a second.
+        units: how many of them a row has.
+    """
+
+    name: str
+    build: Callable[[str], nn.Module]
+    blocks: Callable[[Any], Sequence[nn.Module]]
+    split: Callable[[Any, Any], nn.Module]
+    draw: Callable[[int, torch.Generator], tuple[Tensor, ...]]
+    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
+    rows: int
+    unit: str
+    units: int
+
+
+def characters(layers: int, heads: int, width: int, context: int, rows: int, name: str = "char_gpt") -> Model:
+    """The transformer of ``examples.char_gpt`` on random characters."""
+    from examples.gpt.model import build_model
+    from examples.gpt.plans import split_matrices
+
+    vocabulary = 96
+
+    def build(variant: str) -> nn.Module:
+        sizes = {"context": context, "layers": layers, "heads": heads, "width": width}
+        return build_model(vocabulary, Namespace(**sizes, seed=0, backend={"cupyops": "kernels"}.get(variant, variant)))
+
+    def draw(rows: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        drawn = torch.randint(vocabulary, (rows, context + 1), generator=generator)
+        return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        found: Tensor = model(*batch)
+        return found
+
+    return Model(name, build, lambda m: list(m.blocks), split_matrices, draw, loss, rows, "tokens", context)
+
+
+def images(rows: int, name: str = "ViT-L/16", model: str = "vit_large_patch16_224", **options: Any) -> Model:
+    """A vision transformer of timm, with the mean of the patches for the class token: ranks divide its 196 positions.
+
+    The variant "cupyops" is the model after ``cupyops.torch.optimize``.
+    """
+    size = options.get("img_size", 224)
+
+    def build(variant: str) -> nn.Module:
+        import timm
+
+        from cupyops.torch import optimize
+
+        torch.manual_seed(0)
+        made: nn.Module = timm.create_model(model, pretrained=False, class_token=False, global_pool="avg", **options)
+        if variant == "cupyops":
+            optimize(made)
+        return made
+
+    def draw(rows: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        return torch.randn(rows, 3, size, size, generator=generator), torch.randint(1000, (rows,), generator=generator)
+
+    def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        return F.cross_entropy(model(batch[0]).float(), batch[1])
+
+    return Model(name, build, lambda m: list(m.blocks), split_vit, draw, loss, rows, "images", 1)
+
+
+def split_vit(model: Any, mesh: Any) -> nn.Module:
+    """Tensor parallelism with sequence parallelism for a vision transformer of timm."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    ranks = mesh.size()
+    for block in model.blocks:
+        attention = block.attn
+        # timm's rows are q, k and v of all heads. A rank's rows have to be q, k and v of its heads.
+        for parameter in (attention.qkv.weight, attention.qkv.bias):
+            with torch.no_grad():
+                by_head = parameter.unflatten(0, (3, ranks, -1)).transpose(0, 1)
+                parameter.copy_(by_head.reshape(parameter.shape).clone())
+        attention.num_heads //= ranks
+        attention.attn_dim //= ranks
+    split, whole = Shard(1), Replicate()
+    rows = RowwiseParallel(output_layouts=split)
+    plan = {
+        "blocks": PrepareModuleInput(input_layouts=whole, desired_input_layouts=split, use_local_output=True),
+        "blocks.*.norm1": SequenceParallel(use_local_output=True),
+        "blocks.*.norm2": SequenceParallel(use_local_output=True),
+        "blocks.*.attn": PrepareModuleInput(input_layouts=split, desired_input_layouts=whole, use_local_output=True),
+        "blocks.*.attn.qkv": ColwiseParallel(),
+        "blocks.*.attn.proj": rows,
+        "blocks.*.mlp.fc1": ColwiseParallel(input_layouts=split),
+        "blocks.*.mlp.fc2": rows,
+        "norm": SequenceParallel(),
+    }
+    parallelize_module(model, mesh, plan)
+    parallelize_module(model, mesh, {"norm": PrepareModuleOutput(output_layouts=split, desired_output_layouts=whole)})
+    return model  # type: ignore[no-any-return]
+
+
+# The sizes of the example's GPU model, and timm's ViT-L. A step keeps an H200 busy for longer than the host needs.
+MODELS = (characters(6, 6, 384, 256, 256), images(64))

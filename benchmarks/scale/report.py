@@ -1,0 +1,126 @@
+"""What ``benchmarks.scale`` measures, as a JSON file with its machine and commit, and as Markdown."""
+
+import datetime
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results_file
+from benchmarks.models.report import save
+from benchmarks.table import between, commit_of, machine_of
+
+__all__ = ["add", "default_path", "insert", "load", "markdown", "new", "save"]
+
+SCHEMA = 1
+WAYS = {"ddp": "DDP", "fsdp": "FSDP2", "tp": "tensor and sequence parallel"}
+MODES = {
+    "eager": "eager",
+    "compiled": "compiled",
+    "checkpointing": "eager, selective checkpointing",
+    "graphs": "compiled, CUDA graphs",
+}
+_CASE = ("model", "way", "mode", "ranks")
+_ROW = {"model": str, "way": str, "mode": str, "ranks": int, "variant": str, "per_second": float, "loss": float}
+
+Row = dict[str, Any]
+
+
+def default_path(gpu: str) -> Path:
+    """``benchmarks/results/scale-nvidia-h200.json`` for "NVIDIA H200"."""
+    path = results_file.default_path(gpu)
+    return path.with_name(f"scale-{path.name}")
+
+
+def new(environment: Row, ranks: int) -> Row:
+    """A document without rows, of this commit and time."""
+    commit, dirty = results_file.commit()
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    of_run = {"commit": commit, "dirty": dirty, "date": date}
+    return {"schema": SCHEMA, "environment": environment, "ranks": ranks, **of_run, "rows": [], "failed": []}
+
+
+def add(document: Row, section: str, rows: Iterable[Row]) -> None:
+    """Adds rows to "rows" or to "failed", in place of those of the same case."""
+    rows = list(rows)
+    cases = {tuple(row[key] for key in _CASE) for row in rows}
+    for name in ("rows", "failed"):
+        document[name] = [r for r in document[name] if tuple(r[key] for key in _CASE) not in cases]
+    document[section] += rows
+
+
+def load(path: Path) -> Row:
+    """Reads a file.
+
+    Raises:
+        ResultsError: the file cannot be read, or holds something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise results_file.ResultsError(f"cannot read {path}: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or "ranks" not in document:
+        raise results_file.ResultsError(f"{path} is not a file of results on several GPUs")
+    for row in document["rows"]:
+        for key, kind in _ROW.items():
+            if not isinstance(row.get(key), (int, float) if kind is float else kind):
+                raise results_file.ResultsError(f"{path}: a row lacks {key}, or has it of another type")
+    found: Row = document
+    return found
+
+
+def markdown(document: Row) -> str:
+    """The table of all cases, and what failed."""
+    env = document["environment"]
+    parts = [
+        f"Measured on {document['ranks']} × {machine_of(env)}, timm {env.get('timm')}; commit {commit_of(document)}."
+    ]
+    lines = [
+        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling", "losses"],
+        ["---"] * 9,
+    ]
+    rows = {(*(row[key] for key in _CASE), row["variant"]): row for row in document["rows"]}
+    order = {name: i for i, name in enumerate((*WAYS, *MODES))}
+    found = sorted({case[:-1] for case in rows}, key=lambda c: (c[0], order[c[1]], order[c[2]], c[3]))
+    for case in found:
+        model, way, mode, ranks = case
+        torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
+        ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
+        losses = " / ".join(f"{row['loss']:.4f}" for row in (torchs, ours) if row is not None)
+        scaling = _scaling(rows, case)
+        cells = [_speed(torchs), _speed(ours), ratio, scaling, losses]
+        lines.append([model, WAYS[way], MODES[mode], str(ranks), *cells])
+    parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
+    if document["failed"]:
+        failed = (
+            f"- {r['model']}, {r['way']}, {r['mode']}, {r['ranks']} GPUs: {r['reason']}" for r in document["failed"]
+        )
+        parts += ["Not measured:", "\n".join(failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _speed(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    memory = "" if row.get("peak_mib") is None else f", {row['peak_mib'] / 1024:.1f} GiB"
+    return f"{row['per_second']:,.0f} {row['unit']}/s{memory}"
+
+
+def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:
+    """What each GPU computes beside what one alone computes, of cupyops and (of PyTorch)."""
+    *same, ranks = case
+    cells = []
+    for variant in ("cupyops", "torch"):
+        alone, together = rows.get((*same, 1, variant)), rows.get((*case, variant))
+        if ranks > 1 and alone is not None and together is not None:
+            cells.append(f"{100 * together['per_second'] / alone['per_second'] / ranks:.0f} %")
+    return f"{cells[0]} ({cells[1]})" if len(cells) == 2 else "–"
+
+
+def insert(page: str, document: Row) -> str:
+    """The page with the table between its two markers, in place of what stood there.
+
+    Raises:
+        ValueError: the page does not have both markers, in order, once.
+    """
+    return between(page, markdown(document))

@@ -1,0 +1,101 @@
+"""The benchmark of several GPUs: two processes on a CPU and a small model; its file, table and command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import main as benchmarks_main
+from benchmarks.results_file import ResultsError
+from benchmarks.scale import models, report, steps
+from benchmarks.scale.__main__ import MODES, NAMES, WAYS, main, run
+from tests.benchmarks.tiny_scale import TINY
+
+
+def test_the_command_line_names_what_there_is() -> None:
+    """The command repeats the names, so that `--help` needs no PyTorch."""
+    assert tuple(m.name for m in models.MODELS) == NAMES
+    assert steps.MODES == MODES == tuple(report.MODES)
+    assert steps.WAYS == WAYS == tuple(report.WAYS)
+
+
+def test_weak_scaling_has_rows_of_one_rank() -> None:
+    found = [(c.way, c.mode, c.ranks) for c in steps.cases([TINY], WAYS, MODES, 2)]
+    assert [ranks for way, mode, ranks in found if (way, mode) == ("fsdp", "compiled")] == [1, 2]
+    assert [ranks for way, _, ranks in found if way == "tp"] == [2, 2, 2, 2]
+    assert len(found) == len(set(found)) == 16
+    assert {c.ranks for c in steps.cases([TINY], WAYS, MODES, 1)} == {1}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every way of two ranks, eager and with selective checkpointing."""
+    path = tmp_path_factory.mktemp("scale") / "scale.json"
+    fresh = report.new({"gpu": "no GPU", "timm": "1"}, 2)
+    run(fresh, path, "cpu", ["tiny", "broken"], WAYS, ("eager", "checkpointing"), 2, zoo="tests.benchmarks.tiny_scale")
+    assert not fresh["rows"], "the processes have a copy"
+    return report.load(path)
+
+
+def test_every_way_computes_the_same_losses_with_both_kinds_of_modules(document: dict[str, Any]) -> None:
+    loss = {(r["way"], r["mode"], r["ranks"], r["variant"]): r["loss"] for r in document["rows"]}
+    assert len(loss) == len(document["rows"]) == 2 * (5 + 3)
+    on_one = loss["ddp", "eager", 1, "torch"]
+    on_two = loss["ddp", "eager", 2, "torch"]
+    assert on_one != on_two, "the second rank had no batch of its own"
+    for (way, _, ranks, _), found in loss.items():
+        assert found == pytest.approx(on_one if ranks == 1 or way == "tp" else on_two, rel=1e-5)
+
+
+def test_a_model_that_fails_loses_no_row_of_others(document: dict[str, Any]) -> None:
+    assert {r["reason"] for r in document["failed"]} == {"ValueError: this model cannot be built"}
+    assert len(document["failed"]) == 8
+
+
+def test_selective_checkpointing_keeps_products_and_attention() -> None:
+    names = {op.name() for op in steps.saved_operations()}
+    assert {"aten::addmm", "cupyops::linear_gelu", "aten::_scaled_dot_product_flash_attention"} <= names
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
+    assert not any("norm" in name for name in names)
+
+
+def test_the_table_has_ratios_and_weak_scaling() -> None:
+    document = report.new({"gpu": "GPU", "timm": "1"}, 2)
+    row = {"model": "m", "way": "ddp", "mode": "eager", "unit": "tokens", "loss": 1.0, "peak_mib": 2048.0}
+    speeds = {(1, "torch"): 100.0, (1, "cupyops"): 110.0, (2, "torch"): 180.0, (2, "cupyops"): 209.0}
+    for ranks in (1, 2):
+        rows = [{**row, "ranks": ranks, "variant": v, "per_second": speeds[ranks, v]} for v in ("torch", "cupyops")]
+        report.add(document, "rows", rows)
+    assert len(document["rows"]) == 4, "rows of a case were added beside those of the same case"
+    assert (
+        "| m | DDP | eager | 2 | 180 tokens/s, 2.0 GiB | 209 tokens/s, 2.0 GiB | 1.16 | 95 % (90 %) | 1.0000 / 1.0000 |"
+        in (report.markdown(document))
+    )
+    report.add(document, "failed", [{**row, "ranks": 2, "reason": "no"}])
+    assert [r["ranks"] for r in document["rows"]] == [1, 1]
+    assert "- m, ddp, eager, 2 GPUs: no" in report.markdown(document)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    with pytest.raises(ResultsError, match="cannot read"):
+        report.load(path)
+    path.write_text(json.dumps({"schema": 1, "rows": []}))
+    with pytest.raises(ResultsError, match="is not a file of results on several GPUs"):
+        report.load(path)
+    path.write_text(json.dumps({"schema": 1, "ranks": 2, "rows": [{"model": "m"}]}))
+    with pytest.raises(ResultsError, match="a row lacks way"):
+        report.load(path)
+
+
+def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert benchmarks_main(["--ops", "scale"]) == 2
+    assert "measuring needs CUDA GPUs" in capsys.readouterr().err
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert main(["--ranks", "2"]) == 2
+    assert "--ranks 2: this machine has 1 GPUs" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        benchmarks_main(["--merge", "--ops", "scale"])
+    assert "--ops scale comes first and alone" in capsys.readouterr().err
