@@ -2,8 +2,9 @@
 
 ``python tests/gpu/explained.py count counts.json`` counts in the simulator, on any machine with a C++ compiler.
 ``python tests/gpu/explained.py compare counts.json`` profiles the same calls with ``ncu`` on this machine's GPU and
-prints the counters that differ. The exit status is 1 if a counter of a kernel differs, and 2 if less than 20 kernels
-were compared. ``--save PATH`` writes both numbers of every counter. ``launch CASE ...`` is what ``ncu`` profiles.
+prints the counters that differ. The exit status is 1 if less than 20 kernels have the GPU's sectors a request and bank
+conflicts. ``--save PATH`` writes both numbers of every counter; ``explained.json`` beside this file is such a record.
+``launch CASE ...`` is what ``ncu`` profiles.
 
 The counters of an access through a cache depend on no cache: requests, sectors, wavefronts and bank conflicts are
 counted before the look-up.
@@ -15,7 +16,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,15 @@ def launch(name: str, device: str) -> None:
 
 def count(path: Path) -> int:
     """Counts every case in the simulator."""
+    path.write_text(json.dumps(counted(CASES), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def counted(names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """Returns, by case, the kernel, the grid and the counters of each launch in a simulated H200."""
     Simulator.multiprocessors = H200
     found = {}
-    for name in CASES:
+    for name in names:
         report = cupyops.explain(launch, name, "cpu", gpu="H200")
         found[name] = [
             {
@@ -154,8 +161,7 @@ def count(path: Path) -> int:
             for k in report.kernels
         ]
         print(f"{name}: {', '.join(k.name for k in report.kernels)}", flush=True)
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return found
 
 
 def profiled(names: list[str], kernels: set[str]) -> dict[str, list[tuple[str, list[int], Mapping[str, float]]]]:
@@ -198,11 +204,11 @@ def known() -> list[str]:
 
 def compare(path: Path, save: Path | None) -> int:
     """Compares the counts of a file with those of ``ncu``; returns the exit status."""
-    compared, different, kept = 0, 0, {}
-    counted = json.loads(path.read_text(encoding="utf-8"))
-    kernels = {one["kernel"].partition("<")[0] for launches in counted.values() for one in launches}
-    for name, of_gpu in profiled(list(counted), kernels).items():
-        launches = counted[name]
+    kept: dict[str, dict[str, tuple[float, float]]] = {}
+    cases = json.loads(path.read_text(encoding="utf-8"))
+    kernels = {one["kernel"].partition("<")[0] for launches in cases.values() for one in launches}
+    for name, of_gpu in profiled(list(cases), kernels).items():
+        launches = cases[name]
         ours = [(one["kernel"].partition("<")[0], one["grid"]) for one in launches]
         if ours != [(kernel, grid) for kernel, grid, _ in of_gpu]:
             print(f"{name}: other launches: {ours} in the simulator, {[g[:2] for g in of_gpu]} on the GPU")
@@ -210,17 +216,39 @@ def compare(path: Path, save: Path | None) -> int:
         for one, (_, _, counters) in zip(launches, of_gpu, strict=True):
             both = {m: (one["counters"][m], counters[m]) for m in METRICS if m in counters}
             both["atomics"] = one["counters"]["atomics"], sum(counters.get(m, 0) for m in ATOMICS)
-            wrong = {m: pair for m, pair in both.items() if pair[0] != pair[1]}
-            compared += 1
-            different += bool(wrong)
             kept[f"{name}: {one['kernel']}"] = both
+            wrong = {m: pair for m, pair in both.items() if pair[0] != pair[1]}
             print(f"{name}: {one['kernel']}: {'equal' if not wrong else ''}", flush=True)
             for metric, (mine, measured) in wrong.items():
                 print(f"    {metric}: {mine} in the simulator, {measured:.0f} on the GPU")
     if save is not None:
         save.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    print(f"{compared} kernels compared, {different} differ")
-    return 2 if compared < LEAST else int(different > 0)
+    equal = equal_kernels(kept)
+    print(
+        f"{len(kept)} calls of kernels compared; {len(equal)} kernels have equal sectors a request and bank conflicts"
+    )
+    return int(len(equal) < LEAST)
+
+
+def equal_kernels(found: Mapping[str, Mapping[str, Sequence[float]]]) -> set[str]:
+    """Returns the kernels whose sectors a request, and whose bank conflicts, are those of the GPU in every call.
+
+    Args:
+        found: by call, for each counter the number of the simulator and that of the GPU.
+    """
+    other: set[str] = set()
+    same: set[str] = set()
+    for call, both in found.items():
+        read = {m: both[m] for m in METRICS}
+        figures: list[list[float]] = [[], []]
+        for kind in ("ld", "st"):
+            sectors = read[f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}"]
+            requests = read[f"l1tex__t_requests_pipe_lsu_mem_global_op_{kind}"]
+            conflicts = read[f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{kind}"]
+            for i in range(2):
+                figures[i] += [sectors[i] / requests[i] if requests[i] else 0, conflicts[i]]
+        (same if figures[0] == figures[1] else other).add(call.rpartition(": ")[2])
+    return same - other
 
 
 def main() -> int:
