@@ -49,6 +49,9 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
+# torch.compile allocates so many objects that collections of garbage at the default threshold take a tenth of the tests' time.
+gc.set_threshold(20_000, 20, 20)
+
 TESTS = Path(__file__).parent
 # What `-m quick` runs: of each folder, the files that notice most for their time; of a file with endings, the tests with such names.
 QUICK: dict[str, tuple[str, ...]] = {

@@ -46,7 +46,7 @@ def configs(dtype: str, capability: int) -> list[tuple[int, LayerNormConfig]]:
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
-    for n, config in configs(dtype, capability):
+    for n, config in dict.fromkeys(configs(dtype, capability)):  # many callers of one length get one config
         assert n % config.vector_width == 0
         assert config.vector_width * DTYPES[dtype].itemsize <= 16
         assert config.block <= 1024

@@ -14,6 +14,8 @@ from cupyops.launch import debug
 from cupyops.launch import recording as launches
 from cupyops.launch.kernel import Kernel
 from cupyops.sharing import Setting
+from cupyops.simulator import simulated
+from tests.support import HANG
 
 # Settings of the process ----------------------------------------------------------------------------------------------
 
@@ -110,3 +112,40 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
         sys.setswitchinterval(switching)
     if raised:
         raise raised[0]
+
+
+# Work that is done once -----------------------------------------------------------------------------------------------
+
+
+def test_an_edit_during_a_compilation_for_the_simulator_is_compiled_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that calls after the edit must not wait for the compilation of the text before it, and run that text."""
+
+    class Edited:
+        text = "before"
+
+    kernel, begun, go_on = Edited(), threading.Event(), threading.Event()
+
+    def compile_slowly(kernel: Edited, *_: object, **__: object) -> str:
+        text = kernel.text
+        if text == "before":
+            begun.set()
+            assert go_on.wait(HANG)
+        return text
+
+    def call(found: list[object]) -> None:
+        found.append(simulated.prepare(kernel, {}, 1, checked=False, optimize=True))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(simulated, "Simulated", compile_slowly)
+    results: tuple[list[object], list[object]] = ([], [])
+    callers = [threading.Thread(target=call, args=(found,), daemon=True) for found in results]
+    try:
+        callers[0].start()
+        assert begun.wait(HANG)
+        vars(kernel).update(text="after", _simulated={})  # as an edit of the file does
+        callers[1].start()
+        callers[1].join(10)  # for ever, if this call waits for the other's compilation
+    finally:
+        go_on.set()
+    for caller in callers:
+        caller.join(HANG)
+    assert results == (["before"], ["after"])

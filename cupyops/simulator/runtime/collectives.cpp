@@ -28,9 +28,10 @@ std::string numbers(const std::vector<unsigned>& which) {
 }
 
 std::string location(const Fibre& fibre) {
+    uintptr_t frames[CUPYOPS_FRAMES];
+    const unsigned count = std::min(waiting_frames(fibre, frames), 6u);
     std::string text = "{at:";
-    for (unsigned i = 0; i < std::min(fibre.waiting_frame_count, 6u); ++i)
-        text += (i ? "," : "") + std::to_string(fibre.waiting_frames[i]);
+    for (unsigned i = 0; i < count; ++i) text += (i ? "," : "") + std::to_string(frames[i]);
     return text + "}";
 }
 
@@ -71,8 +72,7 @@ void stop(CupyopsFault& fault) {
 CupyopsFault& fault_at(int kind, const Fibre& fibre) {
     CupyopsFault& fault = begin_fault(kind);
     place(fault, fibre);
-    fault.frame_count = fibre.waiting_frame_count;
-    std::copy(fibre.waiting_frames, fibre.waiting_frames + fibre.waiting_frame_count, fault.frames);
+    fault.frame_count = waiting_frames(fibre, fault.frames);
     return fault;
 }
 
@@ -140,10 +140,11 @@ unsigned source_lane(const Fibre& fibre) {
 }
 
 bool try_warp(Block& block, unsigned warp, unsigned mask, int operation) {
-    Fibre* lanes[WARP] = {};
+    Fibre* lanes[WARP];
     unsigned present = 0;
     for (unsigned l = WARP; l-- > 0;) {  // lanes mostly arrive in order, so the last one is most likely missing
         Fibre* fibre = mask >> l & 1 ? lane_of(block, warp, l) : nullptr;
+        lanes[l] = nullptr;
         if (!fibre || fibre->state == State::DONE) continue;
         if (fibre->state != State::WARP_OPERATION || fibre->operation != operation || fibre->mask != mask) return false;
         lanes[l] = fibre;
@@ -282,7 +283,7 @@ bool resolve_active_masks() {
                 std::vector<Fibre*> there;
                 for (unsigned l = 0; l < WARP; ++l) {
                     Fibre* other = lane_of(*block, fibre.warp(), l);
-                    if (!other || other->state != State::ACTIVE_MASK || other->waiting_frames[0] != fibre.waiting_frames[0]) continue;
+                    if (!other || other->state != State::ACTIVE_MASK || other->waiting_pc != fibre.waiting_pc) continue;
                     mask |= 1u << l;
                     there.push_back(other);
                 }
@@ -326,12 +327,17 @@ void explain_standstill() {
 
 using namespace simulator;
 
+// Notes the place from which the caller of this function of the runtime waits.
+#define WAITS_HERE(fibre)                                                           \
+    fibre.waiting_frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); \
+    fibre.waiting_pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
 extern "C" {
 
 int cupyops_barrier(int operation, int predicate) {
     Fibre& fibre = *machine.current;
     Block& block = *fibre.block;
-    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    WAITS_HERE(fibre);
     fibre.operation = operation;
     fibre.predicate = predicate;
     fibre.state = State::BARRIER;
@@ -344,7 +350,7 @@ int cupyops_barrier(int operation, int predicate) {
 void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone) {
     Fibre& fibre = *machine.current;
     Block& block = *fibre.block;
-    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    WAITS_HERE(fibre);
     fibre.operation = int(barrier);
     fibre.value = threads;
     fibre.state = State::MEETING;
@@ -372,7 +378,7 @@ void* cupyops_kept(unsigned number, size_t bytes) {
 
 unsigned long long cupyops_warp(int operation, unsigned mask, unsigned long long value, int lane, int width, int* predicate) {
     Fibre& fibre = *machine.current;
-    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    WAITS_HERE(fibre);
     fibre.operation = operation;
     fibre.mask = mask;
     fibre.value = value;
@@ -396,7 +402,7 @@ unsigned long long cupyops_warp(int operation, unsigned mask, unsigned long long
 
 unsigned cupyops_active_mask() {
     Fibre& fibre = *machine.current;
-    note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+    WAITS_HERE(fibre);
     wait_here(fibre, State::ACTIVE_MASK);
     return unsigned(fibre.value);
 }
@@ -421,7 +427,7 @@ void cupyops_cluster_wait() {
     if (fibre.arrived == fibre.waited)
         refuse(CUPYOPS_BARRIER, __builtin_frame_address(0), "the thread waits for the cluster's barrier without having arrived at it");
     if (fibre.block->group->phase < fibre.arrived) {
-        note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
+        WAITS_HERE(fibre);
         wait_here(fibre, State::CLUSTER);
     }
     fibre.waited = fibre.arrived;

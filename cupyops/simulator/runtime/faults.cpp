@@ -39,8 +39,8 @@ unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out) {
     return count;
 }
 
-void note_frames(Fibre& fibre, void* frame, void*) {
-    fibre.waiting_frame_count = walk(fibre, reinterpret_cast<uintptr_t>(frame), fibre.waiting_frames);
+unsigned waiting_frames(const Fibre& fibre, uintptr_t* out) {
+    return fibre.waiting_frame ? walk(fibre, fibre.waiting_frame, out) : 0;
 }
 
 void raise_fault(CupyopsFault&) { abandon(1); }

@@ -34,7 +34,7 @@ typedef std::unordered_map<uintptr_t, Told> Flags;
 
 struct Stack {
     char* low;  // the lowest usable byte; the page below is protected
-    char* top() const { return low + STACK_BYTES; }
+    char* top;  // where the first frame begins: up to a page below the end, at another offset in each stack
 };
 
 enum class State : unsigned char { NEW, READY, BARRIER, MEETING, WARP_OPERATION, ACTIVE_MASK, CLUSTER, DONE };
@@ -55,8 +55,8 @@ struct Fibre {
     unsigned mask = 0;
     unsigned long long value = 0;
     int lane_argument = 0, width = WARP, predicate = 0;
-    uintptr_t waiting_frames[CUPYOPS_FRAMES];
-    unsigned waiting_frame_count = 0;
+    // The frame that waits, and its return address. A waiting fibre keeps its stack, so that a fault finds the callers there.
+    uintptr_t waiting_frame = 0, waiting_pc = 0;
     // Clocks that order accesses.
     unsigned epoch = 0;              // block barriers that the fibre has passed
     unsigned arrived = 0, waited = 0;  // arrivals at the cluster's barrier, and completed waits
@@ -157,7 +157,7 @@ void place(CupyopsFault& fault, const Fibre& fibre);
 unsigned walk(const Fibre& fibre, uintptr_t frame, uintptr_t* out);
 [[noreturn]] void raise_fault(CupyopsFault& fault);  // ends the launch from the running fibre
 [[noreturn]] void frozen(void* frame);           // reports a deadlock from a fibre that waits
-void note_frames(Fibre& fibre, void* frame, void* pc);  // records the call stack of a waiting fibre
+unsigned waiting_frames(const Fibre& fibre, uintptr_t* out);  // the call stack of a waiting fibre, as walk() returns it
 void append(CupyopsFault& fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // ordering.cpp

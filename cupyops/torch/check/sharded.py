@@ -75,12 +75,15 @@ class _Sharded:
 
     Attributes:
         mesh, mode: the mesh, and the mode of its ranks.
+        ranks: the numbers of the ranks, as nested lists, one level for each dimension of the mesh.
         forward_collectives, collectives: the numbers of collectives of the last call, and of the last call and its
             gradient.
     """
 
     def __init__(self, subject: Subject, mesh: Any, mode: Any) -> None:
         self.subject, self.mesh, self.mode = subject, mesh, mode
+        with mode.disable():
+            self.ranks = mesh.mesh.tolist()  # PyTorch computes the tensor of ranks at each access
         self.forward_collectives = self.collectives = 0
 
     def place(self, x: Tensor, placements: Sequence[Any]) -> Any:
@@ -89,7 +92,7 @@ class _Sharded:
         from torch.distributed.tensor import DTensor
 
         with self.mode.disable():
-            pieces = dict(_pieces(x.detach(), placements, self.mesh.mesh))
+            pieces = dict(_pieces(x.detach(), placements, self.ranks))
         local = LocalTensor(pieces)
         return DTensor.from_local(local, self.mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
@@ -99,7 +102,7 @@ class _Sharded:
         with self.mode.disable():
             # A tensor that every rank has in common may be plain.
             pieces = getattr(local, "_local_tensors", None)
-            return local if pieces is None else _joined(pieces, x.placements, self.mesh.mesh)
+            return local if pieces is None else _joined(pieces, x.placements, self.ranks)
 
     def results(
         self,
@@ -144,10 +147,10 @@ class _Sharded:
         return {name: self.whole(x) for name, x in named.items()}
 
 
-def _pieces(x: Tensor, placements: Sequence[Any], ranks: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _pieces(x: Tensor, placements: Sequence[Any], ranks: Any) -> Iterator[tuple[int, Tensor]]:
     """Yields each rank of a mesh and its piece of a tensor, cut along the first dimension of the mesh first."""
     if not placements:
-        yield int(ranks), x.clone()
+        yield ranks, x.clone()
         return
     first, count = placements[0], len(ranks)
     if first.is_shard():
@@ -160,10 +163,10 @@ def _pieces(x: Tensor, placements: Sequence[Any], ranks: Tensor) -> Iterator[tup
         yield from _pieces(part, placements[1:], those)
 
 
-def _joined(pieces: Mapping[int, Tensor], placements: Sequence[Any], ranks: Tensor) -> Tensor:
+def _joined(pieces: Mapping[int, Tensor], placements: Sequence[Any], ranks: Any) -> Tensor:
     """Returns the tensor of which the ranks have these pieces."""
     if not placements:
-        return pieces[int(ranks)]
+        return pieces[ranks]
     first, parts = placements[0], [_joined(pieces, placements[1:], those) for those in ranks]
     if first.is_shard():
         return torch.cat(parts, first.dim)
