@@ -84,7 +84,7 @@ def _ranks(args: Any, kwargs: Any) -> list[int]:
                 return dist.get_process_group_ranks(dist.ProcessGroup.unbox(x))
             except RuntimeError:  # another object, such as the operation of a reduction
                 continue
-    names = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
+    names: list[Any] = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
     return dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(names[-1]))
 
 
