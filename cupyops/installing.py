@@ -29,6 +29,7 @@ EXTRAS = {
         "tensorboard>=2.16",
         "tqdm>=4.66",
     ),
+    "adapters": ("accelerate>=1.10", "pytorch-lightning>=2.6"),
     "onnx": ("onnx>=1.18", "onnxruntime>=1.22", "onnxscript>=0.7"),
     "notebooks": ("ipykernel>=6.29", "ipython>=8.20", "matplotlib>=3.8", "nbclient>=0.10"),
     "models": ("timm>=1.0", "transformers>=5"),

@@ -141,7 +141,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         chosen = (models, ways, modes, rounds, seconds)
         arguments = (document, path, device, chosen, zoo, str(Path(folder, "store")))
-        mp.start_processes(_rank, arguments, nprocs=document["ranks"], start_method="spawn")  # type: ignore[no-untyped-call]
+        mp.start_processes(_rank, arguments, nprocs=document["ranks"], start_method="spawn")
 
 
 def _rank(rank: int, document: dict[str, Any], path: Path, kind: str, chosen: Any, zoo: str, store: str) -> None:

@@ -77,7 +77,7 @@ class Steps:
                 forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)
             elif case.mode != "eager":
                 forward = torch.compile(forward, mode="reduce-overhead" if case.mode == "graphs" else None)
-            block.forward = forward  # type: ignore[method-assign]
+            block.forward = forward
         lower = device.type == "cuda"
         if case.way == "fsdp":
             _shard(model, case.model.blocks(model), mesh, lower)

@@ -33,7 +33,10 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every way of two ranks, eager and with selective checkpointing."""
     path = tmp_path_factory.mktemp("scale") / "scale.json"
     fresh = report.new({"gpu": "no GPU", "timm": "1"}, 2)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run(fresh, path, "cpu", ["tiny", "broken"], WAYS, ("eager", "checkpointing"), 2, zoo="tests.benchmarks.tiny_scale")
+    monkeypatch.undo()
     assert not fresh["rows"], "the processes have a copy"
     return report.load(path)
 

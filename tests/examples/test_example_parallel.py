@@ -243,3 +243,23 @@ def test_a_gpu_for_each_process_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match="torchrun started 2 processes on a machine with 1 GPUs; each needs its own"):
         devices_of(gpu, Namespace(device="auto"))
     assert devices_of(torch.device("cpu"), Namespace(device="cpu")) == {"devices": 2, "num_nodes": 2}
+
+
+@pytest.mark.gpu
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
+def test_two_gpus_come_to_the_losses_of_one(way: str, tmp_path: Path) -> None:
+    """By NCCL, and on with two after a checkpoint of two."""
+    on_gpu = ("--device", "cuda", "--no-amp")
+    assert char_gpt.main(gpt_arguments(tmp_path / "one", *on_gpu)) == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    for more in ((), ("--resume",)):
+        arguments = gpt_arguments(tmp_path / "two", *on_gpu, "--parallel", way, *more)
+        done = subprocess.run(
+            [*command, "examples.char_gpt", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        shutil.rmtree(tmp_path / "two" / CHECKPOINTS / "00000012")  # the second run goes on after step 8
+    for record, right in zip(records(tmp_path / "two"), records(tmp_path / "one"), strict=True):
+        assert record == pytest.approx(right, rel=1e-3)

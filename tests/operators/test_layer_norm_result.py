@@ -187,3 +187,11 @@ def test_a_gradient_of_another_dtype_than_the_rows(device: str) -> None:
         for a, b in zip(found, layer_norm_backward(grad.float(), x, stats, 700), strict=True):
             assert a.dtype == torch.float32
             torch.testing.assert_close(a, b)
+
+
+def test_the_sum_of_inputs_with_other_strides_is_dense_on_a_cpu_as_a_compiled_graph_expects() -> None:
+    x = torch.randn(2, 8, 3).transpose(1, 2)
+    y, s = add_layer_norm(x, x, 8)
+    assert y.is_contiguous()
+    assert s.is_contiguous()
+    torch.testing.assert_close(s, x + x, rtol=0, atol=0)

@@ -30,7 +30,7 @@ def _add_layer_norm_reference(
     dtype: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_shapes("add_layer_norm", residual=(residual, x.shape))
-    s = torch.add(x, residual)
+    s = torch.add(x, residual).contiguous()  # as the kernel returns it, which compiled graphs rely on
     y, stats = layer_norm_reference(s, weight, bias, normalized_shape, eps, dtype)
     return y, s, stats
 
