@@ -36,7 +36,9 @@ try:
     from accelerate import Accelerator
     from accelerate.utils import set_seed
 except ModuleNotFoundError as error:
-    Parser("with_accelerate", None).error(f"{error}; {pip_install('adapters', 'accelerate')}")
+    if __name__ == "__main__":
+        Parser("with_accelerate", None).error(f"{error}; {pip_install('adapters', 'accelerate')}")
+    raise
 
 
 def train(options: argparse.Namespace) -> tuple[float, float]:

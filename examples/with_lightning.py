@@ -37,7 +37,9 @@ from .data import load_digits
 try:
     import pytorch_lightning as lightning
 except ModuleNotFoundError as error:
-    Parser("with_lightning", None).error(f"{error}; {pip_install('adapters', 'pytorch-lightning')}")
+    if __name__ == "__main__":
+        Parser("with_lightning", None).error(f"{error}; {pip_install('adapters', 'pytorch-lightning')}")
+    raise
 
 
 class Digits(lightning.LightningModule):

@@ -1,5 +1,7 @@
 """examples/with_accelerate.py and with_lightning.py: cupyops' modules in the trainers of others."""
 
+import runpy
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -46,13 +48,11 @@ def test_lightning_trains_our_modules_and_loads_their_checkpoint(
 def test_a_missing_package_is_named(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib
-    import sys
-
     package = {"with_accelerate": "accelerate", "with_lightning": "pytorch_lightning"}[name]
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"examples.{name}", raising=False)
+    monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"examples.{name}")
+        runpy.run_module(f"examples.{name}", run_name="__main__")
     assert ended.value.code == 2
     assert f"pip install '{package.replace('_', '-')}>=" in capsys.readouterr().err
