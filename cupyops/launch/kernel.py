@@ -33,10 +33,12 @@ from .declaration import check_declaration
 from .generated import deciding, write_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_text, macros
+from .kernel_source import KernelSource, check_text, macros, numbers
 from .locate import declaring_file
 from .repro import keeps_call
-from .signature import Signature, the_kernel
+from .definitions import the_kernel
+from .signature import Signature
+from .template import split_name
 from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
@@ -59,7 +61,9 @@ class Kernel:
         text: CUDA C++, or the :class:`~pathlib.Path` of a ``.cu`` file. The headers of a file lie in its folder. The
             arrays of each call decide the type ``scalar_t`` and every other undeclared type name. ``acc_t`` is float if
             ``scalar_t`` is a 16-bit float, else ``scalar_t``.
-        name: the name of the ``extern "C" __global__`` function. It may be omitted if the text has one kernel.
+        name: the name of the ``__global__`` function, with its namespaces where several have the name, and with the
+            arguments of a template: ``"softmax<float, 128>"``. Without arguments the arrays' dtypes decide the types of
+            a template, and ``constants`` the numbers. The name may be omitted if the text has one kernel.
         geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call gives its number of threads:
             ``kernel[n](x, y, n)``. An integer sets the threads of a block for such calls.
         dtypes: the dtypes allowed for ``scalar_t`` and the other undeclared types, as names or as dtypes of PyTorch or
@@ -79,8 +83,8 @@ class Kernel:
         watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
 
     Raises:
-        ValueError: the text has no kernel of this name; the kernel is not ``extern "C"``; the policy's block is larger
-            than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
+        ValueError: the text has no kernel of this name; a parameter of a template has no argument; the policy's block is
+            larger than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
         TypeError: a parameter of the kernel has an unsupported type; or an argument of ``Kernel`` has a wrong type.
         OSError: the file cannot be read.
 
@@ -134,8 +138,8 @@ class Kernel:
         self.source = KernelSource(
             text,
             name,
-            str(filename or getattr(text, "filename", f"{name}.cu")),
-            macros(name, constants or {}, geometry.constants),
+            str(filename or getattr(text, "filename", f"{split_name(name)[0].rpartition('::')[2]}.cu")),
+            macros(name, {**numbers(text, name), **(constants or {})}, geometry.constants),
             {**beside, **(headers or {})},
             (*options, *self.hardware.options),
             declaring_file(),
@@ -181,8 +185,8 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        signature = Signature.parse(self.text, self.name)
         headers = self.source.included()
+        signature = Signature.parse(self.text, self.name, headers, self.source.defines)
         check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 
