@@ -47,6 +47,7 @@ class Function:
         special: a specialization or an explicit instantiation of a template.
         defined: a body follows the parameter list.
         scope: names of the enclosing namespaces.
+        nesting: the enclosing namespaces with the unnamed ones, whose names are ``""``.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Function:
     special: bool
     defined: bool
     scope: tuple[str, ...]
+    nesting: tuple[str, ...]
 
     @property
     def path(self) -> str:
@@ -73,7 +75,8 @@ class Blocks:
         self._length = len(bare)
         self._marks: list[int] = []
         self._ends: list[int] = []  # offset after the closing brace or the semicolon
-        # After each brace or semicolon: the namespaces (None inside another block), and whether the text is extern "C".
+        # After each brace or semicolon: the namespaces (None inside another block; "" for an unnamed
+        # one), and whether the text is extern "C".
         self._scopes: list[tuple[tuple[str, ...] | None, bool]] = []
         opened: list[tuple[int, tuple[tuple[str, ...] | None, bool]]] = []
         now: tuple[tuple[str, ...] | None, bool] = ((), False)
@@ -91,7 +94,8 @@ class Blocks:
                     # Only the last word `namespace` is examined, so that the time stays linear in the text.
                     word = bare.rfind("namespace", behind, place)
                     named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
-                    scope = (*scope, *named[1].replace("::", " ").split()) if named else None
+                    names = named[1].replace("::", " ").split() if named else []
+                    scope = (*scope, *(names or [""])) if named else None
                 now = (scope, linkage)
             elif bare[place] == "}" and opened:
                 at, now = opened.pop()
@@ -109,7 +113,11 @@ class Blocks:
         return self._closing.get(opening, -1)
 
     def scope(self, place: int) -> tuple[str, ...] | None:
-        return self._at(place)[0]
+        nesting = self._at(place)[0]
+        return None if nesting is None else tuple(filter(None, nesting))
+
+    def nesting(self, place: int) -> tuple[str, ...]:
+        return self._at(place)[0] or ()
 
     def linkage(self, place: int) -> bool:
         return self._at(place)[1]
@@ -164,6 +172,7 @@ def functions(bare: str, blocks: Blocks, markers: Mapping[str, str]) -> Iterator
             special or head.special,
             end >= 0 and bare.startswith("{", _behind(bare, end + 1, blocks)),
             (*(blocks.scope(head.start) or ()), *scope),
+            (*blocks.nesting(head.start), *scope),
         )
 
 

@@ -25,10 +25,12 @@ __all__ = ["KERNEL", "assemble"]
 
 KERNEL = "CUPYOPS_KERNEL"  # a macro: the name of a kernel that is not extern "C"
 
-_OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b[^;]*\bacc_t\s*;")
+_OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
-_DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b[^;{}]*?\b(\w+)\s*;")
+# Neither expression matches across another `typedef`, so that the time stays linear in the text.
+_DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
+_LAST_WORD = re.compile(r"(\w+)\s*;\Z")
 
 # A kernel parameter `Int64s<3> size` takes a Python tuple of three integers by value.
 _INT64S = """\
@@ -78,6 +80,8 @@ def assemble(
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
     lines += [f"#define {name} {value}" for name, value in constants.items() if name not in own]
+    if simulated:  # NVRTC reads the options itself
+        lines += [f"#define {name} {value}" for name, value in defines_of({}, options).items()]
     if kernel is not None:
         lines.append(f"#define {KERNEL} {kernel}")
     texts = {"": text, **included(text, headers or {}, warned=True)}
@@ -121,7 +125,9 @@ def _standard(texts: tuple[str, ...], simulated: bool) -> list[str]:
         rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := _ANY_INCLUDED.match(d.rest)))
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
         declared.update(macro.split()[0] for macro in macros if macro)
-        declared.update(m[1] or m[2] for m in _DECLARED.finditer(found.bare))
+        for match in _DECLARED.finditer(found.bare):
+            named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
+            declared.update([named] if named else [])
     return definitions("\n".join(code), declared, simulated, library)
 
 

@@ -177,7 +177,7 @@ def _entry(bare: str, kernel: str, expression: re.Match[str] | None) -> str:
     holder = f"struct CupyopsAttributesOfKernel {{ {attributes} }};"
     if function.template is not None:
         holder = f"template <{function.template}> {holder}"
-    for name in reversed(function.scope):
+    for name in reversed(function.nesting):
         holder = f"namespace {name} {{ {holder} }}"
     name = expression[1] if expression else kernel
     _, opening, arguments = name.partition("<")
