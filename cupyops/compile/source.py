@@ -23,7 +23,7 @@ from .system_headers import SAME, found_in, header, refusal, whole_cub
 
 __all__ = ["KERNEL", "assemble"]
 
-KERNEL = "CUPYOPS_KERNEL"  # a macro: the name of a kernel that is not extern "C"
+KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')

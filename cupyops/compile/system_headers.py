@@ -49,7 +49,7 @@ _NO_TWIN = "the simulator has no twin of it"
 _CCCL = ("cuda", "cccl")
 # Headers of CUDA's C++ library for which the host's library stands in the simulator.
 _HOST_LIBRARY = (
-    *("array", "bitset", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdlib", "cstring"),
+    *("array", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdlib", "cstring"),
     *("initializer_list", "limits", "optional", "ratio", "tuple", "type_traits", "utility", "variant"),
 )
 
@@ -83,7 +83,7 @@ HEADERS = (
     SystemHeader(("cuda/*",), _CCCL, None, _NO_TWIN),
     # The whole of cub is for the host as well. Its place take the headers of what the text uses: whole_cub.
     SystemHeader(("cub/cub.cuh", "cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh", "cub/util_*.cuh"), _CCCL, None, _NO_TWIN),
-    SystemHeader(("curand_kernel.h", "curand_*.h"), ("cuda", "curand"), None, _NO_TWIN),
+    SystemHeader(("curand_kernel.h", "curand_*.h"), (*_CCCL, "curand"), None, _NO_TWIN),
     SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
     # Host code.
     SystemHeader(

@@ -20,7 +20,7 @@ __global__ void k(const T* x,  // (n)
 def expression(name: str, types: dict[str, str] | None = None, text: str = TEXT, **given: object) -> str:
     """What NVRTC is asked to instantiate."""
     final = Kernel(text, name, Threads("n"), **given).final_text(types or {})  # type: ignore[arg-type]
-    found = re.search(r"^#define CUPYOPS_KERNEL (.*)$", final, re.MULTILINE)
+    found = re.search(r"^#define CupyopsKernel (.*)$", final, re.MULTILINE)
     assert found
     return found[1]
 
@@ -79,7 +79,7 @@ def test_template_parameters_are_no_macros_and_no_typedefs() -> None:
 def test_the_constants_of_a_policy_fill_a_template() -> None:
     text = "template <int BLOCK_THREADS> __global__ void k(float* x, int n) {}"
     kernel = Kernel(text, "k", Elementwise("n", 128))
-    assert "#define CUPYOPS_KERNEL k<128>\n" in kernel.final_text({})
+    assert "#define CupyopsKernel k<128>\n" in kernel.final_text({})
     with pytest.raises(ValueError, match=r"k<64>: .constants\['BLOCK_THREADS'\]. must equal .* 128, got 64"):
         Kernel(text, "k<64>", Elementwise("n", 128))
 
