@@ -17,7 +17,21 @@ _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
-_RANKS = {"||": 1, "&&": 2, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10}
+_RANKS = {
+    "||": 1,
+    "&&": 2,
+    "==": 6,
+    "!=": 6,
+    "<": 7,
+    ">": 7,
+    "<=": 7,
+    ">=": 7,
+    "+": 9,
+    "-": 9,
+    "*": 10,
+    "/": 10,
+    "%": 10,
+}
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines, and those of other compilers.
 _COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
@@ -245,6 +259,6 @@ def preprocess(
         for d in scan(source).directives
         if d.name in ("define", "undef") and (found := _MACRO.match(d.rest))
     )
-    found = Preprocessed(headers, defines, own)
-    found.follow("", text, True, until)
-    return found
+    result = Preprocessed(headers, defines, own)
+    result.follow("", text, True, until)
+    return result

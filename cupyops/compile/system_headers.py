@@ -20,7 +20,18 @@ from cupyops.installing import pip_install
 from .standard import as_library
 from .toolchain import cuda_headers, cupy, nvrtc_version
 
-__all__ = ["HEADERS", "SAME", "SystemHeader", "found_in", "folders_of", "header", "shared_with_host", "refusal", "shims", "whole_cub"]
+__all__ = [
+    "HEADERS",
+    "SAME",
+    "SystemHeader",
+    "folders_of",
+    "found_in",
+    "header",
+    "refusal",
+    "shared_with_host",
+    "shims",
+    "whole_cub",
+]
 
 SAME = "the header itself"  # a host compiler reads the header that NVRTC reads
 
@@ -73,16 +84,25 @@ HEADERS = (
     SystemHeader(("math_constants.h", "cuComplex.h"), ("cuda",)),
     SystemHeader(("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h"), ("cuda",), None, _NO_TWIN),
     SystemHeader(("cuda_pipeline.h", "cuda_pipeline_*.h", "cuda_awbarrier*.h"), ("cuda",), None, _NO_TWIN),
-    SystemHeader(("texture_*.h", "surface_*.h", "cuda_texture_types.h", "cuda_surface_types.h"), ("cuda",), None, _NO_TWIN),
+    SystemHeader(
+        ("texture_*.h", "surface_*.h", "cuda_texture_types.h", "cuda_surface_types.h"), ("cuda",), None, _NO_TWIN
+    ),
     SystemHeader(("cooperative_groups.h", "cooperative_groups/*.h"), _CCCL, None, _NO_TWIN),
     SystemHeader(("mma.h",), (*_CCCL, "crt"), None, _NO_TWIN),
     SystemHeader(tuple(f"cuda/std/{name}" for name in _HOST_LIBRARY), _CCCL, "cuda_std.h"),
     SystemHeader(("cuda/std/*",), _CCCL, None, _NO_TWIN),
     SystemHeader(("nv/target",), _CCCL, "nv_target.h"),
-    SystemHeader(("cuda/barrier", "cuda/pipeline", "cuda/atomic", "cuda/latch", "cuda/semaphore"), _CCCL, None, _NO_TWIN),
+    SystemHeader(
+        ("cuda/barrier", "cuda/pipeline", "cuda/atomic", "cuda/latch", "cuda/semaphore"), _CCCL, None, _NO_TWIN
+    ),
     SystemHeader(("cuda/*",), _CCCL, None, _NO_TWIN),
     # The whole of cub is for the host as well. Its place take the headers of what the text uses: whole_cub.
-    SystemHeader(("cub/cub.cuh", "cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh", "cub/util_*.cuh"), _CCCL, None, _NO_TWIN),
+    SystemHeader(
+        ("cub/cub.cuh", "cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh", "cub/util_*.cuh"),
+        _CCCL,
+        None,
+        _NO_TWIN,
+    ),
     SystemHeader(("curand_kernel.h", "curand_*.h"), (*_CCCL, "curand"), None, _NO_TWIN),
     SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
     # Host code.
@@ -93,19 +113,94 @@ HEADERS = (
         host=True,
     ),
     SystemHeader(
-        ("cub/device/*", "cub/*", "thrust/*", "cublas*", "cudnn*", "cufft*", "cusparse*", "cusolver*", "nccl.h", "curand.h")
-        + ("cuda_occupancy.h", "cuda_profiler_api.h", "cuda_gl_interop.h", "nvtx3/*", "nvToolsExt.h", "cutlass/*", "cute/*"),
+        (
+            "cub/device/*",
+            "cub/*",
+            "thrust/*",
+            "cublas*",
+            "cudnn*",
+            "cufft*",
+            "cusparse*",
+            "cusolver*",
+            "nccl.h",
+            "curand.h",
+        )
+        + (
+            "cuda_occupancy.h",
+            "cuda_profiler_api.h",
+            "cuda_gl_interop.h",
+            "nvtx3/*",
+            "nvToolsExt.h",
+            "cutlass/*",
+            "cute/*",
+        ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
     ),
     SystemHeader(
         (
-            *("iostream", "ostream", "istream", "sstream", "fstream", "iomanip", "vector", "string", "map", "set", "list"),
-            *("deque", "queue", "stack", "memory", "functional", "thread", "mutex", "atomic", "chrono", "random", "array"),
-            *("tuple", "numeric", "optional", "variant", "any", "bitset", "complex", "exception", "stdexcept", "typeinfo"),
-            *("unordered_map", "unordered_set", "iterator", "string_view", "regex", "filesystem", "future", "new", "ctime"),
+            *(
+                "iostream",
+                "ostream",
+                "istream",
+                "sstream",
+                "fstream",
+                "iomanip",
+                "vector",
+                "string",
+                "map",
+                "set",
+                "list",
+            ),
+            *(
+                "deque",
+                "queue",
+                "stack",
+                "memory",
+                "functional",
+                "thread",
+                "mutex",
+                "atomic",
+                "chrono",
+                "random",
+                "array",
+            ),
+            *(
+                "tuple",
+                "numeric",
+                "optional",
+                "variant",
+                "any",
+                "bitset",
+                "complex",
+                "exception",
+                "stdexcept",
+                "typeinfo",
+            ),
+            *(
+                "unordered_map",
+                "unordered_set",
+                "iterator",
+                "string_view",
+                "regex",
+                "filesystem",
+                "future",
+                "new",
+                "ctime",
+            ),
             *("condition_variable", "typeindex", "valarray", "locale", "csignal", "cstdarg", "stdarg.h", "time.h"),
-            *("signal.h", "unistd.h", "windows.h", "omp.h", "mpi.h", "pthread.h", "fcntl.h", "dirent.h", "sys/*", "getopt.h"),
+            *(
+                "signal.h",
+                "unistd.h",
+                "windows.h",
+                "omp.h",
+                "mpi.h",
+                "pthread.h",
+                "fcntl.h",
+                "dirent.h",
+                "sys/*",
+                "getopt.h",
+            ),
             *("helper_*.h",),
         ),
         reason="it is of host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
@@ -195,7 +290,7 @@ def shared_with_host(names: Iterable[str]) -> bool:
 def _places(folder: str) -> list[Path]:
     """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first."""
     sentinel, wheels = _FOLDERS[folder]
-    if folder == "cccl" and (own := Path(cupy().__file__).parent / "_core/include/cupy/_cccl").is_dir():
+    if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():
         return [p for p in (own / "libcudacxx", own / "cub", own / "thrust") if p.is_dir()]
     candidates = [Path(p) / "nvidia" / wheel for p in sys.path for wheel in wheels]
     roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda", sys.prefix]
@@ -225,7 +320,20 @@ def whole_cub(code: str) -> list[str]:
     known = (
         *("BlockAdjacentDifference", "BlockDiscontinuity", "BlockExchange", "BlockHistogram", "BlockLoad"),
         *("BlockMergeSort", "BlockRadixRank", "BlockRadixSort", "BlockReduce", "BlockRunLengthDecode", "BlockScan"),
-        *("BlockShuffle", "BlockStore", "WarpExchange", "WarpLoad", "WarpMergeSort", "WarpReduce", "WarpScan", "WarpStore"),
+        *(
+            "BlockShuffle",
+            "BlockStore",
+            "WarpExchange",
+            "WarpLoad",
+            "WarpMergeSort",
+            "WarpReduce",
+            "WarpScan",
+            "WarpStore",
+        ),
     )
     names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used if name in known]
-    return ["cub/util_type.cuh", "cub/thread/thread_operators.cuh", *(f"cub/{n.partition('_')[0]}/{n}.cuh" for n in names)]
+    return [
+        "cub/util_type.cuh",
+        "cub/thread/thread_operators.cuh",
+        *(f"cub/{n.partition('_')[0]}/{n}.cuh" for n in names),
+    ]

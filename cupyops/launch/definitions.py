@@ -14,7 +14,9 @@ from .template import Entry, entry_of, split_name
 __all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "the_kernel"]
 
 # Attributes of a function or of a parameter; parentheses within one another to a depth of three.
-ATTRIBUTES = re.compile(r"\[\[[^][]*\]\]|\b(?:__attribute__|__align__|alignas)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+ATTRIBUTES = re.compile(
+    r"\[\[[^][]*\]\]|\b(?:__attribute__|__align__|alignas)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+)
 _BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
 _SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
 _C_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "auto"))
@@ -89,7 +91,9 @@ def _check_kind(kernel: str, name: str, head: str) -> None:
     Raises:
         ValueError: the function does not return void.
     """
-    code = ATTRIBUTES.sub(" ", _BOUNDED.sub(" ", re.sub(r"\btemplate\s*<.*>(?=.*\b__global__\b)", " ", head, flags=re.DOTALL)))
+    code = ATTRIBUTES.sub(
+        " ", _BOUNDED.sub(" ", re.sub(r"\btemplate\s*<.*>(?=.*\b__global__\b)", " ", head, flags=re.DOTALL))
+    )
     words = re.findall(r"\w+\**", code)[:-1]  # without the name
     kind = [word for word in words if word not in _SPECIFIERS]
     # An unknown word may be a macro. A type of C is none.

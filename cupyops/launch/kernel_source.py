@@ -10,12 +10,12 @@ from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included
 from cupyops.errors import CompileError, expected
 
+from .definitions import entry_in, only
 from .geometry import at_least
 from .locate import located
-from .template import numbers_of
-from .definitions import entry_in, only
+from .template import numbers_of, split_name
 
-__all__ = ["KernelSource", "check_text", "macros", "numbers"]
+__all__ = ["KernelSource", "check_text", "file_name", "macros", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ def check_text(text: object, where: str) -> None:
         absent = "" if there else f"; there is no such file in {os.getcwd()}"
         got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
         raise ValueError(expected(where, "text", "be CUDA C++", got))
+
+
+def file_name(name: str) -> str:
+    """Returns the file name in messages of a text that was not read from a file."""
+    return f"{split_name(name)[0].rpartition('::')[2]}.cu"
 
 
 def numbers(text: str, name: str) -> dict[str, int]:

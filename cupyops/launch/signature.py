@@ -49,7 +49,7 @@ _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "
 
 # Words in a declaration that do not change how an argument is passed.
 _QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename)\b")
-_STD = re.compile(r"(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
 _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 # NVRTC has the host's `long`.
 _LONG = "int" if sys.platform == "win32" else "long long"
@@ -298,7 +298,7 @@ def _parameter(kernel: str, declaration: str, names: TypeNames) -> Parameter:
 
 def _dtype(base: str) -> str | None:
     """Returns the dtype of a type of C, or None for another type."""
-    words = " ".join(word for word in base[_STD.match(base).end() :].split() if word != "const")
+    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word != "const")
     return _C_TYPES.get(_integer(words))
 
 

@@ -56,7 +56,9 @@ class Entry:
 
     def types(self) -> dict[str, str]:
         """Returns the types that the kernel's name gives, by parameter."""
-        return {p.name: a for p, a in zip(self.parameters, self.given, strict=False) if p.kind == "type" and a != p.name}
+        return {
+            p.name: a for p, a in zip(self.parameters, self.given, strict=False) if p.kind == "type" and a != p.name
+        }
 
     def expression(self, kernel: str, types: Mapping[str, str], constants: Mapping[str, int]) -> str:
         """Returns the name with all arguments, ``a::softmax<float, 128>``.

@@ -100,7 +100,10 @@ def test_every_twin_is_a_file() -> None:
         ("<vector>", "it is of host code, and NVRTC compiles kernels alone"),
         ('"helper_cuda.h"', "it is of host code, and NVRTC compiles kernels alone"),
         ("<cub/device/device_reduce.cuh>", "it calls the GPU from the host, and NVRTC compiles kernels alone"),
-        ("<cooperative_group.h>", "no such header is known; did you mean 'cooperative_groups.h'?; give its text as headers="),
+        (
+            "<cooperative_group.h>",
+            "no such header is known; did you mean 'cooperative_groups.h'?; give its text as headers=",
+        ),
     ],
 )
 def test_a_header_of_host_code_is_refused_in_both_lanes(include: str, words: str, simulated: bool) -> None:
@@ -126,8 +129,12 @@ def test_who_lacks_a_header_is_told_the_package(monkeypatch: pytest.MonkeyPatch)
     pytest.importorskip("cupy")
     monkeypatch.setattr(system_headers, "_places", lambda folder: [])
     major = system_headers.nvrtc_version()[0]
-    package, extra = {12: ("nvidia-curand-cu12", "nvidia-curand-cu12"), 13: ("nvidia-curand", "'nvidia-curand>=10.4'")}[major]
-    words = f"<curand_kernel.h> is in the package {package}, which is not installed. Install it with: pip install {extra}"
+    package, extra = {12: ("nvidia-curand-cu12", "nvidia-curand-cu12"), 13: ("nvidia-curand", "'nvidia-curand>=10.4'")}[
+        major
+    ]
+    words = (
+        f"<curand_kernel.h> is in the package {package}, which is not installed. Install it with: pip install {extra}"
+    )
     with pytest.raises(MissingDependencyError, match=f"^{re.escape(words)}$"):
         system_headers.folders_of(["curand_kernel.h"])
 
@@ -148,14 +155,14 @@ def everything() -> str:
     wide = {name for name in _NUMBERS if name not in ("INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF")}
     lines += [f"static_assert({name} == {name}, {name!r});".replace("'", '"') for name in sorted(wide)]
     lines += [
-        "static_assert(INT_MAX == 2147483647 && INT_MIN == -INT_MAX - 1 && UINT_MAX == 4294967295u, \"\");",
-        "static_assert(LLONG_MAX == 9223372036854775807LL && INT64_MIN == LLONG_MIN && SIZE_MAX == UINT64_MAX, \"\");",
-        "static_assert(FLT_MAX == 0x1.fffffep127f && FLT_MIN == 0x1p-126f && FLT_EPSILON == 0x1p-23f, \"\");",
-        "static_assert(DBL_MAX == 0x1.fffffffffffffp1023 && DBL_MIN == 0x1p-1022 && DBL_EPSILON == 0x1p-52, \"\");",
-        "static_assert(M_PI == 0x1.921fb54442d18p1 && M_E == 0x1.5bf0a8b145769p1 && M_SQRT2 == 0x1.6a09e667f3bcdp0, \"\");",
-        "static_assert(sizeof(int64_t) == 8 && sizeof(uint8_t) == 1 && int8_t(-1) < 0 && uint16_t(-1) == 65535, \"\");",
+        'static_assert(INT_MAX == 2147483647 && INT_MIN == -INT_MAX - 1 && UINT_MAX == 4294967295u, "");',
+        'static_assert(LLONG_MAX == 9223372036854775807LL && INT64_MIN == LLONG_MIN && SIZE_MAX == UINT64_MAX, "");',
+        'static_assert(FLT_MAX == 0x1.fffffep127f && FLT_MIN == 0x1p-126f && FLT_EPSILON == 0x1p-23f, "");',
+        'static_assert(DBL_MAX == 0x1.fffffffffffffp1023 && DBL_MIN == 0x1p-1022 && DBL_EPSILON == 0x1p-52, "");',
+        'static_assert(M_PI == 0x1.921fb54442d18p1 && M_E == 0x1.5bf0a8b145769p1 && M_SQRT2 == 0x1.6a09e667f3bcdp0, "");',
+        'static_assert(sizeof(int64_t) == 8 && sizeof(uint8_t) == 1 && int8_t(-1) < 0 && uint16_t(-1) == 65535, "");',
         "constexpr float infinity = INFINITY, nothing = NAN; constexpr double huge = HUGE_VAL; constexpr float hugef = HUGE_VALF;",
-        "static_assert(infinity > FLT_MAX && nothing != nothing && huge > DBL_MAX && hugef == infinity, \"\");",
+        'static_assert(infinity > FLT_MAX && nothing != nothing && huge > DBL_MAX && hugef == infinity, "");',
         *(f"using std::{name};" for name in sorted(_TRAITS)),
         "__device__ double all(double x, int* i) {",
         "float f = 1; double d = 1; (void)std::frexp(x, i); (void)std::modf(x, &d); (void)std::remquo(x, d, i); std::swap(f, f);",
@@ -193,9 +200,14 @@ def test_the_simulator_has_every_name_of_the_list() -> None:
 def test_a_name_of_std_that_nvrtc_lacks_is_refused_in_both_lanes(simulated: bool) -> None:
     assert "sort" not in _KNOWN_OF_STD
     text = f"__device__ void f(float* x) {{\n  std::sort(x, x + 3); }}\n{KERNEL}"
-    with pytest.raises(ValueError, match=r"^k\.cu:2: std::sort is of the host's library, and NVRTC does not have it; <cuda/std/"):
+    with pytest.raises(
+        ValueError, match=r"^k\.cu:2: std::sort is of the host's library, and NVRTC does not have it; <cuda/std/"
+    ):
         final(text, simulated)
-    assert "sort" in final(f"namespace cuda {{ namespace std {{ void sort(); }} }} // std::sort\n#ifdef A\n{text}\n#endif\n{KERNEL}", simulated)
+    assert "sort" in final(
+        f"namespace cuda {{ namespace std {{ void sort(); }} }} // std::sort\n#ifdef A\n{text}\n#endif\n{KERNEL}",
+        simulated,
+    )
 
 
 def test_a_name_that_the_text_defines_itself_is_left_alone() -> None:

@@ -159,7 +159,9 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -> None:
     construct = CONSTRUCTS[name]
-    torch.testing.assert_close(*run(construct, construct.text, device), atol=1e-3 if construct.dtype == torch.float16 else 1e-6, rtol=0)
+    torch.testing.assert_close(
+        *run(construct, construct.text, device), atol=1e-3 if construct.dtype == torch.float16 else 1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("name", CONSTRUCTS)

@@ -7,8 +7,8 @@ import pytest
 
 import kernels_cu
 from cupyops.compile.source import included
-from cupyops.launch.kernel import all_kernels
 from cupyops.launch.definitions import code_only
+from cupyops.launch.kernel import all_kernels
 from cupyops.launch.signature import Signature
 from tests.naive import without_naive
 

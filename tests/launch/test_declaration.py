@@ -56,7 +56,13 @@ def test_types_that_fit() -> None:
     checked("float* x, // (N, 3, WIDTH)\n int N", WIDTH=4)
 
 
-@pytest.mark.parametrize("directive", ["#if __CUDA_ARCH__\n#define scalar_t float\n#endif\n", "#ifdef __CUDA_ARCH__\n  #  define scalar_t\tdouble\n#endif\n"])
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "#if __CUDA_ARCH__\n#define scalar_t float\n#endif\n",
+        "#ifdef __CUDA_ARCH__\n  #  define scalar_t\tdouble\n#endif\n",
+    ],
+)
 def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
     """The arrays would be read as another type than they are."""
     with pytest.raises(TypeError, match="the text defines 'scalar_t' as a macro"):
@@ -126,7 +132,10 @@ def test_what_stands_behind_the_kernel_does_not_count() -> None:
 
 
 def test_macros_of_options_and_constants_decide() -> None:
-    text = "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real half\n#else\n#define real float\n#endif\n" + REAL
+    text = (
+        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real half\n#else\n#define real float\n#endif\n"
+        + REAL
+    )
     for options, constants, dtype in (
         ((), {}, "float32"),
         (("-DWIDE",), {}, "float64"),
@@ -137,7 +146,10 @@ def test_macros_of_options_and_constants_decide() -> None:
         kernel = Kernel(text, "k", Threads("n"), options=options, constants=constants)
         assert kernel.signature.parameters[0].type == dtype
     restrict = 'extern "C" __global__ void k(TYPE* RESTRICT x, int n) {}'
-    assert Kernel(restrict, "k", Threads("n"), options=("-DTYPE=float", "-DRESTRICT=__restrict__")).signature.names == ("x", "n")
+    assert Kernel(restrict, "k", Threads("n"), options=("-DTYPE=float", "-DRESTRICT=__restrict__")).signature.names == (
+        "x",
+        "n",
+    )
 
 
 @pytest.mark.parametrize("text", NO_MEANINGS)

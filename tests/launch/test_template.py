@@ -84,17 +84,27 @@ def test_the_constants_of_a_policy_fill_a_template() -> None:
         Kernel(text, "k<64>", Elementwise("n", 128))
 
 
+LACKING = "k: the template's parameter `{}` has no argument: give it as {} with numbers and types"
+FUNCTION = "__global__ void k(float* x, int n) {}"
+
+
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("template <int N> __global__ void k(float* x, int n) {}", "k", r"k: the template's parameter `N` has no argument: give it as constants={'N': ...} or in its name, k<N> with numbers and types"),
-        ("template <typename T, typename U> __global__ void k(T* x, int n) {}", "k", r"k: the template's parameter `U` has no argument: give it as part of its name, k<T, U> with numbers and types: no array of the call decides the type"),
-        ("template <int N> __global__ void k(float* x, int n) {}", "k<1, 2>", "k<1, 2>: the template has the parameters <N>, got 2 arguments"),
-        ("__global__ void k(float* x, int n) {}", "k<1>", "k<1>: `k` is no template, so its name takes no arguments"),
-        ("__global__ void k(float* x, int n) {}", "k(1)", "'k(1)' is no name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'"),
+        (f"template <int N> {FUNCTION}", "k", LACKING.format("N", "constants={'N': ...} or in its name, k<N>")),
+        (
+            "template <typename T, typename U> __global__ void k(T* x, int n) {}",
+            "k",
+            LACKING.format("U", "part of its name, k<T, U>") + ": no array of the call decides the type",
+        ),
+        (f"template <int N> {FUNCTION}", "k<1, 2>", "k<1, 2>: the template has the parameters <N>, got 2 arguments"),
+        (FUNCTION, "k<1>", "k<1>: `k` is no template, so its name takes no arguments"),
+        (FUNCTION, "k(1)", "'k(1)' is no name of a kernel, such as 'softmax', 'a::softmax' or 'softmax<float, 128>'"),
     ],
-)  # fmt: skip
-def test_arguments_that_are_missing_or_too_many_are_refused_at_the_declaration(text: str, name: str, words: str) -> None:
+)
+def test_arguments_that_are_missing_or_too_many_are_refused_at_the_declaration(
+    text: str, name: str, words: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         Kernel(text, name, Threads("n"))
 
