@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from cupyops.errors import CompileError
@@ -85,16 +84,16 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
 def _key(text: str, target: str, options: Sequence[str]) -> str:
     # The text does not contain the system headers. The key contains their folder and version instead.
     names = _SYSTEM_HEADER.findall(text)
-    headers = _headers_identity(tuple(folders_of(names))) if names else None
+    headers = _headers_identity(tuple(dict.fromkeys(names))) if names else None
     content = json.dumps([_CACHE_FORMAT, text, target, list(options), nvrtc_version(), _nvrtc_build(), headers])
     return hashlib.sha256(content.encode()).hexdigest()[:40]
 
 
 @cache
-def _headers_identity(folders: tuple[Path, ...]) -> list[object]:
-    """Returns what tells the headers of folders from others: paths and versions."""
+def _headers_identity(names: tuple[str, ...]) -> list[object]:
+    """Returns what tells these headers from others of their names: the paths and versions of their folders."""
     # A folder without a version belongs to a package, and an update of the package renews the folder.
-    return [part for f in folders for part in (str(f), header_version(f) or f.stat().st_mtime_ns)]
+    return [part for f in folders_of(names) for part in (str(f), header_version(f) or f.stat().st_mtime_ns)]
 
 
 @cache

@@ -158,6 +158,9 @@ _TRAITS = frozenset(
     [
         "add_const",
         "add_pointer",
+        "aligned_storage",
+        "aligned_storage_t",
+        "alignment_of",
         "common_type",
         "common_type_t",
         "conditional",

@@ -44,6 +44,7 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "uint64_t": "uint64",
     "size_t": "uint64",
     "half": "float16",
+    "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
