@@ -1,6 +1,7 @@
 """Names of kernels in C++: namespaces and template arguments."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,21 @@ def test_another_instance_has_another_key() -> None:
     """The compile cache, bundles and the simulator tell kernels apart by the final text."""
     final = {Kernel(TEXT, f"k<float, {n}, false, int>", Threads("n")).final_text({}) for n in (1, 2)}
     assert len(final) == 2
+
+
+def test_the_mangled_name_survives_the_cache_and_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is loaded by the name in its text is not found in the binary."""
+    pytest.importorskip("cupy")
+    from cupyops.compile import bundle
+    from cupyops.compile.compiler import binary_for
+
+    monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(tmp_path / "cache"))
+    text = Kernel(TEXT, "k<float, 4, true, int>", Threads("n")).final_text({})
+    entry = "_ZN1a1kIfLi4ELb1EiEEvPKT_PS1_T2_"
+    made, cached = (binary_for(text, "k", "sm_80") for _ in range(2))
+    assert (made.entry, cached.entry) == (entry, entry)
+    assert list(made.resources) == [made.named("k")]
+    bundle.write_bundle(tmp_path / "a.bundle", [bundle.Entry("k", text, (), 80, made)], {"cupyops": "0", "nvrtc": "0"})
+    found = bundle._parsed("a", (tmp_path / "a.bundle").read_bytes(), "a", False).get(text, 80, ())
+    assert found is not None
+    assert found.entry == entry
