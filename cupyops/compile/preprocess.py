@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .cuda_text import Directive, scan
 
-__all__ = ["Include", "Preprocessed", "defines_of", "preprocess"]
+__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
@@ -32,6 +32,7 @@ _RANKS = {
     "/": 10,
     "%": 10,
 }
+CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
 _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines, and those of other compilers.
 _COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}

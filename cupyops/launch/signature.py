@@ -17,12 +17,14 @@ shape comment that may belong to two parameters, or to none, raises an error. No
 import re
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.compile.definitions import split
+from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import DTYPES
 from cupyops.sharing import computed_once
 
@@ -172,9 +174,10 @@ class Signature:
         entry = entry_in(text, kernel)
         given, hidden = (entry.types(), entry.names) if entry else ({}, frozenset[str]())
         names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
-        parameters = _parameters(kernel, text, code, first, names)
+        follow = partial(preprocess, text, headers or {}, defines or {})
+        parameters = _parameters(kernel, text, code, first, names, follow)
         for other in others:
-            if _parameters(kernel, text, code, other, names) != parameters:
+            if _parameters(kernel, text, code, other, names, follow) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
@@ -183,24 +186,49 @@ class Signature:
         return cls(kernel, parameters, entry)
 
 
-def _parameters(kernel: str, text: str, code: Code, function: Function, names: TypeNames) -> tuple[Parameter, ...]:
+def _parameters(
+    kernel: str, text: str, code: Code, function: Function, names: TypeNames, follow: Callable[[int], Preprocessed]
+) -> tuple[Parameter, ...]:
     start, end = function.parameters, function.end
     if end < 0:
         raise ValueError(f"{kernel}: its list of parameters has no end")
-    if directives := code.directives_between(start, end):
-        line = text[directives[0].start : directives[0].end].strip()
-        raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
     pieces = []
-    for place, piece in split(code.bare[start:end]):
+    listed, comments = _live(kernel, text, code, start, end, follow)
+    for place, piece in split(listed):
         at = start + place
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
             pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
     bare = [_parameter(kernel, piece.declaration, names) for piece in pieces]
-    shapes = _shape_comments(kernel, text, code, start, end, pieces, [p.pointer for p in bare])
+    shapes = _shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
     return tuple(
         _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
     )
+
+
+def _live(
+    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int], Preprocessed]
+) -> tuple[str, list[tuple[int, int]]]:
+    """Returns a parameter list with blanks for what its conditionals remove, and the places of the comments that remain.
+
+    Raises:
+        TypeError: the list has another directive, or a conditional that only a compiler decides.
+    """
+    directives = code.directives_between(start, end)
+    listed, comments = code.bare[start:end], code.comments_between(start, end)
+    if not directives:
+        return listed, comments
+    found = follow(end)
+    for i, directive in enumerate(directives):
+        behind = directives[i + 1].start if i + 1 < len(directives) else end
+        live = found.live("", directive.end) if directive.name in CONDITIONALS else None
+        if live is None:
+            line = text[directive.start : directive.end].strip()
+            raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
+        if not live:
+            first, last = directive.end - start, behind - start
+            listed = listed[:first] + " " * (last - first) + listed[last:]
+    return listed, [span for span in comments if found.live("", span[0])]
 
 
 class _Piece(NamedTuple):
@@ -213,7 +241,13 @@ class _Piece(NamedTuple):
 
 
 def _shape_comments(
-    kernel: str, text: str, code: Code, start: int, end: int, pieces: Sequence[_Piece], pointers: Sequence[bool]
+    kernel: str,
+    text: str,
+    code: Code,
+    end: int,
+    comments: Sequence[tuple[int, int]],
+    pieces: Sequence[_Piece],
+    pointers: Sequence[bool],
 ) -> list[str]:
     """Returns the shape comment of each parameter, or ``""``. A shape comment begins with a parenthesis.
 
@@ -233,7 +267,7 @@ def _shape_comments(
     # The loop runs from the last comment to the first: a parameter with a shape comment behind it does not take the
     # comment before it.
     i = len(pieces) - 1
-    for place, stop in reversed(code.comments_between(start, end) if pieces else []):
+    for place, stop in reversed(comments if pieces else []):
         comment = text[place:stop].strip()
         if not _SHAPE_BEGINS.match(comment):
             continue

@@ -239,7 +239,8 @@ def test_small_tuples(spelled: str) -> None:
         ("unsigned int", "must have a type and a name"),
         ("const float*", "must have a type and a name"),
         ("int = 5", "must have a type and a name"),
-        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` is in the parameter list"),
+        ("float* x,\n#ifdef __CUDA_ARCH__\nint m,\n#endif\nint n", "`#ifdef __CUDA_ARCH__` is in the parameter list"),
+        ("float* x,\n#define MORE\nint n", "`#define MORE` is in the parameter list"),
     ],
 )
 def test_refused_parameters(declaration: str, words: str) -> None:
@@ -267,6 +268,14 @@ def test_refused_parameters(declaration: str, words: str) -> None:
 def test_declarations_of_c_plus_plus(declaration: str, found: Parameter) -> None:
     assert parameters(declaration) == (found,)
     assert parameters(f"{declaration}, int last") == (found, Parameter("last", "int32"))
+
+
+def test_a_conditional_in_the_parameters_is_followed() -> None:
+    text = "__global__ void k(float* x, // (n)\n#ifdef MORE\nint m, float* z, // (m)\n#else\nlong long o,\n#endif\nint n) {}"
+    assert Signature.parse(text, "k").names == ("x", "o", "n")
+    found = Signature.parse(text, "k", None, {"MORE": "1"})
+    assert found.names == ("x", "m", "z", "n")
+    assert [p.shape for p in found.parameters] == [("n",), None, ("m",), None]
 
 
 def test_void_is_no_parameter() -> None:
