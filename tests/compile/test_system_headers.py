@@ -1,6 +1,7 @@
 """The list of system headers: what it promises is found by NVRTC and by the simulator, and everything else is refused by name."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -125,18 +126,26 @@ def test_quotes_find_a_system_header() -> None:
         assert "#include <cuda_fp16.h>" in final(f'#include "cuda_fp16.h"\n{KERNEL}', simulated)
 
 
-def test_who_lacks_a_header_is_told_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy")
-    monkeypatch.setattr(system_headers, "_places", lambda folder: [])
-    major = system_headers.nvrtc_version()[0]
-    package, extra = {12: ("nvidia-curand-cu12", "nvidia-curand-cu12"), 13: ("nvidia-curand", "'nvidia-curand>=10.4'")}[
-        major
-    ]
-    words = (
-        f"<curand_kernel.h> is in the package {package}, which is not installed. Install it with: pip install {extra}"
-    )
+@pytest.mark.parametrize(
+    ("folder", "name", "packages"),
+    [
+        ("cccl", "cooperative_groups.h", ("nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl>=13,<14")),
+        ("curand", "curand_kernel.h", ("nvidia-curand-cu12", "nvidia-curand>=10.4")),
+        ("crt", "mma.h", ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt>=13,<14")),
+    ],
+)
+@pytest.mark.parametrize("major", [12, 13])
+def test_who_lacks_a_header_is_told_the_package(
+    folder: str, name: str, packages: tuple[str, str], major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_headers, "_places", lambda of: [] if of == folder else [Path("/there")])
+    monkeypatch.setattr(system_headers, "cuda_headers", lambda: Path("/there"))
+    monkeypatch.setattr(system_headers, "nvrtc_version", lambda: (major, 0))
+    package = packages[major - 12]
+    bare = package.partition(">")[0]
+    words = f"<{name}> is in the package {bare}, which is not installed. Install it with: pip install {shlex.quote(package)}"
     with pytest.raises(MissingDependencyError, match=f"^{re.escape(words)}$"):
-        system_headers.folders_of(["curand_kernel.h"])
+        system_headers.folders_of([name])
 
 
 def test_the_kernels_of_this_project_get_no_line_of_the_list() -> None:
