@@ -20,6 +20,8 @@ EXTRAS = {
         "nvidia-cuda-crt>=13,<14",
         "ml_dtypes>=0.5",
     ),
+    "headers12": ("nvidia-cuda-cccl-cu12", "nvidia-curand-cu12", "nvidia-cuda-nvcc-cu12"),
+    "headers13": ("nvidia-cuda-cccl>=13,<14", "nvidia-curand>=10.4", "nvidia-cuda-crt>=13,<14"),
     "simulator": ("ziglang>=0.13", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
     "examples": (
         "lightning-fabric>=2.6",

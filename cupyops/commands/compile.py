@@ -124,11 +124,11 @@ def compile_job(job: Job) -> Row:
         binary = compile_text(job.text, job.what, f"sm_{job.architecture}", (*OPTIONS, *job.options))
     except CompileError as error:
         return Row(*about, error=str(error))
-    if job.kernel not in binary.resources:
+    if binary.named(job.kernel) not in binary.resources:
         return Row(
             *about, error=f"the compiler's log does not report the registers of {job.kernel}:\n{binary.log.strip()}"
         )
-    registers, spilled = binary.resources[job.kernel]
+    registers, spilled = binary.resources[binary.named(job.kernel)]
     warnings = tuple(w.strip() for w in warnings_in(binary.log) if not _NOT_ABOUT_THE_KERNEL.search(w))
     return Row(*about, len(binary.code), registers, spilled, round(binary.seconds * 1000, 1), warnings)
 

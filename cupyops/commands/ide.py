@@ -19,8 +19,8 @@ from cupyops.compile import toolchain
 from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 from cupyops.installing import pip_install
+from cupyops.launch.definitions import code_only
 from cupyops.launch.kernel import Kernel, all_kernels
-from cupyops.launch.signature import code_only
 
 __all__ = ["add_parser", "definitions", "guessed", "write"]
 

@@ -89,7 +89,8 @@ class Bundle:
                 key = _key(text, architecture, options)
                 if key in self._kernels:
                     resources = {name: tuple(numbers) for name, numbers in self._kernels[key]["resources"].items()}
-                    return Binary(bundle_file.read(self._archive, f"{key}.cubin"), "", resources, 0.0)
+                    code = bundle_file.read(self._archive, f"{key}.cubin")
+                    return Binary(code, "", resources, 0.0, entry=self._kernels[key].get("entry"))
         return None
 
 
@@ -210,6 +211,7 @@ def _check(about: dict[str, Any], archive: zipfile.ZipFile) -> None:
         _is_text(what, "what")
         if type(architecture) is not int or not 10 <= architecture < 10_000:
             raise ValueError(f"{what} has no architecture")
+        _is_text(kernel.get("entry", ""), "entry")
         for name, numbers in kernel["resources"].items():
             _is_text(name, "resources")
             if [type(number) for number in numbers] != [int, int]:
@@ -278,6 +280,7 @@ def write_bundle(
             "architecture": e.architecture,
             "sha256": hashlib.sha256(e.binary.code).hexdigest(),
             "resources": e.binary.resources,
+            **({} if e.binary.entry is None else {"entry": e.binary.entry}),
         }
         for key, e in sorted_entries
     }

@@ -38,6 +38,7 @@ class Binary:
             the driver compiles.
         seconds: duration of the compilation.
         path: the cubin's file in the cache, or None if the file could not be written.
+        entry: the kernel's name in the binary if C++ mangles it, or None for an ``extern "C"`` function.
     """
 
     code: bytes
@@ -45,6 +46,11 @@ class Binary:
     resources: dict[str, tuple[int, int]]
     seconds: float
     path: Path | None = None
+    entry: str | None = None
+
+    def named(self, kernel: str) -> str:
+        """Returns the name of a kernel in the binary."""
+        return self.entry or kernel
 
 
 # O_EXCL refuses a name that exists, a link's too.

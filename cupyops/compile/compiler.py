@@ -16,14 +16,16 @@ from cupyops.errors import CompileError
 
 from . import signing
 from .cache import Binary, DiskCache, default_folder
-from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version, reinstall_line
+from .source import KERNEL
+from .system_headers import folders_of
+from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "target_for"]
 
 # With -Xptxas=-v the log reports registers and spills.
 OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
-_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.MULTILINE)
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
@@ -81,14 +83,17 @@ def binary_for(text: str, what: str, target: str, options: Sequence[str] = ()) -
 
 def _key(text: str, target: str, options: Sequence[str]) -> str:
     # The text does not contain the system headers. The key contains their folder and version instead.
-    headers = _headers_identity() if _SYSTEM_HEADER.search(text) else None
+    names = _SYSTEM_HEADER.findall(text)
+    headers = _headers_identity(tuple(dict.fromkeys(names))) if names else None
     content = json.dumps([_CACHE_FORMAT, text, target, list(options), nvrtc_version(), _nvrtc_build(), headers])
     return hashlib.sha256(content.encode()).hexdigest()[:40]
 
 
 @cache
-def _headers_identity() -> list[object]:
-    return [str(cuda_headers()), header_version(cuda_headers())]
+def _headers_identity(names: tuple[str, ...]) -> list[object]:
+    """Returns what tells these headers from others of their names: the paths and versions of their folders."""
+    # A folder without a version belongs to a package, and an update of the package renews the folder.
+    return [part for f in folders_of(names) for part in (str(f), header_version(f) or f.stat().st_mtime_ns)]
 
 
 @cache
@@ -114,21 +119,25 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> B
     if nvrtc_version() >= (12, 9):
         # NVRTC's own cache returns the code without the log, and the log reports the registers.
         flags.append("--no-cache")
-    if _SYSTEM_HEADER.search(text):
-        flags.append(f"-I{cuda_headers()}")
+    if names := _SYSTEM_HEADER.findall(text):
+        flags += [f"-I{folder}" for folder in folders_of(names)]
     started = time.perf_counter()
     program = compiler.createProgram(text, "cupyops.cu", [], [])
+    named = f"#define {KERNEL} " in text
     try:
+        if named:
+            compiler.addNameExpression(program, KERNEL)
         try:
             compiler.compileProgram(program, flags)
         except compiler.NVRTCError as error:
             raise CompileError(_explain(what, target, options, _log(compiler, program), text)) from error
         log = _log(compiler, program)
+        entry = compiler.getLoweredName(program, KERNEL) if named else None
         code = compiler.getPTX(program) if target.startswith("compute_") else compiler.getCUBIN(program)
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started
-    return Binary(code.encode() if isinstance(code, str) else code, log, _resources(log), seconds)
+    return Binary(code.encode() if isinstance(code, str) else code, log, _resources(log), seconds, entry=entry)
 
 
 def _log(compiler: Any, program: Any) -> str:

@@ -8,17 +8,29 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError
 
 from .cuda_text import Code, Directive, scan
+from .preprocess import Preprocessed, defines_of, preprocess
+from .standard import as_library, definitions, unknown
+from .system_headers import SAME, found_in, header, refusal, whole_cub
 
-__all__ = ["assemble"]
+__all__ = ["KERNEL", "assemble"]
 
+KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
+
+_OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')
+_ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
+# Neither expression matches across another `typedef`, so that the time stays linear in the text.
+_DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
+_LAST_WORD = re.compile(r"(\w+)\s*;\Z")
 
 # A kernel parameter `Int64s<3> size` takes a Python tuple of three integers by value.
 _INT64S = """\
@@ -35,6 +47,11 @@ def assemble(
     types: Mapping[str, str],
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
+    *,
+    kernel: str | None = None,
+    own: Collection[str] = (),
+    simulated: bool = False,
+    options: Sequence[str] = (),
 ) -> str:
     """Returns the final text for NVRTC.
 
@@ -44,29 +61,84 @@ def assemble(
         types: typedef name to dtype name, ``{"scalar_t": "float16"}``. ``scalar_t`` also defines ``acc_t``.
         constants: macro name to integer.
         headers: header texts by name, for ``#include "name"``, in addition to the shared headers of ``kernels_cu``.
+        kernel: the C++ name of the kernel with its template arguments, which NVRTC instantiates; None for an
+            ``extern "C"`` kernel.
+        own: the parameters of the kernel's template, which the prelude does not define.
+        simulated: whether the simulator compiles the text.
+        options: NVRTC options, which may define macros and name folders of headers.
 
     Raises:
-        ValueError: an included header is unknown. System headers are included in angle brackets.
+        ValueError: an included header is unknown, or is of host code; or the text uses a name of ``std`` that kernels
+            do not have.
+        CompileError: the simulator has no twin of a header.
     """
     known = {**kernels_cu.headers(), **(headers or {})}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     lines += sorted({f"#include <{DTYPES[d].header}>" for d in types.values() if DTYPES[d].header})
-    lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items()]
-    if "scalar_t" in types:
+    lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
+    if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
-    lines += [f"#define {name} {value}" for name, value in constants.items()]
-    return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set())
+    lines += [f"#define {name} {value}" for name, value in constants.items() if name not in own]
+    if simulated:  # NVRTC reads the options itself
+        lines += [f"#define {name} {value}" for name, value in defines_of({}, options).items()]
+    if kernel is not None:
+        lines.append(f"#define {KERNEL} {kernel}")
+    texts = {"": text, **included(text, headers or {}, warned=True)}
+    _check(texts, filename, preprocess(text, texts, defines_of(constants, options)), simulated, options)
+    lines += _standard(tuple(texts.values()), simulated)
+    return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set(), simulated, texts)
 
 
-def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:
+def _check(
+    texts: Mapping[str, str], filename: str, found: Preprocessed, simulated: bool, options: Sequence[str]
+) -> None:
+    """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
+    for name, live, directive, where in found.includes:
+        if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
+            continue
+        if problem := refusal(name, simulated):
+            place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
+            if (row := header(name)) is not None and not row.host:
+                raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
+            raise ValueError(f"{place}: #include <{name}>: {problem}")
+    for where, text in texts.items():
+        for start, name in unknown(scan(text).bare):
+            if found.live(where, start):
+                place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
+                raise ValueError(
+                    f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
+                    f"and functions of the library for kernels, in the namespace cuda::std"
+                )
+
+
+@lru_cache(256)
+def _standard(texts: tuple[str, ...], simulated: bool) -> list[str]:
+    """Returns the lines that define the names of the C and C++ libraries that texts use."""
+    code: list[str] = []
+    declared: set[str] = set()
+    library = False
+    for text in texts:
+        found = scan(text)
+        macros = [d.rest for d in found.directives if d.name == "define"]
+        code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
+        rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := _ANY_INCLUDED.match(d.rest)))
+        library = library or any(row is not None and "cccl" in row.folders for row in rows)
+        declared.update(macro.split()[0] for macro in macros if macro)
+        for match in _DECLARED.finditer(found.bare):
+            named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
+            declared.update([named] if named else [])
+    return definitions("\n".join(code), declared, simulated, library)
+
+
+def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> dict[str, str]:
     """Returns the known headers that a text includes, directly or through other headers, by name.
 
-    Warns if the text itself includes a header by a former name.
+    Warns if the text itself includes a header by a former name, unless `warned` says that it has.
     """
     known = {**kernels_cu.headers(), **headers}
     for name, _ in _includes(scan(text)):
-        if name in kernels_cu.former_headers() and name not in headers:
+        if not warned and name in kernels_cu.former_headers() and name not in headers:
             warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=4)
     found: dict[str, str] = {}
     texts = [text]
@@ -100,32 +172,52 @@ def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
             yield found[1], directive
 
 
-def _splice(text: str, filename: str, known: Mapping[str, str], seen: set[str]) -> str:
+def _splice(
+    text: str, filename: str, known: Mapping[str, str], seen: set[str], simulated: bool, texts: Mapping[str, str]
+) -> str:
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
-    Later ``#include`` lines of the same header are removed.
+    Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header.
     """
     seen.add(filename)
     code = scan(text)
     pieces, at, line = [f'#line 1 "{filename}"\n'], 0, 1
-    instead = {d.start: name for name, d in _includes(code)}
     for directive in code.directives:
         once = directive.name == "pragma" and directive.rest.split()[:1] == ["once"]
-        if not once and directive.start not in instead:
+        found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
+        name = found[1] if found else ""
+        system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
+        instead = _system(name, directive.rest[0], simulated, texts) if system else None
+        if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system)):
             continue
         pieces.append(text[at : directive.start])
         line += text.count("\n", at, directive.end)
         at = directive.end
-        if once:
+        if once or instead == []:
             pieces.append("\n" * text.count("\n", directive.start, directive.end))
             continue
-        name = instead[directive.start]
-        if name not in known:
+        if instead:
+            pieces.append("\n".join(instead))
+        elif name not in known:
             raise ValueError(
                 f'{filename}: #include "{name}": no such shared header; there are {", ".join(sorted(known))}. '
                 f"System headers are included in angle brackets."
             )
-        if name not in seen:
-            pieces.append(_splice(known[name], name, known, seen))
+        elif name not in seen:
+            pieces.append(_splice(known[name], name, known, seen, simulated, texts))
         pieces.append(f'\n#line {line + 1} "{filename}"')
     return "".join(pieces) + text[at:]
+
+
+def _system(name: str, quote: str, simulated: bool, texts: Mapping[str, str]) -> list[str] | None:
+    """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays."""
+    row = header(name)
+    if row is None or row.host:
+        return None
+    if not row.folders:
+        return []
+    if simulated and row.twin == SAME:
+        return as_library([f"<{name}>"])
+    if not simulated and name == "cub/cub.cuh":
+        return [f"#include <{part}>" for part in whole_cub("\n".join(scan(t).bare for t in texts.values()))]
+    return [f"#include <{name}>"] if quote == '"' else None

@@ -4,24 +4,19 @@ The checks find a type that no array decides, a type that the text itself define
 """
 
 import keyword
-import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES, INTEGERS
 from cupyops.errors import nearest
 
-from .signature import Signature, declarations
+from .definitions import declarations
+from .signature import Signature
+from .typenames import defined_types
 
 __all__ = ["check_declaration"]
 
 _DTYPE_NAMES = tuple(DTYPES)
-# A function-like macro does not match: a type name without parentheses does not expand the macro.
-_MACRO = re.compile(r"(\w+)(?![\w(])")
-# A typedef does not match across another `typedef`, so that the time stays linear in the text.
-_ALIAS = re.compile(r"\busing\s+(?P<using>\w+)\s*=|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);")
-_LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 
 
 def check_declaration(
@@ -45,9 +40,11 @@ def check_declaration(
     Raises:
         TypeError: no array decides the type of a parameter; the text or a header defines the type that the arrays
             decide; or a type cannot be passed by value.
-        ValueError: a size is not an integer parameter.
+        ValueError: a size is not an integer parameter; or a parameter of the template has no argument.
     """
     kernel, bindings = signature.kernel, signature.bindings
+    if signature.entry is not None:
+        signature.entry.expression(kernel, dict.fromkeys(bindings, "float32"), constants)
     _check_types(signature, text, headers or {})
     numbers = [p for p in signature.parameters if not p.pointer]
     if (arrays := [p for p in signature.parameters if p.pointer]) and all(p.nullable for p in arrays):
@@ -103,9 +100,10 @@ def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) ->
     """
     kernel = signature.kernel
     scope = declarations(scan(text), kernel)[0].scope
-    types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES)]
+    own = signature.entry.names if signature.entry else frozenset()
+    types = [p.type for p in signature.parameters if p.type not in ("TensorMap", *_DTYPE_NAMES, *own)]
     for where, source in (("the text", text), *((f"the header {name}", header) for name, header in headers.items())):
-        macros, aliases = _defined(source)
+        macros, aliases = defined_types(source)
         for name in dict.fromkeys(types):
             if name in macros:
                 what = f"defines {name!r} as a macro"
@@ -117,22 +115,3 @@ def _check_types(signature: Signature, text: str, headers: Mapping[str, str]) ->
                 f"{kernel}: {where} {what}; the arrays of a call decide what it is, so leave it undefined, or declare the "
                 f"parameters with the C type itself"
             )
-
-
-@lru_cache(64)
-def _defined(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[str, ...]]]]:
-    """Returns the macros that a text defines, and the types that the text declares outside functions and classes.
-
-    Each type maps to the namespaces of its declarations.
-    """
-    code = scan(text)
-    macros = (_MACRO.match(d.rest) for d in code.directives if d.name == "define")
-    aliases: dict[str, list[tuple[str, ...]]] = {}
-    for match in _ALIAS.finditer(code.bare):
-        scope = code.scope(match.start())
-        if scope is None:
-            continue
-        names = [match["using"]] if match["using"] else _LAST_WORD.findall(match["typedef"])
-        for name in names:
-            aliases.setdefault(name, []).append(scope)
-    return frozenset(m[1] for m in macros if m), aliases

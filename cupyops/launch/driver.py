@@ -133,12 +133,13 @@ def ensure_context() -> None:
 
 
 def load(binary: Binary, name: str) -> Any:
-    """Loads a binary on the current device.
+    """Loads a kernel of a binary on the current device.
 
     Returns a :class:`cupy.RawKernel` if the cache holds the binary's file, else a function of a module loaded from
     memory.
     """
     cupy = toolchain.cupy()
+    name = binary.named(name)
     if binary.path is not None:
         return cupy.RawModule(path=str(binary.path)).get_function(name)
     module = cupy.cuda.function.Module()

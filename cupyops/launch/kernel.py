@@ -5,9 +5,8 @@ dtype, and a policy computes the grid (:mod:`cupyops.launch.geometry`). A call t
 ``TypeError`` or ``ValueError`` (:mod:`cupyops.launch.arguments`) and launches nothing. The message names the kernel,
 the parameter, the expected value and the given value.
 
-A kernel has a checked launch and a generated launch. The checked launch, in this module, takes arrays of every known
-library and raises the errors. The generated launch (:mod:`cupyops.launch.generated`) checks in one expression whether
-the kernel is loaded for the call's dtypes and whether the arguments fit. If not, it calls the checked launch.
+The checked launch, in this module, takes arrays of every known library and raises the errors. The generated launch
+(:mod:`cupyops.launch.generated`) tests in one expression whether the kernel is loaded and the arguments fit, else calls it.
 """
 
 import operator
@@ -30,13 +29,14 @@ from cupyops.sharing import computed_once, held_across_fork, once
 from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
+from .definitions import the_kernel
 from .generated import deciding, write_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_text, macros
+from .kernel_source import KernelSource, check_text, file_name, macros, numbers
 from .locate import declaring_file
 from .repro import keeps_call
-from .signature import Signature, the_kernel
+from .signature import Signature
 from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
@@ -59,7 +59,8 @@ class Kernel:
         text: CUDA C++, or the :class:`~pathlib.Path` of a ``.cu`` file. The headers of a file lie in its folder. The
             arrays of each call decide the type ``scalar_t`` and every other undeclared type name. ``acc_t`` is float if
             ``scalar_t`` is a 16-bit float, else ``scalar_t``.
-        name: the name of the ``extern "C" __global__`` function. It may be omitted if the text has one kernel.
+        name: the name of the ``__global__`` function, also with namespaces and template arguments: ``"a::f<float, 128>"``.
+            The arrays' dtypes and ``constants`` decide other arguments. A text of one kernel needs no name.
         geometry: a policy of :mod:`cupyops.launch.geometry`. Without a policy each call gives its number of threads:
             ``kernel[n](x, y, n)``. An integer sets the threads of a block for such calls.
         dtypes: the dtypes allowed for ``scalar_t`` and the other undeclared types, as names or as dtypes of PyTorch or
@@ -79,8 +80,8 @@ class Kernel:
         watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
 
     Raises:
-        ValueError: the text has no kernel of this name; the kernel is not ``extern "C"``; the policy's block is larger
-            than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
+        ValueError: the text has no kernel of this name; a parameter of a template has no argument; the policy's block is
+            larger than CUDA allows; an integer is out of range; or the name of a constant is not a macro name.
         TypeError: a parameter of the kernel has an unsupported type; or an argument of ``Kernel`` has a wrong type.
         OSError: the file cannot be read.
 
@@ -134,8 +135,8 @@ class Kernel:
         self.source = KernelSource(
             text,
             name,
-            str(filename or getattr(text, "filename", f"{name}.cu")),
-            macros(name, constants or {}, geometry.constants),
+            str(filename or getattr(text, "filename", file_name(name))),
+            macros(name, {**numbers(text, name), **(constants or {})}, geometry.constants),
             {**beside, **(headers or {})},
             (*options, *self.hardware.options),
             declaring_file(),
@@ -181,8 +182,8 @@ class Kernel:
     @computed_once
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
-        signature = Signature.parse(self.text, self.name)
         headers = self.source.included()
+        signature = Signature.parse(self.text, self.name, headers, self.source.defines)
         check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included
 from cupyops.errors import CompileError, expected
 
+from .definitions import entry_in, only
 from .geometry import at_least
 from .locate import located
-from .signature import only
+from .template import numbers_of, split_name
 
-__all__ = ["KernelSource", "check_text", "macros"]
+__all__ = ["KernelSource", "check_text", "file_name", "macros", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class KernelSource:
 
     Attributes:
         text: CUDA C++.
-        name: the name of the ``extern "C" __global__`` function.
+        name: the name of the ``__global__`` function, also with namespaces and template arguments.
         filename: the file name of the text in messages.
         constants: values of macros.
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
@@ -46,7 +48,18 @@ class KernelSource:
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         headers = {**(twins or {}), **self.headers}
-        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
+        entry = entry_in(self.text, self.name)
+        text = only(self.text, self.name)
+        lane: Any = {"simulated": twins is not None, "options": self.options}
+        if entry is None:
+            return assemble(text, self.filename, types, self.constants, headers, **lane)
+        expression = entry.expression(self.name, types, self.constants)
+        return assemble(text, self.filename, types, self.constants, headers, kernel=expression, own=entry.names, **lane)
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """The macros that the constants and the options ``-D`` define."""
+        return defines_of(self.constants, self.options)
 
     def included(self) -> dict[str, str]:
         """Returns the headers that the text includes, by name."""
@@ -75,6 +88,17 @@ def check_text(text: object, where: str) -> None:
         absent = "" if there else f"; there is no such file in {os.getcwd()}"
         got = f"{text!r}, which looks like a path: give Path({text!r}){absent}"
         raise ValueError(expected(where, "text", "be CUDA C++", got))
+
+
+def file_name(name: str) -> str:
+    """Returns the file name in messages of a text that was not read from a file."""
+    return f"{split_name(name)[0].rpartition('::')[2]}.cu"
+
+
+def numbers(text: str, name: str) -> dict[str, int]:
+    """Returns the numbers that a kernel's name gives for the parameters of a template: 128 in ``softmax<float, 128>``."""
+    entry = entry_in(text, name) if "<" in name else None
+    return numbers_of(entry) if entry else {}
 
 
 def macros(kernel: str, constants: Mapping[str, int], of_geometry: Mapping[str, int]) -> dict[str, int]:

@@ -16,17 +16,23 @@ shape comment that may belong to two parameters, or to none, raises an error. No
 
 import re
 import struct
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
+from cupyops.compile.definitions import split
+from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import DTYPES
-from cupyops.errors import nearest
 from cupyops.sharing import computed_once
 
-__all__ = ["Parameter", "Signature", "code_only", "declarations", "only", "the_kernel"]
+from .definitions import ATTRIBUTES, declarations, entry_in
+from .template import Entry
+from .typenames import TypeNames, type_names
+
+__all__ = ["Parameter", "Signature"]
 
 _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "char": "int8",
@@ -40,11 +46,16 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "uint64_t": "uint64",
     "size_t": "uint64",
     "half": "float16",
+    "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
-_SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
-_BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+# Words in a declaration that do not change how an argument is passed.
+_QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename)\b")
+_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+_ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
+# NVRTC has the host's `long`.
+_LONG = "int" if sys.platform == "win32" else "long long"
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
@@ -87,10 +98,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of one ``__global__`` function, in the order of the declaration."""
+    """The parameters of one ``__global__`` function, in the order of the declaration.
+
+    `entry` is the kernel's C++ name, or None for an ``extern "C"`` function.
+    """
 
     kernel: str
     parameters: tuple[Parameter, ...]
+    entry: Entry | None = None
 
     @computed_once
     def names(self) -> tuple[str, ...]:
@@ -139,148 +154,81 @@ class Signature:
         return struct.Struct("=" + "".join(codes)), fields
 
     @classmethod
-    def parse(cls, text: str, kernel: str) -> "Signature":
+    def parse(
+        cls, text: str, kernel: str, headers: Mapping[str, str] | None = None, defines: Mapping[str, str] | None = None
+    ) -> "Signature":
         """Parses the declaration of ``kernel`` in CUDA C++ text.
 
+        Args:
+            text: CUDA C++.
+            kernel: the kernel's name, also with namespaces and template arguments.
+            headers: the texts of the included headers, by name.
+            defines: macros that are defined before the text.
+
         Raises:
-            ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name), or
-                the function is not ``extern "C"``.
+            ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name).
             TypeError: no Python value can be passed for a parameter.
         """
         code = scan(text)
         first, *others = declarations(code, kernel)
-        parameters = _parameters(kernel, text, code, first)
+        entry = entry_in(text, kernel)
+        given, hidden = (entry.types(), entry.names) if entry else ({}, frozenset[str]())
+        names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
+        follow = partial(preprocess, text, headers or {}, defines or {})
+        parameters = _parameters(kernel, text, code, first, names, follow)
         for other in others:
-            if _parameters(kernel, text, code, other) != parameters:
+            if _parameters(kernel, text, code, other, names, follow) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
-        return cls(kernel, parameters)
+        return cls(kernel, parameters, entry)
 
 
-def the_kernel(text: str) -> str:
-    """Returns the name of the only ``__global__`` function of a text.
-
-    Raises:
-        ValueError: the text has no ``__global__`` function, or several.
-    """
-    names = list(dict.fromkeys(f.name for f in scan(text).functions))
-    if len(names) != 1:
-        raise ValueError(f"name the kernel: the text has {', '.join(names) or 'none'}")
-    return names[0]
-
-
-def _check_kind(kernel: str, head: str) -> None:
-    """Raises if a function cannot be launched, with a clearer message than the compiler's.
-
-    Args:
-        kernel: the name of the function.
-        head: the declaration up to the parameter list.
-
-    Raises:
-        ValueError: the function is a template, or does not return void.
-    """
-    if template := re.search(r"\btemplate\s*<(.*)>", head, re.DOTALL):
-        types = re.findall(r"\b(?:typename|class)\s+(\w+)", template[1])
-        instead = (
-            f"scalar_t for {types[0]}, which the arrays of each call decide"
-            if types
-            else "constants={...} for its numbers"
-        )
-        raise ValueError(
-            f'{kernel}: templates are not supported: declare it extern "C" __global__ void {kernel}(...), with '
-            f"{instead}"
-        )
-    words = re.findall(r"\w+\**", _BOUNDED.sub(" ", head))[:-1]  # without the name
-    kind = [word for word in words if word not in _SPECIFIERS]
-    if "void" not in kind:
-        raise ValueError(
-            f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
-            f'extern "C" __global__ void {kernel}(...), and write its result into an array'
-        )
-
-
-def code_only(text: str) -> str:
-    """Returns the text with blanks in place of comments, preprocessor directives, string and character literals, and
-    code that ``#if 0`` removes. Every other character keeps its offset."""
-    return scan(text).bare
-
-
-def only(text: str, kernel: str) -> str:
-    """Returns the text with every ``__global__`` function except `kernel` replaced by as many empty lines.
-
-    The kernels of a text may use different types, and a compilation chooses types for one kernel. Compiling one kernel
-    also takes less time.
-    """
-    code = scan(text)
-    kept, at = [], 0
-    wanted = [f.start for f in code.functions if f.name == kernel]
-    for function in code.functions:
-        if function.name == kernel or function.start < at:
-            continue
-        start, end = function.start, code.end_of_function(function.parameters)
-        # The braces or conditionals match only after preprocessing: the function is kept.
-        if bisect_left(wanted, end) > bisect_left(wanted, start) or not _whole(code, start, end):
-            continue
-        kept += [text[at:start], "\n" * text.count("\n", start, end)]
-        at = end
-    return "".join(kept) + text[at:]
-
-
-def _whole(code: Code, start: int, end: int) -> bool:
-    """Returns whether all conditionals that begin between two offsets end there, and none that begins before does."""
-    depth = 0
-    for directive in code.directives_between(start, end):
-        depth += directive.name in ("if", "ifdef", "ifndef")
-        if depth == 0 and directive.name in ("else", "elif", "elifdef", "elifndef", "endif"):
-            return False
-        depth -= directive.name == "endif"
-    return depth == 0
-
-
-def declarations(code: Code, kernel: str) -> list[Function]:
-    """Returns the definitions of a kernel, or its first prototype if the text has no definition.
-
-    Raises:
-        ValueError: the text does not declare the kernel; the kernel is a template, not void, or not ``extern "C"``.
-    """
-    found = [f for f in code.functions if f.name == kernel]
-    if not found:
-        names = list(dict.fromkeys(f.name for f in code.functions))
-        raise ValueError(
-            f"no __global__ function {kernel!r} in the text; it has {', '.join(names) or 'none'}{nearest(kernel, names)}"
-        )
-    plain = [f for f in found if not f.template]
-    decided = (plain or found)[0]
-    _check_kind(kernel, code.bare[decided.start : decided.parameters])
-    linked = [f for f in plain if f.linkage]
-    if not linked:
-        raise ValueError(f'{kernel}: declare it extern "C" __global__, so that its name is not mangled')
-    # Definitions come first: a prototype often has no shape comments. A definition may get its linkage from a
-    # prototype.
-    return [f for f in linked if f.defined] or [f for f in plain if f.defined] or linked[:1]
-
-
-def _parameters(kernel: str, text: str, code: Code, function: Function) -> tuple[Parameter, ...]:
+def _parameters(
+    kernel: str, text: str, code: Code, function: Function, names: TypeNames, follow: Callable[[int], Preprocessed]
+) -> tuple[Parameter, ...]:
     start, end = function.parameters, function.end
     if end < 0:
         raise ValueError(f"{kernel}: its list of parameters has no end")
-    if directives := code.directives_between(start, end):
-        line = text[directives[0].start : directives[0].end].strip()
-        raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
-    pieces, at = [], start
-    for piece in code.bare[start:end].split(","):
-        if piece.strip():
+    pieces = []
+    listed, comments = _live(kernel, text, code, start, end, follow)
+    for place, piece in split(listed):
+        at = start + place
+        if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
             pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
-        at += len(piece) + 1
-    bare = [_parameter(kernel, piece.declaration) for piece in pieces]
-    shapes = _shape_comments(kernel, text, code, start, end, pieces, [p.pointer for p in bare])
+    bare = [_parameter(kernel, piece.declaration, names) for piece in pieces]
+    shapes = _shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
     return tuple(
         _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
     )
+
+
+def _live(
+    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int], Preprocessed]
+) -> tuple[str, list[tuple[int, int]]]:
+    """Returns a parameter list with blanks for what its conditionals remove, and the places of the comments that remain.
+
+    Raises:
+        TypeError: the list has another directive, or a conditional that only a compiler decides.
+    """
+    directives = code.directives_between(start, end)
+    listed, comments = code.bare[start:end], code.comments_between(start, end)
+    if not directives:
+        return listed, comments
+    found = follow(end)
+    for i, directive in enumerate(directives):
+        behind = directives[i + 1].start if i + 1 < len(directives) else end
+        live = found.live("", directive.end) if directive.name in CONDITIONALS else None
+        if live is None:
+            line = text[directive.start : directive.end].strip()
+            raise TypeError(f"{kernel}: `{line}` is in the parameter list, which must be the same in every compilation")
+        if not live:
+            first, last = directive.end - start, behind - start
+            listed = listed[:first] + " " * (last - first) + listed[last:]
+    return listed, [span for span in comments if found.live("", span[0])]
 
 
 class _Piece(NamedTuple):
@@ -293,7 +241,13 @@ class _Piece(NamedTuple):
 
 
 def _shape_comments(
-    kernel: str, text: str, code: Code, start: int, end: int, pieces: Sequence[_Piece], pointers: Sequence[bool]
+    kernel: str,
+    text: str,
+    code: Code,
+    end: int,
+    comments: Sequence[tuple[int, int]],
+    pieces: Sequence[_Piece],
+    pointers: Sequence[bool],
 ) -> list[str]:
     """Returns the shape comment of each parameter, or ``""``. A shape comment begins with a parenthesis.
 
@@ -313,7 +267,7 @@ def _shape_comments(
     # The loop runs from the last comment to the first: a parameter with a shape comment behind it does not take the
     # comment before it.
     i = len(pieces) - 1
-    for place, stop in reversed(code.comments_between(start, end) if pieces else []):
+    for place, stop in reversed(comments if pieces else []):
         comment = text[place:stop].strip()
         if not _SHAPE_BEGINS.match(comment):
             continue
@@ -351,13 +305,15 @@ def _behind_the_list(text: str, code: Code, end: int) -> str:
     return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
 
 
-def _parameter(kernel: str, declaration: str) -> Parameter:
-    words = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", " ", declaration)
-    words = " ".join(words.replace("*", " * ").split())
-    if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
-        return Parameter(vector[2], "int64", length=vector[1])
+def _parameter(kernel: str, declaration: str, names: TypeNames) -> Parameter:
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
+    words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
+    words = " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split())
+    if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
+        return Parameter(vector[2], "int64", length=vector[1])
+    if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
+        words = f"{array[1].rstrip()} * {array[2]}"  # an array parameter is a pointer
     pointer = "*" in words
     if words.count("*") > 1 or "&" in words or "[" in words:
         raise TypeError(
@@ -368,19 +324,17 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
     base = " ".join(w for w in pointee.split() if w != "const")
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
-    known = _C_TYPES.get(_integer(base), base)
-    if _integer(base) == "long":
-        raise TypeError(
-            f"{kernel}: parameter `{name}` is a long, which has 8 bytes on some systems and 4 on others; declare it long long or int"
-        )
+    known = _dtype(base) or _dtype(names.target(base)) or base
     if known not in DTYPES and (known in _WORDS or not known.isidentifier()):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
-    return Parameter(
-        name,
-        known,
-        pointer=pointer,
-        const=not pointer or "const" in pointee.split(),
-    )
+    const = not pointer or "const" in pointee.split() or "const" in names.target(base).split()
+    return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _dtype(base: str) -> str | None:
+    """Returns the dtype of a type of C, or None for another type."""
+    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word != "const")
+    return _C_TYPES.get(_integer(words))
 
 
 def _integer(base: str) -> str:
@@ -389,7 +343,8 @@ def _integer(base: str) -> str:
     if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
         return base
     kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
-    if "unsigned" in words and kind != "long":
+    kind = _LONG if kind == "long" else kind
+    if "unsigned" in words:
         return f"unsigned {kind}"
     return "signed char" if kind == "char" else kind
 

@@ -214,8 +214,9 @@ def _check(kernel: Any, source: KernelSource) -> None:
         TypeError: the declaration of a parameter is wrong.
     """
     check_text(source.text, kernel.name)
-    signature = Signature.parse(source.text, kernel.name)
-    check_declaration(signature, source.text, kernel.geometry.sizes, kernel.dtypes, kernel.constants, source.included())
+    headers = source.included()
+    signature = Signature.parse(source.text, kernel.name, headers, source.defines)
+    check_declaration(signature, source.text, kernel.geometry.sizes, kernel.dtypes, kernel.constants, headers)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
         changed = ", ".join(f"`{(old or new).name}`" for old, new in pairs if old != new)

@@ -62,9 +62,10 @@ def _resources(launch: Counted, gpu: Gpu) -> tuple[Resources | None, str]:
         binary = binary_for(kernel.final_text(types), what, target, kernel.options)
     except (CompileError, MissingDependencyError) as error:
         return None, f"not compiled for {gpu.name}: {str(error).splitlines()[0]}"
-    if kernel.name not in binary.resources:
+    name = binary.named(kernel.name)
+    if name not in binary.resources:
         return None, "the compiler's log has no report of the kernel"
-    registers, spills = binary.resources[kernel.name]
-    report = binary.log.split(f"Compiling entry function '{kernel.name}'")[1]
+    registers, spills = binary.resources[name]
+    report = binary.log.split(f"Compiling entry function '{name}'")[1]
     shared = re.search(r"(\d+) bytes smem", report.partition("Compiling entry function")[0])
     return Resources(target, registers, spills, int(shared[1]) if shared else 0), ""

@@ -17,6 +17,7 @@ from typing import Any
 
 from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
+from cupyops.compile.system_headers import shared_with_host, shims
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder, run_program
 from cupyops.trust import Refused, mode, open_folder, shared, tell
@@ -29,7 +30,7 @@ __all__ = ["build", "counter_path", "runtime", "tells_volatile_apart"]
 HERE = Path(__file__).parent
 _FORMAT = 3  # raise it when the meaning of an entry changes
 _LEADING = re.compile(r"(?://[^\n]*\n)*((?:#include <cuda_\w+\.h>\n)*)")
-_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
 # As in CUDA, plain char is signed. Multiplication and addition round separately; only a call of fma fuses them. Frame
 # pointers are kept: an error report walks the frames to find the source line.
@@ -58,7 +59,7 @@ def build(
 
     Args:
         text: the result of :func:`cupyops.simulator.translate.translate`.
-        needs_cuda: whether the text includes CUDA headers.
+        needs_cuda: whether the text includes CUDA headers, see :func:`needs_cuda`.
         checked: whether the compiler inserts a runtime call before every memory access.
         watched: whether the text has volatile accesses. The compiler then inserts the runtime calls without ``checked``,
             too: a thread may poll volatile memory, and the runtime must let other threads run.
@@ -336,13 +337,16 @@ def _own_sources() -> str:
 
 
 def _shims(root: Path) -> Path:
-    """Returns a folder with the header ``nv/target``, which the wheel cannot hold: the file name has no suffix."""
+    """Returns a folder with the headers whose twins have other names: the wheel cannot hold ``nv/target``, for example,
+    because the file name has no suffix."""
+    texts = shims()
 
     def make(folder: Path, final: Path) -> None:
-        (folder / "nv").mkdir()
-        (folder / "nv" / "target").write_text('#include "nv_target.h"\n')
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
 
-    return _cached("headers-1", "nv/target", make, root).parent.parent
+    return _cached(_hash(["headers", sorted(texts.items())]), "nv/target", make, root).parent.parent
 
 
 # The runtime library, which all kernels share.
@@ -424,5 +428,5 @@ def runtime(counted: bool = False) -> Any:
 
 
 def needs_cuda(text: str) -> bool:
-    """Returns whether a text includes a CUDA header."""
-    return _SYSTEM_HEADER.search(text) is not None
+    """Returns whether a text includes a CUDA header that the host compiler reads, too."""
+    return shared_with_host(_SYSTEM_HEADER.findall(text))

@@ -8,8 +8,10 @@ the driver's array of argument pointers. Line numbers do not change.
 import re
 from collections.abc import Iterator
 
+from cupyops.compile.cuda_text import scan
+from cupyops.compile.source import KERNEL
 from cupyops.errors import CompileError
-from cupyops.launch.signature import code_only
+from cupyops.launch.definitions import code_only, declarations
 
 __all__ = ["translate"]
 
@@ -37,7 +39,8 @@ def translate(text: str, kernel: str, what: str) -> str:
     for number, (start, end) in enumerate(_shared_declarations(bare)):
         parts += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
         at = end
-    return "".join(parts) + text[at:] + _entry(bare, kernel)
+    expression = re.search(rf"^#define {KERNEL} (.*)$", text, re.MULTILINE)
+    return "".join(parts) + text[at:] + _entry(bare, kernel, expression)
 
 
 def _constants(text: str) -> str:
@@ -156,26 +159,42 @@ def _place(text: str, position: int) -> str:
     return f"{last[2]}:{int(last[1]) + text.count(chr(10), last.end(), position) - 1}"
 
 
-def _entry(bare: str, kernel: str) -> str:
-    """Returns the C++ of the entry function and of the module description, which the runtime reads."""
-    head = next(
-        bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
-        for m in re.finditer(rf"\b{kernel}\s*\(", bare)
-        if "__global__" in bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
-    )
+def _entry(bare: str, kernel: str, expression: re.Match[str] | None) -> str:
+    """Returns the C++ of the entry function and of the module description, which the runtime reads.
+
+    Args:
+        bare: the text without comments and directives.
+        kernel: the name of the kernel.
+        expression: the name with the arguments of a template, in the group 1; None for an ``extern "C"`` kernel.
+    """
+    function = declarations(scan(bare), kernel)[0]
+    head = bare[function.start : function.named]
+    if function.template is not None:
+        head = head.partition(function.template)[2].partition(">")[2]
     # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
-    attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\btemplate\s*<[^<>]*>", " ", " ".join(head.split()))
+    attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\[\[[^][]*\]\]", " ", " ".join(head.split()))
+    attributes = f"static constexpr CupyopsAttributes value = CupyopsAttributes() {attributes};"
+    holder = f"struct CupyopsAttributesOfKernel {{ {attributes} }};"
+    if function.template is not None:
+        holder = f"template <{function.template}> {holder}"
+    for name in reversed(function.nesting):
+        holder = f"namespace {name} {{ {holder} }}"
+    name = expression[1] if expression else kernel
+    _, opening, arguments = name.partition("<")
+    scope = "".join(f"{n}::" for n in function.scope)
+    holder_name = f"{scope}CupyopsAttributesOfKernel{opening}{arguments}"
     return f"""
 #include "attributes.h"
 #line 1 "cupyops/simulator/entry"
-static constexpr CupyopsAttributes cupyops_attributes = CupyopsAttributes() {attributes};
-static void cupyops_entry(void** arguments) {{ cupyops_call(&{kernel}, arguments); }}
+{holder}
+static constexpr CupyopsAttributes cupyops_attributes = {holder_name}::value;
+static void cupyops_entry(void** arguments) {{ cupyops_call(&{name}, arguments); }}
 extern "C" {{
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
 __attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
 __attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
     cupyops_entry, &threadIdx, &blockIdx, &blockDim, &gridDim,
-    CupyopsParameters<decltype({kernel})>::bytes, CupyopsParameters<decltype({kernel})>::count,
+    CupyopsParameters<decltype({name})>::bytes, CupyopsParameters<decltype({name})>::count,
     {{cupyops_attributes.x, cupyops_attributes.y, cupyops_attributes.z}}, cupyops_attributes.threads, 0, 0, {{}}}};
 __attribute__((visibility("default"))) CupyopsModule* cupyops_get_module() {{ return &cupyops_module; }}
 }}

@@ -190,7 +190,7 @@ class Compiler:
         monkeypatch.setenv("CUPYOPS_CACHE_DIR", str(folder))
         monkeypatch.setattr(compiler, "compile_text", self.compile_text)
         monkeypatch.setattr(compiler, "nvrtc_version", lambda: self.version)
-        monkeypatch.setattr(compiler, "_headers_identity", lambda: ["/cuda/include", self.version])
+        monkeypatch.setattr(compiler, "_headers_identity", lambda _: ["/cuda/include", self.version])
 
     def compile_text(self, text: str, what: str, target: str, options: tuple[str, ...]) -> Binary:
         self.compiled += 1
@@ -240,7 +240,7 @@ def test_the_place_and_version_of_system_headers_are_part_of_the_key(
     for text in ("#include <cuda_fp16.h>", "  # include<cuda_fp16.h>"):
         nvrtc.made(text)
         nvrtc.made("int x; // includes <nothing>")
-    monkeypatch.setattr(compiler, "_headers_identity", lambda: ["/opt/cuda/include", (12, 6)])
+    monkeypatch.setattr(compiler, "_headers_identity", lambda _: ["/opt/cuda/include", (12, 6)])
     for text in ("#include <cuda_fp16.h>", "  # include<cuda_fp16.h>"):
         nvrtc.made(text)
         nvrtc.made("int x; // includes <nothing>")

@@ -7,7 +7,8 @@ import pytest
 
 from cupyops import Kernel, Threads
 from cupyops.compile.source import assemble
-from cupyops.launch.signature import Signature, code_only, only, the_kernel
+from cupyops.launch.definitions import code_only, only, the_kernel
+from cupyops.launch.signature import Signature
 
 # Conditions
 

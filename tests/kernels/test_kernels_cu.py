@@ -7,8 +7,9 @@ import pytest
 
 import kernels_cu
 from cupyops.compile.source import included
+from cupyops.launch.definitions import code_only
 from cupyops.launch.kernel import all_kernels
-from cupyops.launch.signature import Signature, code_only
+from cupyops.launch.signature import Signature
 from tests.naive import without_naive
 
 TEXTS = [*(kernels_cu.source(n) for n in kernels_cu.names()), *kernels_cu.headers().values()]

@@ -56,7 +56,13 @@ def test_types_that_fit() -> None:
     checked("float* x, // (N, 3, WIDTH)\n int N", WIDTH=4)
 
 
-@pytest.mark.parametrize("directive", ["#define scalar_t float\n", "  #  define scalar_t\tdouble\n"])
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "#if __CUDA_ARCH__\n#define scalar_t float\n#endif\n",
+        "#ifdef __CUDA_ARCH__\n  #  define scalar_t\tdouble\n#endif\n",
+    ],
+)
 def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
     """The arrays would be read as another type than they are."""
     with pytest.raises(TypeError, match="the text defines 'scalar_t' as a macro"):
@@ -65,14 +71,23 @@ def test_a_type_that_the_text_redefines_is_refused(directive: str) -> None:
 
 
 MEANINGS = {
-    "#define real float\n": "defines 'real' as a macro",
-    "#define real\t\\\n float\n": "defines 'real' as a macro",
-    "/* why */\n#ifdef HALF\n#define real half\n#endif\n": "defines 'real' as a macro",
-    "typedef float real;\n": "declares 'real' by typedef or using",
+    "/* why */\n#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#define real half\n#endif\n": "defines 'real' as a macro",
+    "#if __CUDA_ARCH__ > 800\nusing real = half;\n#endif\n": "declares 'real' by typedef or using",
     "typedef float other, real, *third;\n": "declares 'real' by typedef or using",
-    "using real = float;\n": "declares 'real' by typedef or using",
-    'extern "C" { using real = float; }\n': "declares 'real' by typedef or using",
-    "namespace { using real = float; }\n": "declares 'real' by typedef or using",
+    "using real = float4;\n": "declares 'real' by typedef or using",
+}
+RESOLVED = {
+    "#define real float\n": "float32",
+    "#define real\t\\\n float\n": "float32",
+    "typedef float real;\n": "float32",
+    "typedef unsigned  int word;\nusing real = word;\n": "uint32",
+    'extern "C" { using real = double; }\n': "float64",
+    "namespace { using real = float; }\n": "float32",
+    "#ifdef HALF\n#define real half\n#else\n#define real float\n#endif\n": "float32",
+    "#define BITS 16\n#if BITS == 16 && !defined(WIDE)\nusing real = half;\n#else\nusing real = float;\n#endif\n": "float16",
+    "#ifndef GUARD_H\n#define GUARD_H\ntypedef float real;\n#endif\n": "float32",
+    "#ifdef __CUDACC__\ntypedef float real;\n#else\ntypedef double real;\n#endif\n": "float32",
+    "#define real half\n#undef real\n#define real double\n": "float64",
 }
 NO_MEANINGS = [
     "#if 0\n#define real float\n#endif\n",
@@ -99,6 +114,44 @@ def test_a_type_that_text_or_header_gives_a_meaning_is_refused(meaning: str, whe
         Kernel(text + REAL, "k", Threads("n"), headers=headers[where])
 
 
+@pytest.mark.parametrize("where", ["text", "header", "header of a header"])
+@pytest.mark.parametrize("meaning", RESOLVED)
+def test_a_type_that_text_or_header_decides_is_read(meaning: str, where: str) -> None:
+    headers = {
+        "text": {},
+        "header": {"a.cuh": meaning},
+        "header of a header": {"a.cuh": '#include "b.cuh"\n', "b.cuh": meaning},
+    }
+    text = meaning if where == "text" else '#include "a.cuh"\n'
+    found = Kernel(text + REAL, "k", Threads("n"), headers=headers[where]).signature
+    assert [p.type for p in found.parameters[:2]] == [RESOLVED[meaning]] * 2
+
+
+def test_what_stands_behind_the_kernel_does_not_count() -> None:
+    assert Kernel(f"{REAL}\n#define n m\n", "k", Threads("n")).signature.names == ("x", "y", "n")
+
+
+def test_macros_of_options_and_constants_decide() -> None:
+    text = (
+        "#ifdef WIDE\n#define real double\n#elif BITS == 16\n#define real half\n#else\n#define real float\n#endif\n"
+        + REAL
+    )
+    for options, constants, dtype in (
+        ((), {}, "float32"),
+        (("-DWIDE",), {}, "float64"),
+        (("-DBITS=16",), {}, "float16"),
+        (("--define-macro=BITS=8",), {}, "float32"),
+        ((), {"BITS": 16}, "float16"),
+    ):
+        kernel = Kernel(text, "k", Threads("n"), options=options, constants=constants)
+        assert kernel.signature.parameters[0].type == dtype
+    restrict = 'extern "C" __global__ void k(TYPE* RESTRICT x, int n) {}'
+    assert Kernel(restrict, "k", Threads("n"), options=("-DTYPE=float", "-DRESTRICT=__restrict__")).signature.names == (
+        "x",
+        "n",
+    )
+
+
 @pytest.mark.parametrize("text", NO_MEANINGS)
 def test_another_of_that_name_is_no_matter(text: str) -> None:
     for headers in ({}, {"a.cuh": text}):
@@ -106,6 +159,6 @@ def test_another_of_that_name_is_no_matter(text: str) -> None:
 
 
 def test_a_namespace_of_the_kernel_counts() -> None:
-    with pytest.raises(TypeError, match="declares 'real' by typedef or using"):
-        Kernel(f"namespace a {{ using real = float; }} namespace a {{ {REAL} }}", "k", Threads("n"))
+    found = Kernel(f"namespace a {{ using real = float; }} namespace a {{ {REAL} }}", "k", Threads("n"))
+    assert found.signature.parameters[0].type == "float32"
     Kernel(f"namespace a {{ using real = float; }} namespace b {{ {REAL} }}", "k", Threads("n"))

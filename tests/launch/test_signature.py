@@ -1,6 +1,7 @@
 """Reading a kernel's parameters from its declaration."""
 
 import re
+import sys
 
 import pytest
 
@@ -44,17 +45,42 @@ def test_where_a_declaration_may_hide(before: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    ("before", "path"),
     [
-        "__global__ void ",
-        'extern "C" void f();\n__global__ void ',
-        'extern "C" { void f(); }\n__global__ void ',
-        '// extern "C"\n__global__ void ',
+        ("__global__ void ", "k"),
+        ('extern "C" void f();\n__global__ void ', "k"),
+        ('extern "C" { void f(); }\nstatic __global__ void __launch_bounds__(256) ', "k"),
+        ('// extern "C"\ninline void __global__ ', "k"),
+        ("namespace a { namespace b::c { __global__ void ", "a::b::c::k"),
+        ("namespace { [[maybe_unused]] __global__ void ", "k"),
+        ("BOUNDS(256) int x; __global__ void LAUNCH_BOUNDS(256, (2)) ", "k"),
+        ("EXPORT __attribute__((used)) __global__ void ", "k"),
+        ("#define KERNEL __global__ void\nKERNEL ", "k"),
     ],
 )
-def test_a_kernel_whose_name_is_mangled_is_refused(before: str) -> None:
-    with pytest.raises(ValueError, match=r'k: declare it extern "C" __global__'):
-        parameters("float* x", before)
+def test_a_kernel_without_c_linkage_has_its_c_plus_plus_name(before: str, path: str) -> None:
+    found = Signature.parse(f"{before}k(const float* x, int n) {{ if (n) {{}} }} }} }}", "k")
+    assert (found.names, found.entry and found.entry.path) == (("x", "n"), path)
+
+
+def test_a_macro_may_hold_the_linkage() -> None:
+    assert Signature.parse('#define KERNEL extern "C" __global__ void\nKERNEL k(float* x) {}', "k").entry is None
+
+
+def test_a_specialization_is_not_read_in_place_of_its_template() -> None:
+    text = (
+        "template <typename T> __global__ void k(T* x, int n) {}\n"
+        "template <> __global__ void k<float>(float* y, int m) {}\n"
+        "template __global__ void k<double>(double*, int);\n"
+    )
+    assert Signature.parse(text, "k").names == ("x", "n")
+
+
+def test_two_namespaces_of_one_name_are_told_apart() -> None:
+    text = "namespace a { __global__ void k(float* x) {} } namespace b { __global__ void k(int* y) {} }"
+    assert Signature.parse(text, "b::k").names == ("y",)
+    with pytest.raises(ValueError, match="^k: the text has a::k and b::k; name the kernel with its namespace$"):
+        Signature.parse(text, "k")
 
 
 def test_a_kernel_that_is_not_there_is_answered_with_the_nearest() -> None:
@@ -103,21 +129,6 @@ def test_no_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "instead"),
-    [
-        ("template <typename T> __global__ void", "scalar_t for T, which the arrays of each call decide"),
-        ('extern "C" template<int N, class Real> static __global__ void', "scalar_t for Real, which"),
-        ("template <typename T>\n// of T\n__global__ void __launch_bounds__(256)", "scalar_t for T, which"),
-        ("template <int N> __global__ void", "constants={...} for its numbers"),
-    ],
-)
-def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str) -> None:
-    words = f'k: templates are not supported: declare it extern "C" __global__ void k(...), with {instead}'
-    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
-        Signature.parse(f"{before} k(float* x) {{ }}", "k")
-
-
-@pytest.mark.parametrize(
     ("before", "got"),
     [
         ('extern "C" __global__ int', "int"),
@@ -129,8 +140,7 @@ def test_a_template_is_refused_with_what_stands_for_it(before: str, instead: str
 )
 def test_a_kernel_that_returns_something_is_refused(before: str, got: str) -> None:
     words = (
-        f'k: a kernel must be void, got {got}: declare it extern "C" __global__ void k(...), and write its result into an '
-        "array"
+        f"k: a kernel must be void, got {got}: declare it __global__ void k(...), and write its result into an array"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         Signature.parse(f"{before} k(float* x) {{ return 0; }}", "k")
@@ -216,29 +226,60 @@ def test_small_tuples(spelled: str) -> None:
         ("float** x", r"`float\*\* x`: pass arrays as T\*"),
         ("float *const *x", r"pass arrays as T\*"),
         ("const float& x", r"pass arrays as T\*"),
-        ("float x[]", r"pass arrays as T\*"),
+        ("float x[][4]", r"pass arrays as T\*"),
         ("Int64s<3>* s", "for which no Python value can be passed"),
         ("struct Point p", "`p` has type 'struct Point'"),
-        ("std::size_t n", "`n` has type 'std::size_t'"),
-        ("volatile float* x", "`x` has type 'volatile float'"),
+        ("std::string n", "`n` has type 'std::string'"),
         ("void* x", "`x` has type 'void'"),
         ("long double x", "`x` has type 'long double'"),
-        ("long n", "`n` is a long, .* declare it long long or int"),
-        ("unsigned long n", "`n` is a long"),
-        ("const long int* n", "`n` is a long"),
         ("float (*f)(float)", "must have a type and a name|no Python value"),
         ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
         ("float* RESTRICT x", "and no macros"),
         ("float", "must have a type and a name"),
         ("unsigned int", "must have a type and a name"),
         ("const float*", "must have a type and a name"),
-        ("int n = 5", "must have a type and a name"),
-        ("float* x,\n#ifdef MORE\nint m,\n#endif\nint n", "`#ifdef MORE` is in the parameter list"),
+        ("int = 5", "must have a type and a name"),
+        ("float* x,\n#ifdef __CUDA_ARCH__\nint m,\n#endif\nint n", "`#ifdef __CUDA_ARCH__` is in the parameter list"),
+        ("float* x,\n#define MORE\nint n", "`#define MORE` is in the parameter list"),
     ],
 )
 def test_refused_parameters(declaration: str, words: str) -> None:
     with pytest.raises(TypeError, match=f"^k: .*{words}"):
         parameters(declaration)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "found"),
+    [
+        ("int n = 5", Parameter("n", "int32")),
+        ("int n = f(1, 2) < 3", Parameter("n", "int32")),
+        ("const std::size_t n = (3)", Parameter("n", "uint64")),
+        ("::std::int64_t n", Parameter("n", "int64")),
+        ("float x[]", Parameter("x", "float32", pointer=True, const=False)),
+        ("const float x[4]", Parameter("x", "float32", pointer=True)),
+        ("volatile float* x", Parameter("x", "float32", pointer=True, const=False)),
+        ("const volatile int* volatile x", Parameter("x", "int32", pointer=True)),
+        ("[[maybe_unused]] float* __attribute__((aligned(16))) __restrict__ x", Parameter("x", "float32", True, False)),
+        ("__align__(16) const float* x", Parameter("x", "float32", pointer=True)),
+        ("unsigned long n", Parameter("n", "uint32" if sys.platform == "win32" else "uint64")),
+        ("const long int* n", Parameter("n", "int32" if sys.platform == "win32" else "int64", pointer=True)),
+    ],
+)
+def test_declarations_of_c_plus_plus(declaration: str, found: Parameter) -> None:
+    assert parameters(declaration) == (found,)
+    assert parameters(f"{declaration}, int last") == (found, Parameter("last", "int32"))
+
+
+def test_a_conditional_in_the_parameters_is_followed() -> None:
+    text = "__global__ void k(float* x, // (n)\n#ifdef MORE\nint m, float* z, // (m)\n#else\nlong long o,\n#endif\nint n) {}"
+    assert Signature.parse(text, "k").names == ("x", "o", "n")
+    found = Signature.parse(text, "k", None, {"MORE": "1"})
+    assert found.names == ("x", "m", "z", "n")
+    assert [p.shape for p in found.parameters] == [("n",), None, ("m",), None]
+
+
+def test_void_is_no_parameter() -> None:
+    assert parameters("void") == parameters(" void /* none */ ") == ()
 
 
 # Shapes

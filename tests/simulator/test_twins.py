@@ -14,7 +14,7 @@ import kernels_cu
 from cupyops import Kernel, Rows, Threads
 from cupyops.launch import driver
 from cupyops.launch import recording as launches
-from cupyops.launch.signature import code_only
+from cupyops.launch.definitions import code_only
 from cupyops.launch.tensor_map import tensor_map
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.config import LONG, SHORT, Sm90Config

@@ -2,6 +2,8 @@
 // macros. This header has no include guard: it is included again behind each CUDA header.
 #undef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
+#undef __CUDACC__
+#define __CUDACC__ 1
 #define __CUDACC_RTC__ 1
 #define CUPYOPS_NOT_COVERED_ASM _Pragma("GCC error \"inline PTX is not covered by the simulator; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR\"")
 #define asm CUPYOPS_NOT_COVERED_ASM asm

@@ -1,0 +1,337 @@
+"""Finds the ``__global__`` functions of CUDA C++ text.
+
+A function is found wherever C++ allows it: in namespaces, as a template, with its return type, attributes and launch
+bounds in any order, and with macros among them. :class:`Function` says where its parts lie.
+
+Comments, literals and directives have been blanked before (:mod:`cupyops.compile.cuda_text`). The search takes time
+linear in the length of any text.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["BOUNDS", "Blocks", "Function", "functions", "split"]
+
+BOUNDS = frozenset(("__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__"))
+# Words that take parentheses and stand beside a function's name or behind its parameters.
+_WITH_PARENTHESES = BOUNDS | {"__attribute__", "__declspec", "__align__", "alignas", "noexcept"}
+_SPECIFIERS = frozenset(
+    ("static", "inline", "void", "constexpr", "__inline__", "__forceinline__", "__noinline__", "__host__", "__device__")
+)
+
+_BRACE = re.compile(r"(?P<linkage>\bextern\s*\"C\"\s*)?(?P<open>\{)|\}|;")
+_NAMESPACE = re.compile(r"\bnamespace\b([\w:\s]*)")
+_STOP = re.compile(r"[;{}(]")
+_TOKEN = re.compile(r"(?P<linkage>\bextern\s*\"C\")|\w+|[^\s\w]")
+_WORD = re.compile(r"\s*([A-Za-z_]\w*)")
+_BLANK = re.compile(r"\s*")
+_OPENING = re.compile(r"\s*\(")
+_ANGLE = re.compile(r"\s*<")
+_BRACKETS = re.compile(r"[<>()]")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A ``__global__`` function, declared or defined.
+
+    Attributes:
+        name: the function's name.
+        start: offset of the first specifier.
+        named: offset of the name.
+        parameters: offset after the parenthesis that opens the parameter list.
+        end: offset of the parenthesis that closes the parameter list; -1 without such a parenthesis.
+        linkage: the function is declared ``extern "C"``, or lies in an ``extern "C"`` block.
+        template: the text between the angle brackets of the template's parameters; None for another function.
+        special: a specialization or an explicit instantiation of a template.
+        defined: a body follows the parameter list.
+        scope: names of the enclosing namespaces.
+        nesting: the enclosing namespaces with the unnamed ones, whose names are ``""``.
+    """
+
+    name: str
+    start: int
+    named: int
+    parameters: int
+    end: int
+    linkage: bool
+    template: str | None
+    special: bool
+    defined: bool
+    scope: tuple[str, ...]
+    nesting: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The name with its namespaces, ``a::b::name``."""
+        return "::".join((*self.scope, self.name))
+
+
+class Blocks:
+    """The braces and semicolons of a text, and the matching brace or parenthesis of each."""
+
+    def __init__(self, bare: str) -> None:
+        self._length = len(bare)
+        self._marks: list[int] = []
+        self._ends: list[int] = []  # offset after the closing brace or the semicolon
+        # After each brace or semicolon: the namespaces (None inside another block; "" for an unnamed
+        # one), and whether the text is extern "C".
+        self._scopes: list[tuple[tuple[str, ...] | None, bool]] = []
+        opened: list[tuple[int, tuple[tuple[str, ...] | None, bool]]] = []
+        now: tuple[tuple[str, ...] | None, bool] = ((), False)
+        behind = 0
+        for match in _BRACE.finditer(bare):
+            place = match.end() - 1
+            self._marks.append(place)
+            self._ends.append(place + 1 if bare[place] == ";" else self._length)
+            if match["open"]:
+                opened.append((len(self._marks) - 1, now))
+                scope, linkage = now
+                if match["linkage"]:
+                    linkage = True
+                elif scope is not None:
+                    # Only the last word `namespace` is examined, so that the time stays linear in the text.
+                    word = bare.rfind("namespace", behind, place)
+                    named = _NAMESPACE.fullmatch(bare, word, place) if word >= 0 else None
+                    names = named[1].replace("::", " ").split() if named else []
+                    scope = (*scope, *(names or [""])) if named else None
+                now = (scope, linkage)
+            elif bare[place] == "}" and opened:
+                at, now = opened.pop()
+                self._ends[at] = self._ends[-1] = place + 1
+            behind = place + 1
+            self._scopes.append(now)
+        self._closing = _parentheses(bare)
+
+    def end(self, start: int) -> int:
+        at = bisect_left(self._marks, start)
+        return self._ends[at] if at < len(self._marks) else self._length
+
+    def closing(self, opening: int) -> int:
+        """Returns the offset of the parenthesis that closes the one at an offset, or -1."""
+        return self._closing.get(opening, -1)
+
+    def scope(self, place: int) -> tuple[str, ...] | None:
+        nesting = self._at(place)[0]
+        return None if nesting is None else tuple(filter(None, nesting))
+
+    def nesting(self, place: int) -> tuple[str, ...]:
+        return self._at(place)[0] or ()
+
+    def linkage(self, place: int) -> bool:
+        return self._at(place)[1]
+
+    def _at(self, place: int) -> tuple[tuple[str, ...] | None, bool]:
+        at = bisect_right(self._marks, place)
+        return self._scopes[at - 1] if at else ((), False)
+
+
+def _parentheses(bare: str) -> dict[int, int]:
+    """Returns the offset of the closing parenthesis of each opening one. No pair contains a brace."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for match in re.finditer(r"[(){}]", bare):
+        if match[0] == "(":
+            opened.append(match.start())
+        elif match[0] != ")":
+            opened.clear()
+        elif opened:
+            found[opened.pop()] = match.start()
+    return found
+
+
+def functions(bare: str, blocks: Blocks, markers: Mapping[str, str]) -> Iterator[Function]:
+    """Yields the ``__global__`` functions of a text.
+
+    Args:
+        bare: the text without comments, directives and literals.
+        blocks: the blocks of `bare`.
+        markers: macros whose text contains ``__global__``, and their texts.
+    """
+    words = "|".join(map(re.escape, ("__global__", *markers)))
+    seen = 0
+    for match in re.finditer(rf"\b(?:{words})\b", bare):
+        if match.start() < seen:
+            continue
+        begin = max(seen, *(bare.rfind(c, seen, match.start()) + 1 for c in ";{}"))
+        marker = markers.get(match[0], "")
+        head = _head(bare, begin, match.start(), blocks)
+        named, name, special, scope, seen = _named(bare, match.end(), blocks)
+        if not name:
+            continue
+        end = blocks.closing(seen - 1)
+        yield Function(
+            name,
+            head.start,
+            named,
+            seen,
+            end,
+            head.linkage or blocks.linkage(head.start) or '"C"' in marker,
+            head.template,
+            special or head.special,
+            end >= 0 and bare.startswith("{", _behind(bare, end + 1, blocks)),
+            (*(blocks.scope(head.start) or ()), *scope),
+            (*blocks.nesting(head.start), *scope),
+        )
+
+
+@dataclass
+class _Head:
+    """What stands before ``__global__``."""
+
+    start: int
+    linkage: bool = False
+    template: str | None = None
+    special: bool = False
+
+
+def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
+    """Returns the specifiers directly before an offset.
+
+    An unknown word ends the search: it may be a macro that stands for itself. Behind ``template <...>`` every word
+    belongs to the function.
+    """
+    found, at = _Head(end), begin
+    while (token := _TOKEN.search(bare, at, end)) is not None:
+        word, at = token[0], token.end()
+        within = found.template is not None or found.special
+        if token["linkage"]:
+            found.linkage = True
+        elif word == "template":
+            found = found if found.linkage or within else _Head(token.start())
+            closed = _angles(bare, at, end)
+            if closed is None:
+                if _ANGLE.match(bare, at, end):
+                    return _Head(end)
+                found.special = True
+            else:
+                found.template, found.special, at = closed[0], not closed[0].strip(), closed[1]
+        elif word in _WITH_PARENTHESES or (within and word == "("):
+            opening = _OPENING.match(bare, at if word != "(" else token.start(), end)
+            closing = blocks.closing(opening.end() - 1) if opening else -1
+            if 0 <= closing < end:
+                at = closing + 1
+            elif not within:
+                found = _Head(end)
+                continue
+        elif word == "[" and bare.startswith("[", at):
+            at = bare.find("]]", at, end) + 2
+            if at < 2:
+                return _Head(end)
+        elif word not in _SPECIFIERS and not within:
+            found = _Head(end)
+            continue
+        found.start = min(found.start, token.start())
+    return found
+
+
+def _angles(bare: str, at: int, end: int) -> tuple[str, int] | None:
+    """Returns the text between the angle brackets that follow an offset, and the offset behind them."""
+    opening = _ANGLE.match(bare, at, end)
+    if opening is None:
+        return None
+    depth = parentheses = 0
+    for match in _BRACKETS.finditer(bare, opening.end() - 1, end):
+        parentheses += (match[0] == "(") - (match[0] == ")")
+        if not parentheses:
+            depth += (match[0] == "<") - (match[0] == ">")
+            if not depth:
+                return bare[opening.end() : match.start()], match.end()
+    return None
+
+
+def _named(bare: str, at: int, blocks: Blocks) -> tuple[int, str, bool, tuple[str, ...], int]:
+    """Returns the function's name behind an offset: its offset, the name, whether template arguments follow the name,
+    the namespaces before the name, and the offset after the opening parenthesis.
+
+    Without a parameter list, the name is ``""``, and the last offset is where the search ended.
+    """
+    while True:
+        stop = _STOP.search(bare, at)
+        if stop is None:
+            return 0, "", False, (), len(bare)
+        if stop[0] != "(":
+            return 0, "", False, (), stop.end()
+        closing = blocks.closing(stop.start())
+        end = _rstrip(bare, at, stop.start())
+        special = bare[end - 1 : end] == ">"
+        if special:
+            end = _rstrip(bare, at, _opening_angle(bare, at, end))
+        start = _word_before(bare, at, end)
+        name = bare[start:end]
+        if not name:
+            return 0, "", False, (), stop.end()
+        follows = _WORD.match(bare, closing + 1) if closing >= 0 else None
+        # A word behind the parentheses, as in `LAUNCH_BOUNDS(256) name(...)`: they are no parameter list.
+        if name in _WITH_PARENTHESES or (follows and follows[1] not in _WITH_PARENTHESES):
+            if closing < 0:
+                return 0, "", False, (), stop.end()
+            at = closing + 1
+            continue
+        return start, name, special, _qualifiers(bare, at, start), stop.end()
+
+
+def _rstrip(bare: str, start: int, end: int) -> int:
+    """Returns the offset behind the last code between two offsets."""
+    return start + len(bare[start:end].rstrip())
+
+
+def _word_before(bare: str, start: int, end: int) -> int:
+    while end > start and (bare[end - 1].isalnum() or bare[end - 1] == "_"):
+        end -= 1
+    return end
+
+
+def _opening_angle(bare: str, start: int, end: int) -> int:
+    """Returns the offset of the angle bracket that the last character before `end` closes."""
+    depth = 0
+    for at in range(end - 1, start - 1, -1):
+        depth += (bare[at] == ">") - (bare[at] == "<")
+        if not depth:
+            return at
+    return start
+
+
+def _qualifiers(bare: str, start: int, end: int) -> tuple[str, ...]:
+    """Returns the namespaces in ``a::b::`` before an offset."""
+    found: list[str] = []
+    while (before := _rstrip(bare, start, end)) - 2 >= start and bare[before - 2 : before] == "::":
+        before = _rstrip(bare, start, before - 2)
+        end = _word_before(bare, start, before)
+        found.insert(0, bare[end:before])
+    return tuple(found)
+
+
+def _behind(bare: str, at: int, blocks: Blocks) -> int:
+    """Returns the offset of the first code behind an offset that is no attribute."""
+    while (word := _WORD.match(bare, at)) is not None and word[1] in _WITH_PARENTHESES:
+        opening = _OPENING.match(bare, word.end())
+        closing = blocks.closing(opening.end() - 1) if opening else -1
+        if closing < 0:
+            return word.end()
+        at = closing + 1
+    blank = _BLANK.match(bare, at)
+    return blank.end() if blank else at
+
+
+def split(listed: str, separator: str = ",") -> list[tuple[int, str]]:
+    """Returns the parts of a list with their offsets, split at separators outside all brackets.
+
+    Angle brackets count until the first ``=`` of a part: behind it, ``<`` may compare.
+    """
+    parts, start, depth, angles, value = [], 0, 0, 0, False
+    for match in re.finditer(rf"[][(){{}}<>={separator}]", listed):
+        c = match[0]
+        if c == separator and not depth and not angles:
+            parts.append((start, listed[start : match.start()]))
+            start, value = match.end(), False
+        elif c == "=":
+            value = value or not (depth or angles)
+        elif c in "<>":
+            angles = max(0, angles + (0 if value else 1 if c == "<" else -1))
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+    return [*parts, (start, listed[start:])]

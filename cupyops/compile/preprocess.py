@@ -1,0 +1,265 @@
+"""Follows the directives of a text as far as they can be decided without a compiler.
+
+A condition is true, false or undecided. It is undecided if it reads a macro of the compiler, such as ``__CUDA_ARCH__``,
+or a macro that an undecided branch defines. What an undecided branch defines is undecided, too.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .cuda_text import Directive, scan
+
+__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"]
+
+_OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
+_MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
+_INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
+_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
+_RANKS = {
+    "||": 1,
+    "&&": 2,
+    "==": 6,
+    "!=": 6,
+    "<": 7,
+    ">": 7,
+    "<=": 7,
+    ">=": 7,
+    "+": 9,
+    "-": 9,
+    "*": 10,
+    "/": 10,
+    "%": 10,
+}
+CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"))
+_DEPTH = 16  # macros within one another
+# Macros that NVRTC defines, and those of other compilers.
+_COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
+_OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
+
+
+class Include(NamedTuple):
+    """An ``#include`` directive: the name, whether it lies in code that is compiled (None: undecided), and the place."""
+
+    name: str
+    live: bool | None
+    directive: Directive
+    where: str
+
+
+class Preprocessed:
+    """The result of :func:`preprocess`.
+
+    Attributes:
+        macros: the text of each macro; None for a macro that is undecided or has parameters.
+        includes: the ``#include`` directives of the text and of its headers.
+    """
+
+    def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
+        self.macros: dict[str, str | None] = {**_COMPILER, **defines}
+        self.includes: list[Include] = []
+        self._headers, self._own = headers, own
+        self._states: dict[str, tuple[list[int], list[bool | None]]] = {}
+
+    def live(self, where: str, place: int) -> bool | None:
+        """Returns whether the code at an offset is compiled; None if that is undecided.
+
+        Args:
+            where: the name of a header, or ``""`` for the text.
+            place: the offset.
+        """
+        offsets, states = self._states.get(where, ([], []))
+        at = bisect_right(offsets, place)
+        return states[at - 1] if at else where in self._states
+
+    def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
+        """Follows the directives of a text up to an offset."""
+        offsets, states = self._states.setdefault(where, ([], []))
+        # Of each open conditional: whether the code around it is compiled, whether the current branch is chosen, and
+        # whether this branch or an earlier one is.
+        branches: list[tuple[bool | None, bool | None, bool | None]] = []
+        now = outer
+        for directive in scan(text).directives:
+            if until is not None and directive.start > until:
+                break
+            name, rest = directive.name, directive.rest
+            if name in ("if", "ifdef", "ifndef"):
+                value = self._condition(name, rest)
+                branches.append((now, value, value))
+            elif name in ("elif", "elifdef", "elifndef", "else") and branches:
+                around, _, taken = branches[-1]
+                value = True if name == "else" else self._condition(name.replace("el", "", 1), rest)
+                branches[-1] = (around, _all([_not(taken), value]), _any([taken, value]))
+            elif name == "endif" and branches:
+                now = branches.pop()[0]
+                offsets.append(directive.start)
+                states.append(now)
+                continue
+            elif now is False:
+                continue
+            elif name == "include" and (found := _INCLUDED.match(rest)):
+                self.includes.append(Include(found[1], now, directive, where))
+                if rest[0] == '"' and found[1] in self._headers and found[1] not in self._states:
+                    self.follow(found[1], self._headers[found[1]], now)
+            elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
+                self._define(name, macro, now)
+            if name in ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else"):
+                offsets.append(directive.start)
+                now = _all(branches[-1][:2]) if branches else outer
+                states.append(now)
+
+    def _define(self, name: str, macro: re.Match[str], now: bool | None) -> None:
+        if now is None or (name == "define" and macro[2]):
+            self.macros[macro[1]] = None
+        elif name == "define":
+            self.macros[macro[1]] = " ".join(macro[3].split())
+        else:
+            self.macros.pop(macro[1], None)
+
+    def _condition(self, name: str, rest: str) -> bool | None:
+        if name != "if":
+            defined = self._defined(rest.split()[0]) if rest.split() else None
+            return defined if name == "ifdef" else _not(defined)
+        try:
+            value = _Expression(rest, self).value()
+        except (ValueError, IndexError, RecursionError, ZeroDivisionError):
+            return None
+        return None if value is None else value != 0
+
+    def _defined(self, name: str) -> bool | None:
+        if name in self.macros:
+            return True if self.macros[name] is not None or name not in self._own else None
+        # A name with an underscore in front, and CUDA's names, may be the compiler's.
+        known = name in self._own or name in _OTHER_COMPILERS
+        return None if not known and re.match(r"_|CU[A-Z]*_|NV|NDEBUG\b|[A-Z]+_MAX\b", name) else False
+
+    def number(self, name: str, depth: int) -> int | None:
+        """Returns the value of a name in a condition, or None."""
+        text = self.macros.get(name)
+        if text is None or depth > _DEPTH:
+            return None if name in self.macros or self._defined(name) is None else {"true": 1}.get(name, 0)
+        try:
+            return _Expression(text, self, depth + 1).value()
+        except (ValueError, IndexError):
+            return None
+
+
+class _Expression:
+    """A condition, parsed by precedence. Its value is an integer, or None if it is undecided."""
+
+    def __init__(self, text: str, given: Preprocessed, depth: int = 0) -> None:
+        self._tokens: list[str] = []
+        self._given, self._depth, self._at = given, depth, 0
+        at = 0
+        text = text.strip()
+        while at < len(text):
+            token = _TOKEN.match(text, at)
+            if token is None or len(self._tokens) > 200:
+                raise ValueError(text)
+            self._tokens.append(token[1] or token[2] or token[3])
+            at = token.end()
+
+    def value(self) -> int | None:
+        found = self._binary(0)
+        if self._at != len(self._tokens):
+            raise ValueError(self._tokens[self._at])
+        return found
+
+    def _next(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _binary(self, least: int) -> int | None:
+        left = self._unary()
+        while self._at < len(self._tokens) and (rank := _RANKS.get(self._tokens[self._at], 0)) > least:
+            operator = self._next()
+            left = _combined(operator, left, self._binary(rank))
+        return left
+
+    def _unary(self) -> int | None:
+        token = self._next()
+        if token == "!":
+            value = self._unary()
+            return None if value is None else int(not value)
+        if token == "-":
+            value = self._unary()
+            return None if value is None else -value
+        if token == "(":
+            value = self._binary(0)
+            if self._next() != ")":
+                raise ValueError(token)
+            return value
+        if token == "defined":
+            name = self._next()
+            if name == "(":
+                name = self._next()
+                self._at += 1
+            defined = self._given._defined(name)
+            return None if defined is None else int(defined)
+        if token[0].isdigit():
+            return int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" and token.isdigit() else 10)
+        if not token.isidentifier() or self._tokens[self._at : self._at + 1] == ["("]:
+            raise ValueError(token)
+        return self._given.number(token, self._depth)
+
+
+def _combined(operator: str, a: int | None, b: int | None) -> int | None:
+    if operator == "&&":
+        known = _all([None if v is None else v != 0 for v in (a, b)])
+        return None if known is None else int(known)
+    if operator == "||":
+        known = _any([None if v is None else v != 0 for v in (a, b)])
+        return None if known is None else int(known)
+    if a is None or b is None:
+        return None
+    compared = {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}
+    if operator in compared:
+        return int(compared[operator])
+    if operator in "/%":
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return quotient if operator == "/" else a - quotient * b
+    return {"+": a + b, "-": a - b, "*": a * b}[operator]
+
+
+def _not(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+def _all(values: Sequence[bool | None]) -> bool | None:
+    return False if False in values else None if None in values else True
+
+
+def _any(values: Sequence[bool | None]) -> bool | None:
+    return True if True in values else None if None in values else False
+
+
+def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:
+    """Returns the macros that a kernel's constants and the options ``-D`` define."""
+    found = {name: str(value) for name, value in constants.items()}
+    for option in options:
+        if macro := _OPTION.fullmatch(option.strip()):
+            found[macro[1]] = "1" if macro[2] is None else macro[2]
+    return found
+
+
+def preprocess(
+    text: str, headers: Mapping[str, str], defines: Mapping[str, str], until: int | None = None
+) -> Preprocessed:
+    """Follows the directives of a text and of its headers.
+
+    Args:
+        text: CUDA C++.
+        headers: the texts of headers, by the name in ``#include "name"``.
+        defines: macros that are defined before the text.
+        until: the offset at which to stop.
+    """
+    own = frozenset(
+        found[1]
+        for source in (text, *headers.values())
+        for d in scan(source).directives
+        if d.name in ("define", "undef") and (found := _MACRO.match(d.rest))
+    )
+    result = Preprocessed(headers, defines, own)
+    result.follow("", text, True, until)
+    return result

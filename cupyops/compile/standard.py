@@ -1,0 +1,288 @@
+"""The names of the C and C++ libraries that a kernel may use under NVRTC and in the simulator alike.
+
+nvcc includes the host's ``<math.h>``, ``<stdint.h>`` and others before every text, and kernels written for nvcc use their
+names. NVRTC has none of these headers. The prelude of a text therefore defines the names of this list that the text uses.
+A name of ``std`` that is not in this list is refused.
+"""
+
+import re
+from collections.abc import Collection
+
+__all__ = ["as_library", "definitions", "unknown"]
+
+_INTEGERS = {
+    **{
+        f"{u}int{bits}_t": f"{sign} {c}"
+        for bits, c in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+        for u, sign in (("", "signed"), ("u", "unsigned"))
+    },
+    "intptr_t": "long long",
+    "uintptr_t": "unsigned long long",
+    "intmax_t": "long long",
+    "uintmax_t": "unsigned long long",
+    "uint": "unsigned int",
+    "ushort": "unsigned short",
+    "ulong": "unsigned long",
+    "ssize_t": "long long",
+}
+_NUMBERS = {
+    "INFINITY": "__builtin_bit_cast(float, 0x7f800000)",
+    "NAN": "__builtin_bit_cast(float, 0x7fffffff)",
+    "HUGE_VALF": "__builtin_bit_cast(float, 0x7f800000)",
+    "HUGE_VAL": "__builtin_bit_cast(double, 0x7ff0000000000000LL)",
+    "M_E": "2.7182818284590452354",
+    "M_LOG2E": "1.4426950408889634074",
+    "M_LOG10E": "0.43429448190325182765",
+    "M_LN2": "0.69314718055994530942",
+    "M_LN10": "2.30258509299404568402",
+    "M_PI": "3.14159265358979323846",
+    "M_PI_2": "1.57079632679489661923",
+    "M_PI_4": "0.78539816339744830962",
+    "M_1_PI": "0.31830988618379067154",
+    "M_2_PI": "0.63661977236758134308",
+    "M_2_SQRTPI": "1.12837916709551257390",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440",
+    "FLT_MAX": "3.402823466e+38f",
+    "FLT_MIN": "1.175494351e-38f",
+    "FLT_EPSILON": "1.192092896e-07f",
+    "FLT_DIG": "6",
+    "FLT_MANT_DIG": "24",
+    "FLT_RADIX": "2",
+    "FLT_MAX_EXP": "128",
+    "FLT_MIN_EXP": "(-125)",
+    "DBL_MAX": "1.7976931348623157e+308",
+    "DBL_MIN": "2.2250738585072014e-308",
+    "DBL_EPSILON": "2.2204460492503131e-16",
+    "DBL_DIG": "15",
+    "DBL_MANT_DIG": "53",
+    "DBL_MAX_EXP": "1024",
+    "DBL_MIN_EXP": "(-1021)",
+    "CHAR_BIT": "8",
+    "CHAR_MIN": "(-128)",
+    "CHAR_MAX": "127",
+    "SCHAR_MIN": "(-128)",
+    "SCHAR_MAX": "127",
+    "UCHAR_MAX": "255",
+    "SHRT_MIN": "(-32768)",
+    "SHRT_MAX": "32767",
+    "USHRT_MAX": "65535",
+    "INT_MIN": "(-2147483647 - 1)",
+    "INT_MAX": "2147483647",
+    "UINT_MAX": "4294967295U",
+    "LLONG_MIN": "(-9223372036854775807LL - 1)",
+    "LLONG_MAX": "9223372036854775807LL",
+    "ULLONG_MAX": "18446744073709551615ULL",
+    "SIZE_MAX": "((size_t)-1)",
+    "LONG_MAX": "((long)(~0ul >> 1))",
+    "LONG_MIN": "(-(long)(~0ul >> 1) - 1)",
+    "ULONG_MAX": "(~0ul)",
+    "INT8_MIN": "(-128)",
+    "INT8_MAX": "127",
+    "UINT8_MAX": "255",
+    "INT16_MIN": "(-32768)",
+    "INT16_MAX": "32767",
+    "UINT16_MAX": "65535",
+    "INT32_MIN": "(-2147483647 - 1)",
+    "INT32_MAX": "2147483647",
+    "UINT32_MAX": "4294967295U",
+    "INT64_MIN": "(-9223372036854775807LL - 1)",
+    "INT64_MAX": "9223372036854775807LL",
+    "UINT64_MAX": "18446744073709551615ULL",
+}
+_MATH = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "copysign",
+        "cos",
+        "cosh",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "fabs",
+        "fdim",
+        "floor",
+        "fma",
+        "fmax",
+        "fmin",
+        "fmod",
+        "frexp",
+        "hypot",
+        "ilogb",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "ldexp",
+        "lgamma",
+        "llrint",
+        "llround",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logb",
+        "lrint",
+        "lround",
+        "modf",
+        "nearbyint",
+        "nextafter",
+        "pow",
+        "remainder",
+        "remquo",
+        "rint",
+        "round",
+        "scalbln",
+        "scalbn",
+        "signbit",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+        "tgamma",
+        "trunc",
+    ]
+)
+_TRAITS = frozenset(
+    [
+        "add_const",
+        "add_pointer",
+        "aligned_storage",
+        "aligned_storage_t",
+        "alignment_of",
+        "common_type",
+        "common_type_t",
+        "conditional",
+        "conditional_t",
+        "conjunction",
+        "conjunction_v",
+        "decay",
+        "decay_t",
+        "disjunction",
+        "disjunction_v",
+        "enable_if",
+        "enable_if_t",
+        "false_type",
+        "integral_constant",
+        "is_arithmetic",
+        "is_arithmetic_v",
+        "is_array",
+        "is_base_of",
+        "is_base_of_v",
+        "is_class",
+        "is_const",
+        "is_convertible",
+        "is_convertible_v",
+        "is_empty",
+        "is_enum",
+        "is_floating_point",
+        "is_floating_point_v",
+        "is_integral",
+        "is_integral_v",
+        "is_pointer",
+        "is_pointer_v",
+        "is_same",
+        "is_same_v",
+        "is_signed",
+        "is_signed_v",
+        "is_trivially_copyable",
+        "is_trivially_copyable_v",
+        "is_unsigned",
+        "is_unsigned_v",
+        "is_void",
+        "is_void_v",
+        "make_signed",
+        "make_signed_t",
+        "make_unsigned",
+        "make_unsigned_t",
+        "negation",
+        "negation_v",
+        "remove_const",
+        "remove_const_t",
+        "remove_cv",
+        "remove_cv_t",
+        "remove_pointer",
+        "remove_pointer_t",
+        "remove_reference",
+        "remove_reference_t",
+        "true_type",
+        "underlying_type",
+        "void_t",
+    ]
+)
+_LIMITS = frozenset(("numeric_limits",))
+_PAIRS = frozenset(
+    ["exchange", "declval", "index_sequence", "integer_sequence", "make_index_sequence", "make_integer_sequence"]
+)
+_BUILT_IN = frozenset(("move", "forward", "initializer_list"))  # NVRTC has them
+_OWN = {
+    "max": "template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }",
+    "min": "template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }",
+    "swap": "template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }",
+    "clamp": "template <class T> __host__ __device__ constexpr const T& clamp(const T& v, const T& low, const T& high) "
+    "{ return v < low ? low : high < v ? high : v; }",
+}
+_CUDA_CONSTANT = re.compile(r"CUDART_[A-Z0-9_]+")
+_LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
+    (_TRAITS, "cuda/std/type_traits", "type_traits"),
+    (_LIMITS, "cuda/std/limits", "limits"),
+    (_PAIRS, "cuda/std/utility", "utility"),
+)
+_STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
+_KNOWN_OF_STD = (
+    _MATH | _TRAITS | _LIMITS | _PAIRS | _BUILT_IN | _OWN.keys() | _SIZES | {n for n in _INTEGERS if n.endswith("_t")}
+)
+
+
+def unknown(code: str) -> list[tuple[int, str]]:
+    """Returns the offsets and the names ``std::...`` in code that kernels cannot use."""
+    return [(m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD]
+
+
+def definitions(code: str, declared: Collection[str], simulated: bool, library: bool = False) -> list[str]:
+    """Returns the lines that define the names of the list that a text uses.
+
+    Args:
+        code: the text and its headers, without comments, directives and literals, and the texts of its macros.
+        declared: names that the text itself declares.
+        simulated: whether the simulator compiles the text. Its compiler has the C library's names.
+        library: whether the text includes CUDA's C++ library, which defines the numbers of <cfloat> and <climits>.
+    """
+    words = set(_WORD.findall(code)) - set(declared)
+    of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
+    numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
+    if simulated:
+        hosts = [host for names, _, host in _LIBRARY if of_std & names]
+        hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
+        return [*as_library([f"<{name}>" for name in hosts]), *numbers]
+    lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
+    lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
+    within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
+    within += [f"using ::{name};" for name in sorted(of_std & (_MATH | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})]
+    within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
+    for names, header, _ in _LIBRARY:
+        if used := sorted(of_std & names):
+            lines.append(f"#include <{header}>")
+            within += [f"using cuda::std::{name};" for name in used]
+    if numbers and (library or any(line.startswith("#include <cuda/") for line in lines)):
+        lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
+    return [*lines, *(["namespace std {", *within, "}"] if within else []), *numbers]
+
+
+def as_library(headers: Collection[str]) -> list[str]:
+    """Returns the lines with which the simulator includes headers that are not written for CUDA."""
+    includes = [f"#include {header}" for header in headers]
+    return ['#include "library_only.h"', *includes, '#include "text_only.h"'] if includes else []

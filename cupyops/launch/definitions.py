@@ -1,0 +1,143 @@
+"""Finds a kernel in a text by its name.
+
+A name may have namespaces and template arguments: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``.
+"""
+
+import re
+from bisect import bisect_left
+
+from cupyops.compile.cuda_text import Code, Function, scan
+from cupyops.errors import nearest
+
+from .template import Entry, entry_of, split_name
+
+__all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "the_kernel"]
+
+# Attributes of a function or of a parameter; parentheses within one another to a depth of three.
+ATTRIBUTES = re.compile(
+    r"\[\[[^][]*\]\]|\b(?:__attribute__|__align__|alignas)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+)
+_BOUNDED = re.compile(r"\b__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+_SPECIFIERS = frozenset(("extern", "C", "static", "inline", "__global__"))
+_C_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "auto"))
+
+
+def the_kernel(text: str) -> str:
+    """Returns the name of the only ``__global__`` function of a text.
+
+    Raises:
+        ValueError: the text has no ``__global__`` function, or several.
+    """
+    paths = list(dict.fromkeys(f.path for f in scan(text).functions if not f.special))
+    if len(paths) != 1:
+        raise ValueError(f"name the kernel: the text has {', '.join(paths) or 'none'}")
+    return paths[0].rpartition("::")[2]
+
+
+def entry_in(text: str, kernel: str) -> Entry | None:
+    """Returns the C++ name of a kernel of a text, or None for an ``extern "C"`` function."""
+    found = declarations(scan(text), kernel)
+    path = split_name(kernel)
+    if any(f.linkage for f in _named(scan(text), path[0]) if f.template is None) and path[1] is None:
+        return None
+    return entry_of(kernel, found[0], path[1] or ())
+
+
+def declarations(code: Code, kernel: str) -> list[Function]:
+    """Returns the definitions of a kernel, or its first prototype if the text has no definition.
+
+    Raises:
+        ValueError: the text does not declare the kernel; several namespaces do; the kernel is not void; or template
+            arguments are given for a function.
+    """
+    path, given = split_name(kernel)
+    found = _named(code, path)
+    if not found:
+        names = list(dict.fromkeys(f.name for f in code.functions if not f.special))
+        raise ValueError(
+            f"no __global__ function {path!r} in the text; it has {', '.join(names) or 'none'}{nearest(path, names)}"
+        )
+    plain = [f for f in found if f.template is None]
+    templates = [f for f in found if f.template is not None]
+    if given is not None and not templates:
+        raise ValueError(f"{kernel}: `{path}` is no template, so its name takes no arguments")
+    linked = [f for f in plain if f.linkage]
+    chosen = templates if given is not None else plain or templates
+    paths = list(dict.fromkeys(f.path for f in chosen))
+    if len(paths) > 1:
+        raise ValueError(f"{kernel}: the text has {' and '.join(paths)}; name the kernel with its namespace")
+    decided = chosen[0]
+    _check_kind(kernel, decided.name, code.bare[decided.start : decided.parameters])
+    # Definitions come first: a prototype often has no shape comments. A definition may get its linkage from a
+    # prototype.
+    if linked and given is None:
+        return [f for f in linked if f.defined] or [f for f in plain if f.defined] or linked[:1]
+    return [f for f in chosen if f.defined] or chosen[:1]
+
+
+def _named(code: Code, path: str) -> list[Function]:
+    """Returns the functions of a name, which may begin with namespaces."""
+    return [f for f in code.functions if not f.special and f"::{f.path}".endswith(f"::{path}")]
+
+
+def _check_kind(kernel: str, name: str, head: str) -> None:
+    """Raises if a function cannot be launched, with a clearer message than the compiler's.
+
+    Args:
+        kernel: the name of the kernel, for messages.
+        name: the name of the function.
+        head: the declaration up to the parameter list.
+
+    Raises:
+        ValueError: the function does not return void.
+    """
+    code = ATTRIBUTES.sub(
+        " ", _BOUNDED.sub(" ", re.sub(r"\btemplate\s*<.*>(?=.*\b__global__\b)", " ", head, flags=re.DOTALL))
+    )
+    words = re.findall(r"\w+\**", code)[:-1]  # without the name
+    kind = [word for word in words if word not in _SPECIFIERS]
+    # An unknown word may be a macro. A type of C is none.
+    if "void" not in kind and (not kind or any(word.strip("*") in _C_WORDS or "*" in word for word in kind)):
+        raise ValueError(
+            f"{kernel}: a kernel must be void, got {' '.join(kind) or 'no return type'}: declare it "
+            f"__global__ void {name}(...), and write its result into an array"
+        )
+
+
+def code_only(text: str) -> str:
+    """Returns the text with blanks in place of comments, preprocessor directives, string and character literals, and
+    code that ``#if 0`` removes. Every other character keeps its offset."""
+    return scan(text).bare
+
+
+def only(text: str, kernel: str) -> str:
+    """Returns the text with every ``__global__`` function except `kernel` replaced by as many empty lines.
+
+    The kernels of a text may use different types, and a compilation chooses types for one kernel. Compiling one kernel
+    also takes less time.
+    """
+    code = scan(text)
+    kept, at = [], 0
+    name = split_name(kernel)[0].rpartition("::")[2]
+    wanted = [f.start for f in code.functions if f.name == name]
+    for function in code.functions:
+        if function.name == name or function.start < at:
+            continue
+        start, end = function.start, code.end_of_function(function.parameters)
+        # The braces or conditionals match only after preprocessing: the function is kept.
+        if bisect_left(wanted, end) > bisect_left(wanted, start) or not _whole(code, start, end):
+            continue
+        kept += [text[at:start], "\n" * text.count("\n", start, end)]
+        at = end
+    return "".join(kept) + text[at:]
+
+
+def _whole(code: Code, start: int, end: int) -> bool:
+    """Returns whether all conditionals that begin between two offsets end there, and none that begins before does."""
+    depth = 0
+    for directive in code.directives_between(start, end):
+        depth += directive.name in ("if", "ifdef", "ifndef")
+        if depth == 0 and directive.name in ("else", "elif", "elifdef", "elifndef", "endif"):
+            return False
+        depth -= directive.name == "endif"
+    return depth == 0

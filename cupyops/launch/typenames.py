@@ -1,0 +1,140 @@
+"""Resolves the macros and the type names in a kernel's declaration.
+
+``typedef float real;`` and ``#define RESTRICT __restrict__`` are followed. A name that a branch of an undecided
+``#if`` defines is left as it is, since only a compiler decides which definition counts.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from cupyops.compile.cuda_text import scan
+from cupyops.compile.preprocess import preprocess
+
+__all__ = ["TypeNames", "defined_types", "type_names"]
+
+_MACRO = re.compile(r"(\w+)(?![\w(])")  # a macro without parameters
+# A typedef does not match across another `typedef`, so that the time stays linear in the text.
+_ALIAS = re.compile(
+    r"\busing\s+(?P<using>\w+)\s*=(?P<target>[^;{}=]*)|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);"
+)
+_LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_DEPTH = 8  # macros and types within one another
+_LONGEST = 10_000  # characters of an expanded declaration
+
+Scope = tuple[str, ...]
+
+
+class TypeNames:
+    """The macros and type names before a kernel.
+
+    Args:
+        macros: the text of each macro without parameters; None for an undecided one.
+        types: the scopes and the targets of each type name; the target is None for an undecided one.
+        scope: the namespaces of the kernel.
+        given: the types that the kernel's name gives for the parameters of its template.
+        hidden: the parameters of the kernel's template.
+    """
+
+    def __init__(
+        self,
+        macros: Mapping[str, str | None],
+        types: Mapping[str, Sequence[tuple[Scope, str | None]]],
+        scope: Scope = (),
+        given: Mapping[str, str] | None = None,
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
+        self._macros, self._types, self._scope = macros, types, scope
+        self._given, self._hidden = given or {}, hidden
+
+    def expanded(self, code: str) -> str:
+        """Returns code with its macros replaced by their texts."""
+        for _ in range(_DEPTH):
+            new = _WORD.sub(self._text, code)
+            if new == code or len(new) > _LONGEST:
+                break
+            code = new
+        return code
+
+    def _text(self, match: re.Match[str]) -> str:
+        text = None if match[0] in self._hidden else self._macros.get(match[0])
+        return match[0] if text is None else text
+
+    def target(self, base: str) -> str:
+        """Returns the type that a type name stands for, or the name itself."""
+        for _ in range(_DEPTH):
+            if base in self._given:
+                base = self._given[base]
+                continue
+            path = [word for word in re.split(r"\s*::\s*", base) if word]
+            if base in self._hidden or not path:
+                break
+            visible = [
+                target for scope, target in self._types.get(path[-1], ()) if self._visible(scope, tuple(path[:-1]))
+            ]
+            if not visible or visible[0] is None or set(visible) != {visible[0]}:
+                break
+            base = self.expanded(visible[0])
+        return base
+
+    def _visible(self, scope: Scope, outer: Scope) -> bool:
+        return scope[len(scope) - len(outer) :] == outer if outer else scope == self._scope[: len(scope)]
+
+
+def type_names(
+    text: str,
+    headers: Mapping[str, str],
+    defines: Mapping[str, str],
+    until: int,
+    scope: Scope = (),
+    given: Mapping[str, str] | None = None,
+    hidden: frozenset[str] = frozenset(),
+) -> TypeNames:
+    """Returns the macros and type names that a text and its headers define before an offset.
+
+    The constants of a kernel are no part of the result: the declaration may use them by name.
+    """
+    found = preprocess(text, headers, defines, until)
+    types: dict[str, list[tuple[Scope, str | None]]] = {}
+    for where, source in (("", text), *headers.items()):
+        for place, scope_of, name, target in _aliases(source):
+            live = found.live(where, place)
+            if live is not False and (where or place < until):
+                types.setdefault(name, []).append((scope_of, target if live else None))
+    numbers = {name for name, value in defines.items() if value.lstrip("-").isdigit()}
+    macros = {name: value for name, value in found.macros.items() if name not in numbers}
+    return TypeNames(macros, types, scope, given, hidden)
+
+
+def defined_types(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[Scope]]]:
+    """Returns the macros without parameters that a text defines, and the type names that the text declares outside
+    functions and classes. Each type name maps to the namespaces of its declarations."""
+    types: dict[str, list[Scope]] = {}
+    for _, scope, name, _ in _aliases(text):
+        types.setdefault(name, []).append(scope)
+    macros = (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define")
+    return frozenset(m[1] for m in macros if m), types
+
+
+@lru_cache(64)
+def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
+    """Returns offset, scope, name and target of the type names that a text declares outside functions and classes."""
+    code = scan(text)
+    found: list[tuple[int, Scope, str, str | None]] = []
+    for match in _ALIAS.finditer(code.bare):
+        place = match.start()
+        scope = code.scope(place)
+        if scope is None:
+            continue
+        if match["using"]:
+            before = code.bare[max(0, place - 256) : place].rstrip()
+            target = None if before.endswith(">") else " ".join(match["target"].split())  # of a template
+            found.append((place, scope, match["using"], target))
+            continue
+        declared = match["typedef"].rstrip()
+        for name in _LAST_WORD.findall(declared):
+            # A typedef of several names, of an array or of a function is not taken apart.
+            simple = not re.search(r"[,()[\]]", declared) and declared.endswith(name)
+            found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None))
+    return found

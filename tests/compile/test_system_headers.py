@@ -1,0 +1,225 @@
+"""The list of system headers: what it promises is found by NVRTC and by the simulator, and everything else is refused by name."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import cupyops
+from cupyops import Kernel, Threads
+from cupyops.compile import system_headers
+from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS, _TRAITS
+from cupyops.compile.system_headers import HEADERS, SAME, header
+from cupyops.errors import CompileError, MissingDependencyError
+from cupyops.simulator import build
+from cupyops.simulator.simulated import twins
+
+LIST = "(const float* x /* (n) */, float* y /* (n) */, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
+KERNEL = f"__global__ void k{LIST}"
+ROWS = [row for row in HEADERS if not row.host]
+# The names of each row, and one name for each pattern.
+EXAMPLES = {
+    "sm_*_functions.h": "sm_60_atomic_functions.h",
+    "sm_*_intrinsics.h": "sm_30_intrinsics.h",
+    "cuda_pipeline_*.h": "cuda_pipeline_primitives.h",
+    "cuda_awbarrier*.h": "cuda_awbarrier.h",
+    "texture_*.h": "texture_types.h",
+    "surface_*.h": "surface_types.h",
+    "cooperative_groups/*.h": "cooperative_groups/reduce.h",
+    "cuda/std/*": "cuda/std/complex",
+    "cuda/*": "cuda/functional",
+    "cub/block/*.cuh": "cub/block/block_scan.cuh",
+    "cub/warp/*.cuh": "cub/warp/warp_reduce.cuh",
+    "cub/thread/*.cuh": "cub/thread/thread_load.cuh",
+    "cub/util_*.cuh": "cub/util_type.cuh",
+    "curand_*.h": "curand_philox4x32_x.h",
+}
+
+
+def names_of(folder: str) -> list[str]:
+    """The headers of the rows that need a folder, or none."""
+    rows = [row for row in ROWS if (row.folders or ("",))[-1] == folder]
+    return [EXAMPLES.get(name, name) for row in rows for name in row.names]
+
+
+def final(text: str, simulated: bool = False, **given: object) -> str:
+    kernel = Kernel(text, "k", Threads("n"), **given)  # type: ignore[arg-type]
+    return kernel.final_text({}, twins() if simulated else None)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("folder", ["", "cuda", "cccl", "crt", "curand"])
+def test_nvrtc_finds_every_header_of_the_list(folder: str, architecture: str) -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import OPTIONS, compile_text
+
+    uses = "__device__ void f() { __shared__ cub::BlockReduce<int, 32>::TempStorage t; }\n" if folder == "cccl" else ""
+    text = "".join(f"#include <{name}>\n" for name in names_of(folder)) + uses + KERNEL
+    try:
+        compile_text(final(text), "k", architecture, OPTIONS)
+    except MissingDependencyError as lacking:
+        pytest.skip(str(lacking))
+
+
+@pytest.mark.simulator
+def test_the_simulator_finds_every_header_that_has_a_twin() -> None:
+    names = [EXAMPLES.get(name, name) for row in ROWS if row.twin is not None for name in row.names]
+    kernel = Kernel("".join(f"#include <{name}>\n" for name in names) + KERNEL, "k", Threads("n"))
+    import torch
+
+    x, y = torch.ones(3), torch.zeros(3)
+    with cupyops.simulate():
+        kernel(x, y, 3)
+    assert y.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.twin is None], ids=lambda row: row.names[0])
+def test_a_header_without_a_twin_is_refused_in_the_simulator_by_name(row: system_headers.SystemHeader) -> None:
+    """The compiler's words would be of a file that is not found, or of a thousand errors within it."""
+    name = EXAMPLES.get(row.names[0], row.names[0])
+    text = f"\n#include <{name}>\n{KERNEL}"
+    words = f"k.cu:2: the simulator cannot include <{name}>: {row.reason}"
+    assert row.reason
+    with pytest.raises(CompileError, match=f"^{re.escape(words)}$"):
+        final(text, simulated=True)
+    assert "k" in final(text)
+
+
+def test_every_twin_is_a_file() -> None:
+    for row in ROWS:
+        if row.twin not in (None, SAME):
+            assert (Path(build.HERE) / "cuda" / row.twin).is_file(), row.names
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize(
+    ("include", "words"),
+    [
+        ("<torch/extension.h>", "it is of the host half of a PyTorch extension, which a Kernel does not need"),
+        ("<ATen/cuda/CUDAContext.h>", "it is of the host half of a PyTorch extension"),
+        ("<vector>", "it is of host code, and NVRTC compiles kernels alone"),
+        ('"helper_cuda.h"', "it is of host code, and NVRTC compiles kernels alone"),
+        ("<cub/device/device_reduce.cuh>", "it calls the GPU from the host, and NVRTC compiles kernels alone"),
+        (
+            "<cooperative_group.h>",
+            "no such header is known; did you mean 'cooperative_groups.h'?; give its text as headers=",
+        ),
+    ],
+)
+def test_a_header_of_host_code_is_refused_in_both_lanes(include: str, words: str, simulated: bool) -> None:
+    told = f"k.cu:1: #include <{include[1:-1]}>: {words}"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        final(f"#include {include}\n{KERNEL}", simulated)
+    for dead in ("#ifndef __CUDACC__", "#if 0", "#ifdef HOST"):
+        assert "k" in final(f"{dead}\n#include {include}\n#endif\n{KERNEL}", simulated)
+
+
+def test_a_header_of_the_same_name_that_is_given_comes_first(tmp_path: Path) -> None:
+    assert "int own;" in final(f'#include "helper_cuda.h"\n{KERNEL}', headers={"helper_cuda.h": "__device__ int own;"})
+    (tmp_path / "mine.h").write_text("")
+    assert "<mine.h>" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
+
+
+def test_quotes_find_a_system_header() -> None:
+    for simulated in (False, True):
+        assert "#include <cuda_fp16.h>" in final(f'#include "cuda_fp16.h"\n{KERNEL}', simulated)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "packages"),
+    [
+        ("cccl", "cooperative_groups.h", ("nvidia-cuda-cccl-cu12", "nvidia-cuda-cccl>=13,<14")),
+        ("curand", "curand_kernel.h", ("nvidia-curand-cu12", "nvidia-curand>=10.4")),
+        ("crt", "mma.h", ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt>=13,<14")),
+    ],
+)
+@pytest.mark.parametrize("major", [12, 13])
+def test_who_lacks_a_header_is_told_the_package(
+    folder: str, name: str, packages: tuple[str, str], major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_headers, "_places", lambda of: [] if of == folder else [Path("/there")])
+    monkeypatch.setattr(system_headers, "cuda_headers", lambda: Path("/there"))
+    monkeypatch.setattr(system_headers, "nvrtc_version", lambda: (major, 0))
+    package = packages[major - 12]
+    bare = package.partition(">")[0]
+    words = f"<{name}> is in the package {bare}, which is not installed. Install it with: pip install {shlex.quote(package)}"
+    with pytest.raises(MissingDependencyError, match=f"^{re.escape(words)}$"):
+        system_headers.folders_of([name])
+
+
+def test_the_kernels_of_this_project_get_no_line_of_the_list() -> None:
+    """Their code has run on a GPU as it is."""
+    text = f'extern "C" {KERNEL}'
+    assert final(text).startswith("// Written by cupyops: types and constants of this compilation.\ntemplate <int N>")
+    assert header("cuda_fp16.h") is not None
+
+
+# The names of the C and C++ libraries
+
+
+def everything() -> str:
+    """A text that uses each name of the list, and checks the numbers while it is compiled."""
+    lines = [f"static_assert(sizeof({name}) > 0, {name!r});".replace("'", '"') for name in _INTEGERS]
+    wide = {name for name in _NUMBERS if name not in ("INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF")}
+    lines += [f"static_assert({name} == {name}, {name!r});".replace("'", '"') for name in sorted(wide)]
+    lines += [
+        'static_assert(INT_MAX == 2147483647 && INT_MIN == -INT_MAX - 1 && UINT_MAX == 4294967295u, "");',
+        'static_assert(LLONG_MAX == 9223372036854775807LL && INT64_MIN == LLONG_MIN && SIZE_MAX == UINT64_MAX, "");',
+        'static_assert(FLT_MAX == 0x1.fffffep127f && FLT_MIN == 0x1p-126f && FLT_EPSILON == 0x1p-23f, "");',
+        'static_assert(DBL_MAX == 0x1.fffffffffffffp1023 && DBL_MIN == 0x1p-1022 && DBL_EPSILON == 0x1p-52, "");',
+        'static_assert(M_PI == 0x1.921fb54442d18p1 && M_E == 0x1.5bf0a8b145769p1 && M_SQRT2 == 0x1.6a09e667f3bcdp0, "");',
+        'static_assert(sizeof(int64_t) == 8 && sizeof(uint8_t) == 1 && int8_t(-1) < 0 && uint16_t(-1) == 65535, "");',
+        "constexpr float infinity = INFINITY, nothing = NAN; constexpr double huge = HUGE_VAL; constexpr float hugef = HUGE_VALF;",
+        'static_assert(infinity > FLT_MAX && nothing != nothing && huge > DBL_MAX && hugef == infinity, "");',
+        *(f"using std::{name};" for name in sorted(_TRAITS)),
+        "__device__ double all(double x, int* i) {",
+        "float f = 1; double d = 1; (void)std::frexp(x, i); (void)std::modf(x, &d); (void)std::remquo(x, d, i); std::swap(f, f);",
+        "x += std::max(1.0, x) + std::min(x, 2.0) + std::clamp(x, 0.0, 1.0) + std::numeric_limits<float>::epsilon();",
+    ]
+    two = {"atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow", "remainder"}
+    special = {"frexp", "modf", "remquo", "fma", "ldexp", "scalbn", "scalbln"}
+    lines += [f"x += std::{name}(x, 0.5);" for name in sorted(two)] + ["x += std::fma(x, x, x);"]
+    lines += [f"x += std::{name}(x, 2);" for name in ("ldexp", "scalbn", "scalbln")]
+    lines += [f"x += std::{name}(x);" for name in sorted(_MATH - two - special)]
+    lines += ["return std::abs(x) + std::sqrt(f);", "}"]
+    return "\n".join(lines).replace("using std::", "using ::std::") + f"\n{KERNEL}"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_nvrtc_has_every_name_of_the_list(architecture: str) -> None:
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
+
+    log = compile_text(final(everything()), "k", architecture, OPTIONS).log
+    assert [line for line in warnings_in(log) if "never referenced" not in line] == []
+
+
+@pytest.mark.simulator
+def test_the_simulator_has_every_name_of_the_list() -> None:
+    import torch
+
+    x, y = torch.ones(3), torch.zeros(3)
+    with cupyops.simulate():
+        Kernel(everything(), "k", Threads("n"))(x, y, 3)
+    assert y.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_name_of_std_that_nvrtc_lacks_is_refused_in_both_lanes(simulated: bool) -> None:
+    assert "sort" not in _KNOWN_OF_STD
+    text = f"__device__ void f(float* x) {{\n  std::sort(x, x + 3); }}\n{KERNEL}"
+    with pytest.raises(
+        ValueError, match=r"^k\.cu:2: std::sort is of the host's library, and NVRTC does not have it; <cuda/std/"
+    ):
+        final(text, simulated)
+    assert "sort" in final(
+        f"namespace cuda {{ namespace std {{ void sort(); }} }} // std::sort\n#ifdef A\n{text}\n#endif\n{KERNEL}",
+        simulated,
+    )
+
+
+def test_a_name_that_the_text_defines_itself_is_left_alone() -> None:
+    text = f"#define M_PI 3.0f\ntypedef long long int64_t;\n__device__ int64_t f() {{ return M_PI; }}\n{KERNEL}"
+    assert final(text).count("M_PI") == 2
+    assert final(text).count("int64_t") == 2

@@ -1,0 +1,188 @@
+"""Kernels as people write them for nvcc: each construct of a declaration, of a template and of the standard names runs with the
+same values in the simulator and on a GPU, and a fault planted in it is noticed."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import cupyops
+from cupyops import Kernel, Threads
+
+pytestmark = pytest.mark.simulator
+
+
+@dataclass(frozen=True)
+class Construct:
+    """A kernel `text` of n elements of x that are written to y.
+
+    Attributes:
+        text: with ``BODY`` for the loop's condition.
+        name: of the kernel.
+        result: the expected values.
+        fault: what is replaced in the text, and by what.
+        dtype: of x and y.
+        more: further arguments of the call.
+        given: further arguments of the kernel.
+    """
+
+    text: str
+    name: str
+    result: Callable[[torch.Tensor], torch.Tensor]
+    fault: tuple[str, str]
+    dtype: torch.dtype = torch.float32
+    more: tuple[Any, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+AT = "const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+LIST = "(const float* x /* (n) */, float* y /* (n) */, int n)"
+TYPED = "(const T* x,  // (n)\n T* y,  // (n)\n int n)"
+
+CONSTRUCTS = {
+    "no extern C": Construct(
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}", "k", lambda x: 2 * x, ("2 *", "3 *")
+    ),
+    "a namespace in an unnamed one": Construct(
+        f"namespace {{ namespace a {{ constexpr float F = 3; __global__ void k{LIST} {{ {AT} if (i < n) y[i] = F * x[i]; }} }} }}",
+        "a::k",
+        lambda x: 3 * x,
+        ("F = 3", "F = 4"),
+    ),
+    "static, attributes and macros in any order": Construct(
+        "#define RESTRICT __restrict__\n#define LAUNCH_BOUNDS(n) __launch_bounds__((n) + 0)\ntypedef float real;\n"
+        "[[maybe_unused]] static void __global__ LAUNCH_BOUNDS(256) \\\n k(volatile const real x[] /* (n) */, "
+        f"real* RESTRICT y /* (n) */, int n = (5)) {{ {AT} if (i < n) y[i] = x[i] + 1; }}",
+        "k",
+        lambda x: x + 1,
+        ("x[i] + 1", "x[i] - 1"),
+    ),
+    "std::size_t and long": Construct(
+        f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, std::size_t n, long add) {{ {AT} "
+        "if (i < n) y[i] = x[i] + (add >> 33); }",
+        "k",
+        lambda x: x + 2,
+        (">> 33", ">> 34"),
+        more=(1 << 34,),
+    ),
+    "a template of a type and a number": Construct(
+        f"template <typename T, int N> __global__ void __launch_bounds__(N) k{TYPED} {{ {AT} __shared__ T s[N]; "
+        "s[threadIdx.x] = i < n ? x[i] : T(0); __syncthreads(); if (i < n) y[i] = s[threadIdx.x] * T(N); }",
+        "k<double, 256>",
+        lambda x: x * 256,
+        ("* T(N)", "* T(N + 1)"),
+        torch.float64,
+    ),
+    "a template that the arrays and constants decide": Construct(
+        f"namespace b {{ template <class T, bool NEGATE, int N = NEGATE ? 1 : 2> __global__ void k{TYPED} {{ {AT} "
+        "if (i < n) y[i] = NEGATE ? -x[i] * N : x[i]; } }",
+        "k",
+        lambda x: -x,
+        ("NEGATE ? 1", "NEGATE ? 3"),
+        torch.float64,
+        given={"constants": {"NEGATE": 1}},
+    ),
+    "a template of float16": Construct(
+        f"template <typename scalar_t> __global__ void k(const scalar_t* x /* (n) */, scalar_t* y /* (n) */, int n) {{ {AT} "
+        "if (i < n) y[i] = (scalar_t)((acc_t)x[i] + 1.f); }",
+        "k",
+        lambda x: x + 1,
+        ("+ 1.f", "+ 2.f"),
+        torch.float16,
+    ),
+    "a specialization and an instantiation beside the template": Construct(
+        f"template <typename T> __global__ void k{TYPED} {{ {AT} if (i < n) y[i] = x[i]; }}\n"
+        f"template <> __global__ void k<float>(const float* x, float* y, int n) {{ {AT} if (i < n) y[i] = x[i] + 7; }}\n"
+        "template __global__ void k<double>(const double*, double*, int);",
+        "k",
+        lambda x: x + 7,
+        ("x[i] + 7", "x[i] + 8"),
+    ),
+    "a template that another kernel shadows": Construct(
+        f"template <typename T> __global__ void other{TYPED} {{ }}\ntemplate __global__ void other<int>(const int*, int*, int);\n"
+        f"template <typename T> __device__ T twice(T v) {{ return v + v; }}\n"
+        f"template <typename T> __global__ void k{TYPED} {{ {AT} if (i < n) y[i] = twice(x[i]); }}",
+        "k<T>",
+        lambda x: x + x,
+        ("v + v", "v"),
+    ),
+    "names of the C library": Construct(
+        f"#include <stdint.h>\n#include <float.h>\n#include <math.h>\n#include <cuda_runtime.h>\n__global__ void k{LIST} {{ {AT} "
+        "const int64_t wide = (int64_t)INT_MAX + 1; const uint8_t low = (uint8_t)257; float best = -INFINITY; "
+        "best = fmaxf(best, x[i % n]); if (i < n) y[i] = best + (wide >> 31) + low + (NAN != NAN) + (float)(2 * M_PI) - FLT_MAX * 0; }",
+        "k",
+        lambda x: x + 3 + float(torch.tensor(2 * torch.pi, dtype=torch.float32)),
+        ("257", "258"),
+    ),
+    "names of the C++ library": Construct(
+        f"#include <cmath>\n#include <limits>\n#include <type_traits>\n#include <algorithm>\ntemplate <typename T> __global__ void k{TYPED} {{ {AT} "
+        "static_assert(std::is_same<T, float>::value, \"\"); T low = std::numeric_limits<T>::lowest(); "
+        "low = std::max(low, std::min<T>(x[i % n], T(1))); if (i < n) y[i] = std::abs(low) + std::sqrt(T(4)); }",
+        "k",
+        lambda x: x.clamp(max=1).abs() + 2,
+        ("T(4)", "T(9)"),
+    ),
+    "CUDA's C++ library": Construct(
+        f"#include <cuda/std/array>\n#include <cuda/std/limits>\n__global__ void k{LIST} {{ {AT} cuda::std::array<float, 2> a{{1, 2}}; "
+        "if (i < n) y[i] = x[i] * a[1] + (cuda::std::numeric_limits<int>::max() == 2147483647); }",
+        "k",
+        lambda x: x * 2 + 1,
+        ("a[1]", "a[0]"),
+    ),
+    "conditions": Construct(
+        "#ifdef HALF\ntypedef half real;\n#elif defined(__CUDACC__) && WIDE == 1\ntypedef double real;\n#else\ntypedef float real;\n"
+        f"#include <vector>\n#endif\n__global__ void k(const real* x /* (n) */, real* y /* (n) */, int n) {{ {AT} if (i < n) y[i] = x[i] / 3; }}",
+        "k",
+        lambda x: x / 3,
+        ("/ 3", "/ 4"),
+        torch.float64,
+        given={"options": ("-DWIDE=1",)},
+    ),
+}  # fmt: skip
+
+
+def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel's result and the expected one."""
+    torch.manual_seed(0)
+    x = torch.randn(300, dtype=torch.float64).to(construct.dtype).to(device)
+    y = torch.zeros_like(x)
+    kernel = Kernel(text, construct.name, Threads("n"), **construct.given)
+    with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
+        kernel(x, y, len(x), *construct.more)
+    return y, construct.result(x)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_a_construct_has_the_same_values_in_both_lanes(name: str, device: str) -> None:
+    construct = CONSTRUCTS[name]
+    torch.testing.assert_close(
+        *run(construct, construct.text, device), atol=1e-3 if construct.dtype == torch.float16 else 1e-6, rtol=0
+    )
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_a_fault_in_a_construct_is_noticed(name: str) -> None:
+    construct = CONSTRUCTS[name]
+    old, new = construct.fault
+    assert construct.text.count(old) == 1
+    y, expected = run(construct, construct.text.replace(old, new), "cpu")
+    assert not torch.allclose(y, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_nvrtc_compiles_every_construct(architecture: int) -> None:
+    """What is green in the simulator compiles for a GPU."""
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
+
+    for name, construct in CONSTRUCTS.items():
+        kernel = Kernel(construct.text, construct.name, Threads("n"), **construct.given)
+        types = dict.fromkeys(kernel.signature.bindings, str(construct.dtype).removeprefix("torch."))
+        options = (*OPTIONS, *kernel.options)
+        binary = compile_text(kernel.final_text(types), name, f"sm_{architecture}", options)
+        assert binary.named(kernel.name) in binary.resources, name
+        assert warnings_in(binary.log) == [], name
