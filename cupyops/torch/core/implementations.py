@@ -14,6 +14,7 @@ from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent
 from .gradients import Context, Schema
+from .tangents import Tangents
 
 __all__ = [
     "completed",
@@ -93,6 +94,7 @@ def transformable(
     backward: Callable[..., Any],
     vmap: Callable[..., Any] | None,
     count: int,
+    tangents: Tangents | None = None,
 ) -> type[torch.autograd.Function]:
     """Returns an ``autograd.Function`` in the form that ``torch.func`` requires: with a separate ``setup_context``.
 
@@ -101,6 +103,7 @@ def transformable(
         forward: calls the registered operator with a tuple of all arguments.
         setup_context, backward, vmap: the functions of the same names.
         count: the number of the operator's arguments.
+        tangents: computes the tangents of the results, or None.
     """
 
     def packed(*args: Any) -> Any:
@@ -109,6 +112,8 @@ def transformable(
     backward = with_care(backward, count)
     members: dict[str, Any] = {"forward": packed, "setup_context": setup_context, "backward": backward, "vmap": vmap}
     static = {name: staticmethod(member) for name, member in members.items()}
+    if tangents is not None:
+        static |= zip(("setup_context", "jvp"), map(staticmethod, tangents.function_parts(setup_context)), strict=True)
     return type(f"{name}_transformed", (torch.autograd.Function,), static)
 
 
