@@ -2,7 +2,7 @@
 
 A tangent is a directional derivative. In forward mode (``torch.func.jvp``, ``torch.autograd.forward_ad``) a tensor
 carries its tangent from operator to operator. The tangents of a declared ``jvp`` come from an operator, which can be
-differentiated and batched itself, so that transforms nest in any order.
+differentiated and batched itself, so that transforms nest. Forward mode within forward mode runs the reference.
 """
 
 import inspect
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from cupyops import simulator
@@ -138,7 +140,7 @@ class Tangents:
 
         def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
             others, count = ctx.primals
-            saved = (forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors)
+            saved = iter(ctx.saved_tensors)
             primals = [next(saved) if other is None else other[0] for other in others]
             found = self.moved(primals, list(saved), tangents)
             return found[0] if count == 1 else tuple(found)
@@ -210,23 +212,46 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
         RuntimeError: a tensor carries a tangent, and the operator has neither a jvp nor a reference.
     """
     reference = None if operator._mutated else operator._with_derivatives
-    if operator.jvp is not None and _runs_kernels(args, reference):
-        if transforms_active():
-            # The Function of the operator (implementations.transformable) computes the tangents of each level. A
-            # level may differentiate the backward, too, so that the backward must have a derivative.
-            backward = operator.backward
-            if reference is None or backward is None or backward._with_derivatives is not None:
+    if _runs_kernels(args, reference):
+        if eager_transforms.JVP_NESTING:
+            if _usual_call(operator, reference):
                 return None
-        else:
+        elif not transforms_active():
             duals = [forward_ad.unpack_dual(x) if isinstance(x, Tensor) else (x, None) for x in args]
             if not any(tangent is not None for _, tangent in duals) or not torch._C._is_fwd_grad_enabled():
                 return None
-            return operator._tangents.of(operator.call, *zip(*duals, strict=True))
+            if operator.jvp is not None:
+                return operator._tangents.of(operator.call, *zip(*duals, strict=True))
     if reference is not None:
         return reference(*args)
     if has_tangent(args):
         raise RuntimeError(f"{operator.name} has no forward-mode derivative: give it a reference, or a jvp")
     return None
+
+
+def _usual_call(operator: Any, reference: Callable[..., Any] | None) -> bool:
+    """Returns whether the usual call gives the right tangents within ``torch.func.jvp``.
+
+    Raises:
+        RuntimeError: the operator has a jvp and no reference, and one jvp is within another.
+    """
+    levels = sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ())
+    # A transform of forward mode calls the operators of the levels below, which carry no tangents, and the jvp of a
+    # Function, whose operators shall give none.
+    if levels == 0 or (levels == 1 and not torch._C._is_fwd_grad_enabled()):
+        return True
+    if operator.jvp is None:
+        return False
+    if levels > 1:
+        # PyTorch switches the forward mode of all levels off while it calls the jvp of a Function, and so loses the
+        # tangents of the other levels. The reference keeps them.
+        if reference is None:
+            raise RuntimeError(f"{operator.name} has no forward mode within forward mode: give it a reference")
+        return False
+    # The Function of the operator (implementations.transformable) computes the tangents. A level above may differentiate
+    # the backward, so that the backward must have a derivative.
+    backward = operator.backward
+    return reference is None or backward is None or backward._with_derivatives is not None
 
 
 def _runs_kernels(args: Sequence[Any], reference: Callable[..., Any] | None) -> bool:
