@@ -1,6 +1,6 @@
 """The tangent kernels of layer normalisation for themselves in the simulator, and along the configs that the operator chooses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -69,7 +69,7 @@ def test_the_naive_tangent_is_pytorchs(given: str) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
 
 
-def run(way: Way, arrays: list[Tensor | None], off: int = -1) -> Tensor:
+def run(way: Way, arrays: Sequence[Tensor | None], off: int = -1) -> Tensor:
     """The kernel's result. The array `off` does not begin at a multiple of 16 bytes."""
     m, n = arrays[1].shape  # type: ignore[union-attr]
     tangent_y = torch.full((m, n), torch.nan, dtype=way.result or way.dtype)

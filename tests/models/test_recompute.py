@@ -93,9 +93,9 @@ def test_an_elementwise_operator_of_a_user_is_recomputed_too() -> None:
 
 
 def test_the_list_is_extended_once_and_forgets_operators_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    recompute.allow("cupyops::gelu")
+    recompute.allow("cupyops::gelu", True)
     extended = partitioners.get_default_op_list
-    recompute.allow("cupyops::gelu")
+    recompute.allow("cupyops::gelu", True)
     assert partitioners.get_default_op_list is extended
     monkeypatch.setattr(recompute, "_NAMES", {"tests::never_declared", "cupyops::gelu"})
     found = extended()

@@ -27,14 +27,15 @@ _MODULE = "torch._functorch.partitioners"
 _NAMES: set[str] = set()  # the qualified names of elementwise operators that have been traced
 
 
-def allow(name: str) -> None:
-    """Lets the partitioner recompute an elementwise operator, if the partitioner is imported.
+def allow(name: str, elementwise: bool) -> None:
+    """Lets the partitioner recompute an operator, if the operator is elementwise and the partitioner is imported.
 
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
+        elementwise: whether the operator is elementwise.
     """
     partitioners: Any = sys.modules.get(_MODULE)
-    if partitioners is None or not supported():
+    if not elementwise or partitioners is None or not supported():
         return
     _NAMES.add(name)
     if not hasattr(partitioners.get_default_op_list, "__wrapped__"):

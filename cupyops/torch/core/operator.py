@@ -267,12 +267,12 @@ class Operator:
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         # What _by_transforms applies, for calls of the Operator and for calls through torch.ops.
-        rest = vmap, len(parsed.types), self._tangents
-        self._transformed = None if gradient is None else transformable(self.name, self._registered, *gradient, *rest)
+        parts = self.name, self._registered, vmap, len(parsed.types), self._tangents
+        self._transformed = None if gradient is None else transformable(gradient, *parts)
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
-        parts = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
-        self.call: Callable[..., Any] = write_call(text, parts, first=self._held)
+        called = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
+        self.call: Callable[..., Any] = write_call(text, called, first=self._held)
         _DECLARED[self.qualified_name] = self
 
     def __repr__(self) -> str:
@@ -417,7 +417,7 @@ class Operator:
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
-        steps = [partial(prepare, name), self._scale.prepare, *([partial(recompute.allow, name)] * self.elementwise)]
+        steps = partial(prepare, name), partial(recompute.allow, name, self.elementwise), self._scale.prepare
         torch.library.register_fake(name, preparing(steps, body), lib=library)
         if gradient is not None:
             setup_context, backward = gradient
