@@ -110,6 +110,26 @@ def test_layouts_of_a_tangent_do_not_matter(device: str) -> None:
             torch.testing.assert_close(road(f, x, t[:, :1].expand(6, 8)), jvp(f, x, t[:, :1].repeat(1, 8)))
 
 
+@SIMULATED
+def test_forward_mode_within_forward_mode_keeps_both_tangents(device: str) -> None:
+    """PyTorch drops the outer tangent while it calls the jvp of a Function: the derivative was 0."""
+    x, t = X.to(device), T.to(device)
+
+    def twice(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        found: Tensor = jvp(lambda y: jvp(f, y, t).sin(), x, t)
+        return found
+
+    def theirs(x: Tensor) -> Tensor:
+        centered = x - x.mean(-1, keepdim=True)
+        normalized = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
+        return normalized * torch.linspace(1, 2, 8, dtype=x.dtype, device=x.device)
+
+    for ours, right in ((bridge.gelu, F.gelu), (layer_norm, theirs)):
+        torch.testing.assert_close(twice(ours, x), twice(right, x))
+        grad = torch.func.grad(lambda x, f=ours: twice(f, x).sin().sum())(x)
+        torch.testing.assert_close(grad, torch.func.grad(lambda x, f=right: twice(f, x).sin().sum())(x))
+
+
 # Under torch.compile
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from cupyops.torch.core.operator import Operator
 
@@ -221,10 +220,6 @@ def _reverse_over_forward(p: Problem) -> Any:
     return torch.func.grad(_along(p, p.loss), p.argnums)(*p.inputs)
 
 
-def _reverse_over_forward_twice(p: Problem) -> Any:
-    return torch.func.grad(_along(p, _along(p, p.loss)), p.argnums)(*p.inputs)
-
-
 def _batched_forward_over_reverse(p: Problem) -> Sequence[Tensor]:
     """Returns the second derivative along three directions at once, and keeps that of the second."""
     gradient = torch.func.grad(p.loss, p.argnums)
@@ -233,16 +228,6 @@ def _batched_forward_over_reverse(p: Problem) -> Sequence[Tensor]:
         return torch.func.jvp(gradient, p.inputs, directions)[1]
 
     return [g[1] for g in torch.func.vmap(moved)(*(torch.stack((2 * v, v, -v)) for v in p.directions))]
-
-
-def _autograd_of_dual_numbers(p: Problem) -> Sequence[Tensor]:
-    leaves = p.leaves()
-    with forward_ad.dual_level():
-        value = p.loss(*(forward_ad.make_dual(x, v) for x, v in zip(leaves, p.directions, strict=True)))
-        tangent = forward_ad.unpack_dual(value).tangent
-        if tangent is None:
-            return tuple(map(torch.zeros_like, leaves))
-        return _by_autograd(tangent, leaves, False)
 
 
 ROADS: dict[str, Road] = {
@@ -265,8 +250,6 @@ ROADS: dict[str, Road] = {
     "torch.func.jvp of grad": Road(2, _forward_over_reverse, transforms=True, forward=True),
     "torch.func.grad of jvp": Road(2, _reverse_over_forward, transforms=True, forward=True),
     "torch.func.vmap of jvp of grad": Road(2, _batched_forward_over_reverse, transforms=True, forward=True),
-    "autograd of dual numbers": Road(2, _autograd_of_dual_numbers, transforms=True, forward=True),
-    "torch.func.grad of jvp of jvp": Road(3, _reverse_over_forward_twice, transforms=True, forward=True),
     "torch.func.vjp of grad, pulled when the transform has ended": Road(2, _pulled_later(2), transforms=True),
     "torch.func.vmap of grad of grad": Road(2, _batched(2), transforms=True),
     "torch.func.grad of grad of grad": Road(3, _by_func(3), transforms=True),
