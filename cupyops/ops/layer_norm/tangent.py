@@ -33,20 +33,14 @@ def tangent_kernel(config: LayerNormConfig, dtype: str) -> Kernel:
 def config_of(n: int, dtype: str, parameter_bytes: int, capability: int, result_bytes: int) -> LayerNormConfig:
     """Returns the config of a tangent: the config of a gradient of x alone, which reads and writes as many rows.
 
-    A tangent loads the parameters behind the sums, where they take no registers beside the row unless they are wider.
-
     Args:
         n, dtype, capability: as for :func:`cupyops.ops.layer_norm.config.backward_rows`.
         parameter_bytes: bytes of an element of weight or of a tangent of weight or bias; 0 if all three are absent.
         result_bytes: bytes of an element of the result.
     """
-    wider = parameter_bytes if parameter_bytes > DTYPES[dtype].itemsize else 0
-    config = backward_rows(n, dtype, wider, capability, result_bytes)
+    config = backward_rows(n, dtype, parameter_bytes, capability, result_bytes)
     kind = "streaming" if config.kind == "streaming" else "registers"
-    # 64 registers a thread hold a row and its tangent, and three parameters beside them only if some are spilled.
-    few = config.min_blocks if wider or not parameter_bytes else max(1, config.min_blocks * 3 // 4)
-    weighted = parameter_bytes > 0
-    return replace(config, kind=kind, weighted=weighted, min_blocks=few, aligned_apart=False, stages=0, shared=0)
+    return replace(config, kind=kind, weighted=parameter_bytes > 0, aligned_apart=False, stages=0, shared=0)
 
 
 for _dtype in FLOATS:
