@@ -28,7 +28,7 @@ from .choices import DTYPE_NAMES, EXTRA, FORMS, IMPLEMENTATIONS, OPERATORS, RECI
 __all__ = ["main"]
 
 KINDS = ("device", "host", "build")
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward", "tangent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.mutants.mutants_layer_norm import LAYER_NORM
 from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+from tests.mutants.mutants_layer_norm_tangent import LAYER_NORM_TANGENT
 from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
 from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
@@ -301,6 +302,11 @@ MUTANTS = [
         mutant
         for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
+    ),
+    *(
+        mutant
+        for kernel, (tests, faults) in LAYER_NORM_TANGENT.items()
+        for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
     ),
     *(
         mutant
