@@ -27,6 +27,7 @@ from .rows import EXPS, REDUCTIONS, RowProgram
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
+ELEMENTWISE_REGISTERS = 12  # the same for a program that reduces no row
 PERSISTENT_REGISTERS = 80  # the same in persistent blocks, with the next row, the arrays (N) and the sums over the rows
 OTHER_REGISTERS = {2: 36, 4: 36, 8: 56}  # registers for addresses and arithmetic, by bytes of an element
 PERSISTENT_OTHERS = {2: 44, 4: 44, 8: 80}  # the same in persistent blocks
@@ -119,20 +120,24 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     width = vector_width_for(n, itemsize)
     cluster = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE and (work.reduces or work.sums) else 1
     row, columns = work.row(width, acc), work.persistent(width, acc)
-    others = (PERSISTENT_OTHERS if work.sums else OTHER_REGISTERS)[itemsize]
+    others = (PERSISTENT_OTHERS if work.sums else OTHER_REGISTERS)[itemsize] + (0 if work.reduces else 12)
     nbytes = sum(work.elements) * width
+    # The compiler widens some 16-bit elements long before their use, more of them if an access has several arrays.
+    halves = sum(size == 2 for size in work.elements)
+    unpacked = width // 4 + width // 2 * (halves - 1) if halves else 0
     if not work.sums:
-        plans = [_Plan(row, ROW_REGISTERS if work.reduces else ROW_REGISTERS // 2, others, nbytes, IN_FLIGHT)]
+        budget = ROW_REGISTERS if work.reduces else ELEMENTWISE_REGISTERS
+        plans = [_Plan(row, budget, others, nbytes, IN_FLIGHT, unpacked)]
     else:
         ahead = row + columns + _words(work.elements, width)
         plans = [
             _Plan(ahead, PERSISTENT_REGISTERS, others, nbytes, PREFETCHED, prefetch=True, columns_held=True),
-            _Plan(row + columns, PERSISTENT_REGISTERS, others, nbytes, IN_FLIGHT, columns_held=True),
+            _Plan(row + columns, PERSISTENT_REGISTERS, others, nbytes, IN_FLIGHT, unpacked, columns_held=True),
         ]
     for plan in plans:
         if (config := _held(n, width, plan, cluster, capability)) is not None:
             return config
-    plan = _Plan(row, ROW_REGISTERS, others, nbytes, IN_FLIGHT)
+    plan = _Plan(row, ROW_REGISTERS, others, nbytes, IN_FLIGHT, unpacked)
     vectors = min(plan.most, 4)
     min_blocks = plan.resident(vectors, ROW_BLOCK, capability)
     return ProgramConfig(
@@ -150,6 +155,7 @@ class _Plan:
         others: registers for everything else.
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
+        unpacked: further registers for each access that are needed for a while.
         prefetch, columns_held: the fields of the config.
     """
 
@@ -158,6 +164,7 @@ class _Plan:
     others: int
     nbytes: int
     wanted: int
+    unpacked: int = 0
     prefetch: bool = False
     columns_held: bool = False
 
@@ -168,7 +175,7 @@ class _Plan:
 
     def resident(self, vectors: int, block: int, capability: int) -> int:
         """Returns how many blocks the registers of a multiprocessor hold, or 0."""
-        needed = vectors * self.registers + self.others
+        needed = vectors * (self.registers + self.unpacked) + self.others
         threads = next((t for t in THREADS if REGISTERS // t // 8 * 8 >= needed), THREADS[-1])
         return min(threads, THREADS_AT_ONCE.get(capability, 2048)) // block
 
