@@ -29,7 +29,7 @@ __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
 ELEMENTWISE_REGISTERS = 12  # the same for a program that reduces no row
 PERSISTENT_REGISTERS = 80  # the same in persistent blocks, with the next row, the arrays (N) and the sums over the rows
-OTHER_REGISTERS = {2: 36, 4: 36, 8: 56}  # registers for addresses and arithmetic, by bytes of an element
+OTHER_REGISTERS = {2: 36, 4: 36, 8: 64}  # registers for addresses and arithmetic, by bytes of an element
 PERSISTENT_OTHERS = {2: 44, 4: 44, 8: 80}  # the same in persistent blocks
 # Bytes that the resident threads of a multiprocessor load at once. Threads that load, compute and store in turn need more
 # of them than threads that load their next row meanwhile.

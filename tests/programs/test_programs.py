@@ -1,15 +1,20 @@
 """Kernels that are written from programs: what a program may say, and what is written."""
 
+import functools
+
 import pytest
 import torch
 
 from cupyops.compile.compiler import OPTIONS
+from cupyops.dtypes import DTYPES
 from cupyops.launch.kernel import Kernel, all_kernels
 from cupyops.programs import elementwise as elementwise_text
-from cupyops.programs import rows as row_text
 from cupyops.programs.elementwise import Program
 from cupyops.programs.expressions import arithmetic, inputs_of, names_in, parse, results_of
-from cupyops.programs.rows import Holding, RowProgram, config_of
+from cupyops.programs.row_config import ProgramConfig, Work, config_of, kernel_of, work_of
+from cupyops.programs.row_source import text_of
+from cupyops.programs.rows import RowProgram
+from cupyops.tiling.config import THREADS_AT_ONCE
 from cupyops.torch import elementwise, row_reduce
 from tests.cases import FLOATS
 
@@ -203,6 +208,19 @@ def test_a_name_that_the_text_uses_is_refused() -> None:
         elementwise("y = x * n", name="programs_test::taken")
 
 
+@pytest.mark.parametrize("name", ["x__row", "VECTORS", "Held"])
+def test_a_name_that_cannot_give_way_in_a_row_program_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"rows: `{name}` (has two underscores|is a name that the kernel's own text)"):
+        row_reduce(f"{name} = sum(x); y = x * {name}", name="programs_test::rows")
+
+
+def test_brackets_are_of_an_index_alone() -> None:
+    with pytest.raises(ValueError, match="rows: in `y = x\\[t\\]`: each name is one element"):
+        row_reduce("y = x[t]", name="programs_test::rows")
+    with pytest.raises(ValueError, match="rows: in `y = s\\[t\\]`, s\\[t\\] must be an input"):
+        row_reduce("s = 2 * x; y = s[t]", indices=["t"], name="programs_test::rows")
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -276,9 +294,30 @@ ROWS = [
 ]
 
 
+LENGTHS = (64, 4096, 65536, 400_000)
+
+
+def config_for(program: RowProgram, n: int, dtype: str, capability: int = 90) -> ProgramConfig:
+    return config_of(n, dtype, work_of(program, dict.fromkeys(program.inputs, DTYPES[dtype].itemsize)), capability)
+
+
+def passes(program: RowProgram) -> int:
+    return text_of(program).count("::pass(N, load__")
+
+
 def test_reductions_that_need_one_another_are_apart_and_others_together() -> None:
-    passes = [row_text.text_of(program).count("pass(n, load") for program in ROWS]
-    assert passes == [3, 2, 2], "softmax: maximum, sum, result; the norm's two sums in one; the loss has no elements"
+    # softmax: maximum with sum, result; the norm's two sums in one, result; the loss has no elements.
+    assert [passes(program) for program in ROWS] == [2, 2, 1]
+
+
+def test_a_sum_of_exponentials_is_in_the_pass_of_its_maximum_and_no_other_is() -> None:
+    """The exponent must be exactly that maximum's argument minus the maximum."""
+    of = functools.partial(of_rows, "k", inputs=("x",), results=("y",))
+    assert passes(of("z = x / 3; m = max(z); s = sum(exp( z-m )); y = m + log(s)")) == 1
+    assert passes(of("m = max(x); e = exp(x - m); y = log(sum(e)) + sum(e * x)")) == 2
+    assert passes(of("m = max(x); s = sum(exp(2 * x - m)); y = m + log(s)")) == 2
+    assert passes(of("m = max(2 * x); s = sum(exp(x - m)); y = m + log(s)")) == 2
+    assert passes(of("m = min(x); s = sum(exp(x - m)); y = m + log(s)")) == 2
 
 
 def test_the_kinds_of_values() -> None:
@@ -298,32 +337,27 @@ def written_kernels() -> list[Kernel]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
-def test_what_is_written_compiles_without_a_warning_and_spills_no_more_than_was_measured(dtype: torch.dtype) -> None:
+def test_what_is_written_compiles_without_a_warning_or_a_spill(dtype: torch.dtype) -> None:
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import compile_text, warnings_in
 
     name = str(dtype).removeprefix("torch.")
     kernels = written_kernels()
     for program in ROWS:
-        text = row_text.text_of(program)
-        # A row of a few threads; of a block; and where registers are tightest.
-        for n in (64, 4096, 16384):
-            kernels.append(row_text.kernel_of(program, text, config_of(n, name, program.held), name))
+        # A row of a few threads; of a block; of a cluster; and read again in each pass.
+        kernels += [kernel_of(program, text_of(program), config_for(program, n, name), name) for n in LENGTHS]
     for kernel in kernels:
         types = dict.fromkeys(kernel.signature.bindings, name)
         assert types in list(kernel.type_choices()), "what warmup() would compile"
         what = f"{kernel.describe(types)} {kernel.constants}"
         binary = compile_text(kernel.final_text(types), what, "sm_90", OPTIONS)
-        assert [w for w in warnings_in(binary.log) if "Registers are spilled" not in w] == [], what
-        # Bytes a thread: of rows of 16 bits some were measured to cost less than fewer threads would.
-        assert binary.resources[kernel.name][1] <= (64 if name == "bfloat16" else 0), f"{what}: registers are spilled"
+        assert warnings_in(binary.log) == [], what
+        assert binary.resources[kernel.name][1] == 0, f"{what}: registers are spilled"
 
 
 def test_a_kernel_of_rows_is_compiled_ahead_for_its_own_dtype_alone() -> None:
     for program in ROWS:
-        kernel = row_text.kernel_of(
-            program, row_text.text_of(program), config_of(512, "float32", program.held), "float32"
-        )
+        kernel = kernel_of(program, text_of(program), config_for(program, 512, "float32"), "float32")
         assert list(kernel.type_choices()) == [dict.fromkeys(kernel.signature.bindings, "float32")]
 
 
@@ -345,40 +379,63 @@ def test_rows_of_numbers_that_no_kernel_knows_are_refused_by_name() -> None:
         op(torch.ones(2, 3, dtype=torch.complex64))
 
 
+WORKS = {
+    "one array": lambda size: Work((size,)),
+    "several": lambda size: Work((size, size, 4), (size,), kept=1),
+    "sums": lambda size: Work((size, size), (4,), sums=2),
+    "no reduction": lambda size: Work((size,), reduces=False),
+}
+MANY = (0, 1, 2, 7, 31, 32, 33, 96, 100, 768, 1000, 1023, 1152, 4096, 5000, 8192, 12345, 16384, 50257, 65536, 262144, 10**6)
+
+
+@pytest.mark.parametrize("capability", [75, 80, 89, 90, 120])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_a_plan_covers_its_row(dtype: str) -> None:
-    for n in (0, 1, 2, 7, 31, 32, 33, 100, 1000, 1023, 4096, 5000, 8192, 12345, 16384, 65536, 10**6):
-        for held in (Holding(1, 0, False), Holding(1, 1, True), Holding(3, 1, True), Holding(6, 2, True)):
-            config = config_of(n, dtype, held)
-            assert config.block <= 1024
-            assert config.block % config.row_threads == 0
+def test_a_config_covers_its_row_and_fits_the_registers(dtype: str, capability: int) -> None:
+    for n in MANY:
+        for work in (make(DTYPES[dtype].itemsize) for make in WORKS.values()):
+            config = config_of(n, dtype, work, capability)
+            held = config.row_threads * config.vector_width * config.vectors * config.cluster
+            assert config.block <= 1024 and config.block % config.row_threads == 0
             assert config.row_threads % 32 == 0 or config.row_threads & (config.row_threads - 1) == 0
+            assert config.cluster == 1 or (capability >= 90 and config.groups == 1 and config.row_threads % 32 == 0)
             assert n % config.vector_width == 0
-            assert config.stream or config.row_threads * config.vector_width * config.vectors >= n
-            assert not config.full or config.row_threads * config.vector_width * config.vectors == n
+            assert config.stream or held >= n
+            assert not config.full or held == n
+            assert config.min_blocks >= 1
+            assert config.min_blocks * config.block <= THREADS_AT_ONCE.get(capability, 2048)
+            assert not config.stream or not (config.prefetch or config.columns_held)
 
 
-def test_what_a_thread_keeps_decides_the_cut() -> None:
-    ways = {  # as measured: threads of a row, accesses, blocks of a multiprocessor
-        Holding(1, 0, False): (128, 4, 12),
-        Holding(2, 0, True): (256, 2, 6),
-        Holding(1, 1, True): (256, 2, 6),
-        Holding(2, 1, True): (256, 2, 4),
-        Holding(3, 1, True): (256, 2, 4),
-        Holding(4, 1, True): (256, 2, 2),
-    }
-    for held, way in ways.items():
-        config = config_of(4096, "bfloat16", held)
-        assert (config.row_threads, config.vectors, config.min_blocks) == way
-    assert config_of(4096, "float32", Holding(2, 1, True)).min_blocks == 2
+def test_long_rows_are_in_clusters_where_a_gpu_has_them() -> None:
+    one = Work((2,))
+    ways = {n: (config_of(n, "bfloat16", one, 90).cluster, config_of(n, "bfloat16", one, 80).stream) for n in (8192, 131072)}
+    assert ways == {8192: (1, False), 131072: (8, True)}
+
+
+def test_a_row_of_a_warp_needs_no_barrier() -> None:
+    """Up to the registers of 32 threads; a block has several of these rows."""
+    for n in (96, 192, 768, 1024, 1600, 2048):
+        config = config_of(n, "bfloat16", Work((2,)), 90)
+        assert config.row_threads <= 32 and config.groups >= 4
+
+
+def test_sums_over_rows_prefetch_the_next_row() -> None:
+    config = config_of(4096, "bfloat16", Work((2, 2), (2,), sums=1), 90)
+    assert config.prefetch and config.columns_held
+    assert not config_of(4096, "bfloat16", Work((2, 2), (2,)), 90).prefetch
+
+
+def test_wide_columns_take_registers_where_they_are_held() -> None:
+    narrow, wide = (config_of(4096, "bfloat16", Work((2, 2), (size,), sums=3), 90) for size in (2, 4))
+    assert wide.vectors * wide.min_blocks <= narrow.vectors * narrow.min_blocks
 
 
 def test_what_a_function_makes_for_several_passes_is_kept() -> None:
-    def held(*program: str) -> Holding:
-        return RowProgram("k", tuple(parse("; ".join(program), "k")), ("x",), (), (), (), (), ("y",)).held
+    def kept(program: str) -> frozenset[str]:
+        return of_rows("k", program, ("x",), ("y",)).kept
 
-    softmax = "m = max(x)", "e = exp(x - m)", "s = sum(e)"
-    assert held(*softmax, "y = e / s") == Holding(1, 1, True)
-    assert held(*softmax, "y = x / s") == Holding(1, 0, True)  # one pass alone reads e
-    assert held("m = max(x)", "e = x - m", "s = sum(e)", "y = e / s") == Holding(1, 0, True)
-    assert held(*softmax, "y = log(s) + m") == Holding(1, 0, False)
+    assert kept("e = tanh(x); s = sum(e); y = e / s") == {"e"}
+    assert kept("e = tanh(x); s = sum(e); y = x / s") == set()  # one pass alone reads e
+    assert kept("e = 2 * x; s = sum(e); y = e / s") == set()
+    # The first pass does not know the maximum, so it computes another value.
+    assert kept("m = max(x); e = exp(x - m); s = sum(e); y = e / s") == set()
