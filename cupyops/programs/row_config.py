@@ -2,12 +2,13 @@
 
 The rule has no table of lengths. It counts the registers that a thread needs for an access to a row, and chooses:
 
-1. **accesses of a thread**, as many as registers hold, so that few of them lie beyond the end of the row;
+1. **accesses of a thread**, within its registers, so that few lie beyond the end of the row, and enough are in flight;
 2. **threads of a row**: a part of a warp, a warp, a block, or a cluster of blocks;
 3. **resident threads** of a multiprocessor, as many as the registers allow.
 
-A row that does not fit the registers of a cluster is read again in each pass. A program with sums over the rows has
-persistent blocks, which load the next row while they compute a row. The length of the rows, the dtypes and the GPU
+A row that does not fit the registers of a cluster is read again in each pass, and so is the row of a program with one
+pass. A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of
+which few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU
 decide the config, and with it the order of every sum. The number of rows decides only how many rows a block has.
 """
 
@@ -18,30 +19,34 @@ from functools import cache
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
-from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, vector_width_for
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
 from cupyops.tiling.rows import RowsConfig
 
 from .expressions import kernel_name
-from .rows import EXPS, REDUCTIONS, RowProgram
+from .rows import REDUCED, RowProgram
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
 ROW_REGISTERS = 32  # registers of a thread for its part of a row
-ELEMENTWISE_REGISTERS = 12  # the same for a program that reduces no row
-PERSISTENT_REGISTERS = 80  # the same in persistent blocks, with the next row, the arrays (N) and the sums over the rows
-OTHER_REGISTERS = {2: 36, 4: 36, 8: 64}  # registers for addresses and arithmetic, by bytes of an element
-PERSISTENT_OTHERS = {2: 44, 4: 44, 8: 80}  # the same in persistent blocks
-# Bytes that the resident threads of a multiprocessor load at once. Threads that load, compute and store in turn need more
-# of them than threads that load their next row meanwhile.
-IN_FLIGHT, PREFETCHED = 64 * 1024, 32 * 1024
+AHEAD_REGISTERS = 64  # the same with the next row
+PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
+# Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
+# reductions.
+OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 32, 8: 64}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 64}
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
+# than threads that load their next row meanwhile.
+IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
 # Threads of a block that has a row alone, and of a block of a cluster: several blocks are then resident on a
 # multiprocessor, and one block loads while another one computes.
 ROW_BLOCK, CLUSTER_BLOCK = 512, 256
+# A row of a program with one pass is not held. A thread has this many accesses to the row, so that the reductions among
+# threads take little of its time, and a block has up to this many bytes of the row.
+ONCE, ONCE_BYTES = 16, 64 * 1024
+ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
-THREADS = (2048, 1536, 1280, 1024, 768, 640, 512, 384, 256)  # candidates for the resident threads of a multiprocessor
 REGISTERS = 65536  # registers of a multiprocessor
 
 
@@ -72,13 +77,15 @@ class Work:
         columns: bytes of an element of each array (N) that the program reads.
         kept: values of an element that several passes read, in the dtype of the arithmetic.
         sums: sums over the rows.
-        reduces: the program reduces rows. Without a reduction, nothing is gained by holding a row.
+        passes: passes over a row. Nothing is gained by holding a row for one pass.
+        reduces: the program reduces rows.
     """
 
     elements: tuple[int, ...]
     columns: tuple[int, ...] = ()
     kept: int = 0
     sums: int = 0
+    passes: int = 2
     reduces: bool = True
 
     def row(self, width: int, acc: int) -> int:
@@ -103,7 +110,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
     """
     sums = list(program.kinds().values()).count("column")
     of = (tuple(sizes[x] for x in names) for names in (program.elements, program.columns))
-    return Work(*of, len(program.kept), sums, any(s.over in (*REDUCTIONS, EXPS) for s in program.steps))
+    return Work(*of, len(program.kept), sums, program.passes, any(s.over in REDUCED for s in program.steps))
 
 
 @cache
@@ -118,66 +125,86 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     """
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     width = vector_width_for(n, itemsize)
-    cluster = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE and (work.reduces or work.sums) else 1
+    blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     row, columns = work.row(width, acc), work.persistent(width, acc)
-    others = (PERSISTENT_OTHERS if work.sums else OTHER_REGISTERS)[itemsize] + (0 if work.reduces else 12)
-    nbytes = sum(work.elements) * width
+    ahead = row + _words(work.elements, width)
     # The compiler widens some 16-bit elements long before their use, more of them if an access has several arrays.
     halves = sum(size == 2 for size in work.elements)
     unpacked = width // 4 + width // 2 * (halves - 1) if halves else 0
-    if not work.sums:
-        budget = ROW_REGISTERS if work.reduces else ELEMENTWISE_REGISTERS
-        plans = [_Plan(row, budget, others, nbytes, IN_FLIGHT, unpacked)]
+    nbytes = sum(work.elements) * width
+    others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reduces else PLAIN_REGISTERS)[itemsize]
+    plain = _Plan(row + unpacked, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    if work.sums:
+        most = PERSISTENT_REGISTERS // (ahead + columns)
+        plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
+        again = _Plan(row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True)
+        found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
+    elif work.passes == 1:
+        return _once(n, width, itemsize, plain, blocks, capability)
     else:
-        ahead = row + columns + _words(work.elements, width)
-        plans = [
-            _Plan(ahead, PERSISTENT_REGISTERS, others, nbytes, PREFETCHED, prefetch=True, columns_held=True),
-            _Plan(row + columns, PERSISTENT_REGISTERS, others, nbytes, IN_FLIGHT, unpacked, columns_held=True),
-        ]
-    for plan in plans:
-        if (config := _held(n, width, plan, cluster, capability)) is not None:
-            return config
-    plan = _Plan(row, ROW_REGISTERS, others, nbytes, IN_FLIGHT, unpacked)
-    vectors = min(plan.most, 4)
-    min_blocks = plan.resident(vectors, ROW_BLOCK, capability)
+        found = _held(n, width, plain, blocks, capability)
+        if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
+            # One row is in a multiprocessor at a time, or the blocks of clusters wait for each other.
+            plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
+            found = _held(n, width, plan, blocks, capability) or found
+    return found or _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
+
+
+def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, capability: int) -> ProgramConfig:
+    """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster."""
+    accesses = -(-n // width)
+    threads = min(max(threads_for(accesses, ONCE), WHOLE_LINE if accesses > 2 * WHOLE_LINE else 4), CLUSTER_BLOCK)
+    cluster = 1
+    while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and n * itemsize > ONCE_BYTES * cluster:
+        cluster *= 2
+    own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
+    most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
+    vectors = max(1, -(-own // max(1, -(-own // most))))
+    return _streamed(n, width, threads, vectors, plan, cluster, capability)
+
+
+def _streamed(
+    n: int, width: int, threads: int, vectors: int, plan: "_Plan", cluster: int, capability: int
+) -> ProgramConfig:
+    """Returns the config of a kernel that reads the row in every pass."""
+    block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
+    min_blocks = max(1, plan.resident(vectors, block, capability))
     return ProgramConfig(
-        ROW_BLOCK, ROW_BLOCK, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
+        block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
     )
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The needs of a kernel that holds a row in registers.
+    """The needs of a kernel.
 
     Attributes:
         registers: registers for each access of a thread.
-        budget: registers for all accesses of a thread.
+        accesses: the most accesses that the registers for a row hold.
         others: registers for everything else.
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
-        unpacked: further registers for each access that are needed for a while.
         prefetch, columns_held: the fields of the config.
     """
 
     registers: int
-    budget: int
+    accesses: int
     others: int
     nbytes: int
     wanted: int
-    unpacked: int = 0
     prefetch: bool = False
     columns_held: bool = False
 
     @property
     def most(self) -> int:
         """The most accesses of a thread."""
-        return max(1, min(MOST_VECTORS, self.budget // max(1, self.registers)))
+        return max(1, min(MOST_VECTORS, self.accesses))
 
     def resident(self, vectors: int, block: int, capability: int) -> int:
-        """Returns how many blocks the registers of a multiprocessor hold, or 0."""
-        needed = vectors * (self.registers + self.unpacked) + self.others
-        threads = next((t for t in THREADS if REGISTERS // t // 8 * 8 >= needed), THREADS[-1])
-        return min(threads, THREADS_AT_ONCE.get(capability, 2048)) // block
+        """Returns how many blocks are resident on a multiprocessor, or 0."""
+        registers = -(-(vectors * self.registers + self.others) // 8) * 8
+        threads = THREADS_AT_ONCE.get(capability, 2048)
+        return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
 
 
 def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:
@@ -197,12 +224,13 @@ def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) ->
         min_blocks = plan.resident(vectors, config.block, capability)
         return replace(config, min_blocks=min_blocks, prefetch=plan.prefetch, columns_held=plan.columns_held)
 
-    def cost(config: ProgramConfig) -> tuple[int, bool, int, bool, int]:
-        part = config.slice * config.cluster / max(n, 1)  # the elements of all accesses, in units of the row
-        flight = config.min_blocks * config.block * config.vectors * plan.nbytes / part
-        missing = max(0, 8 - int(8 * flight / plan.wanted))  # in eighths
+    def cost(config: ProgramConfig) -> float:
+        all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row
+        flight = config.min_blocks * config.block * config.vectors * plan.nbytes / all_accesses
+        missing = max(0.0, 1 - flight / plan.wanted)
         threads = config.row_threads
-        return missing, threads > 32, int(16 * part), threads < WHOLE_LINE, config.vectors
+        # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
+        return missing + 0.5 * (all_accesses - 1) + 0.1 * (threads > 32) + 0.2 * (threads < WHOLE_LINE) + config.vectors / 200
 
     for cluster, most_threads in tiers:
         configs = (config_for(v, cluster) for v in range(1, plan.most + 1))

@@ -85,16 +85,13 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *([f"    Team<{most}> team__(exchange__);"] if reduces else []),
         *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
         *(f"    ColumnSums {y}__sums({y}, N);" for y in summed),
-        *(f"    Held<{kind}> {x}__row{f', {x}__next' if summed else ''};" for x, kind in types.items()),
+        *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
     ]
-    if summed:
-        lines += [
-            "    const auto load_next__ = [&](long long next__) {",
-            *(f"        {line}" for line in ahead),
-            "    };",
-            f"    if (PREFETCH) load_next__(::row_of_group({group}, M__));",
-        ]
     lines += [
+        "    const auto load_next__ = [&](long long next__) {",
+        *(f"        {line}" for line in ahead),
+        "    };",
+        f"    if (PREFETCH) load_next__(::row_of_group({group}, M__));",
         "    exchange__.init();",
         "    cluster_arrive();",
         "    bool others_began__ = false;",
@@ -105,17 +102,12 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",
+        "        if (PREFETCH) {",
+        *(f"            {x}__row = {x}__next;" for x in types),
+        "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
+        "            if (next__ < M__) load_next__(next__);",
+        "        } else if (!STREAM) load__(columns__);",
     ]
-    if summed:
-        lines += [
-            "        if (PREFETCH) {",
-            *(f"            {x}__row = {x}__next;" for x in types),
-            "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
-            "            if (next__ < M__) load_next__(next__);",
-            "        } else if (!STREAM) load__(columns__);",
-        ]
-    else:
-        lines += ["        if (!STREAM) load__(columns__);"]
     at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}
     return [
         *lines,

@@ -13,10 +13,11 @@ from functools import cached_property
 
 from .expressions import Statement, calls, names_in
 
-__all__ = ["EXPS", "REDUCTIONS", "RowProgram", "Step", "reach"]
+__all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "reach"]
 
 REDUCTIONS = ("sum", "max", "min")
 EXPS = "exps"  # the reduction Σ exp(a - m) in one pass with m = max a
+REDUCED = (*REDUCTIONS, EXPS)
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ class RowProgram:
             if step.kind == "row":
                 group.append(step)
         yield group
+
+    @property
+    def passes(self) -> int:
+        """The number of passes over a row."""
+        last = any(s.kind != "row" and s.name in self.results for s in self.steps)
+        return last + sum(any(s.over in REDUCED for s in group) for group in self.groups())
 
     @property
     def element_steps(self) -> dict[str, "Step"]:

@@ -21,6 +21,9 @@
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
 
 #include "exchange.cuh"
 #include "extrema.cuh"

@@ -237,13 +237,14 @@ def body_of(
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
-        if rows <= FEW_ROWS and not column and not config.stream:
+        if rows <= FEW_ROWS and config.groups > 1 and not column:
             config = config.one_a_block()
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
+        if column or config.prefetch:  # persistent blocks
+            blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
-        blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         # If a row is too long for registers, the kernel adds to the column sums in global memory, which must start at
         # zero.
         return call._replace(kernel=chosen, sizes=(rows, n, blocks, blocks), summed=(blocks, n), zeros=config.stream)
