@@ -11,10 +11,10 @@ from torch import Tensor
 from autograd_bridge import cross_entropy
 
 from .cases import DTYPES, SIZES, Case, Operand, plain, recording
-from .peers import compiled
+from .peers import compiled, quack_function
 from .rms_norm import ROW_LENGTHS
 
-__all__ = ["cases", "cross_entropy", "host_cases"]
+__all__ = ["ROW_LENGTHS", "cases", "cross_entropy", "host_cases"]
 
 HOST_SHAPE = (8, 128)
 
@@ -60,6 +60,12 @@ def _backward(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Call
     return call
 
 
+def _quack() -> Callable[..., Any]:
+    function = quack_function("cross_entropy")
+    # Its loss is float32.
+    return lambda x, target: function(x, target, reduction="none").to(x.dtype)
+
+
 def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
     x, target, loss = Operand((m, n), dtype), Operand((m,), torch.int64), Operand((m,), dtype)
     theirs = partial(F.cross_entropy, reduction="none")
@@ -88,6 +94,7 @@ def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
                 "ours": lambda: partial(cross_entropy, reduction="none"),
                 "eager": lambda: theirs,
                 "compile": lambda: compiled(theirs),
+                "quack": _quack,
             },
             gradient if gradients else forward,
             bind=bind,

@@ -10,10 +10,10 @@ from torch import Tensor
 from autograd_bridge import log_softmax, softmax
 
 from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
-from .peers import compiled
+from .peers import compiled, quack_function
 from .rms_norm import ROW_LENGTHS
 
-__all__ = ["cases", "host_cases", "log_softmax", "softmax"]
+__all__ = ["ROW_LENGTHS", "cases", "host_cases", "log_softmax", "softmax"]
 
 HOST_SHAPE = (8, 128)
 OF = {"softmax": (softmax, torch.softmax), "log_softmax": (log_softmax, torch.log_softmax)}
@@ -59,7 +59,12 @@ def _case(name: str, m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
             direction,
             (x, x) if gradients else (x,),
             (x,),
-            {"ours": lambda: ours, "eager": lambda: theirs, "compile": lambda: compiled(reference)},
+            {
+                "ours": lambda: ours,
+                "eager": lambda: theirs,
+                "compile": lambda: compiled(reference),
+                **({"quack": lambda: quack_function("softmax")} if name == "softmax" else {}),
+            },
             gradient_of(reference) if gradients else reference,
             capturable=not gradients,
             **options,

@@ -53,6 +53,6 @@ def families(*work: str) -> tuple[str, ...]:
     """Returns the families of the operators whose ``work`` is one of the arguments, in the order of the list.
 
     >>> families("rows", "products")
-    ('layer_norm', 'rms_norm', 'linear')
+    ('layer_norm', 'rms_norm', 'softmax', 'cross_entropy', 'linear')
     """
     return tuple(dict.fromkeys(s.family for s in SHIPPED if s.work in work))

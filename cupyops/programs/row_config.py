@@ -32,7 +32,7 @@ AHEAD_REGISTERS = 64  # the same with the next row
 PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
-OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 32, 8: 64}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 64}
+OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 36, 8: 64}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 64}
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
 IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024

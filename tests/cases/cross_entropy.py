@@ -6,7 +6,7 @@ import torch
 
 from autograd_bridge import cross_entropy
 
-from .data import COLUMNS, FLOATS, ROWS, Arguments, FamilyData, LaunchCase, dtype_name, launch_case, random
+from .data import COLUMNS, FLOATS, ROWS, Arguments, FamilyData, LaunchCase, dtype_name, launch_case, random, wanted
 
 X, WEIGHT = random(ROWS, COLUMNS), random(COLUMNS, seed=7).abs()
 # One row is ignored.
@@ -15,15 +15,15 @@ IGNORE = -100.0
 
 
 def _samples() -> list[Arguments]:
-    return [(X, TARGET, IGNORE), (30 * X[:1], TARGET[:1], 0.0)]
+    return [(wanted(X), TARGET, IGNORE), (wanted(3 * X[:2]), TARGET[:2], 0.0)]
 
 
 def _samples_smoothed() -> list[Arguments]:
-    return [(X, TARGET, IGNORE, 0.1), (30 * X[:1], TARGET[:1], IGNORE, 0.5)]
+    return [(wanted(X), TARGET, IGNORE, 0.1), (wanted(3 * X[:2]), TARGET[:2], IGNORE, 0.5)]
 
 
 def _samples_weighted() -> list[Arguments]:
-    return [(X, TARGET, WEIGHT, IGNORE, 0.0), (X[:1], TARGET[:1], WEIGHT, IGNORE, 0.3)]
+    return [(wanted(X), TARGET, WEIGHT, IGNORE, 0.0), (wanted(X[:2]), TARGET[:2], WEIGHT, IGNORE, 0.3)]
 
 
 def _launches() -> Iterator[LaunchCase]:
