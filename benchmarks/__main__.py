@@ -88,7 +88,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--ops",
         nargs="+",
         choices=(*OPERATORS, *EXTRA, ROWS, "lenet5", "models"),
-        help=f"default: {' '.join(OPERATORS)}; rows: the operators on rows, at many lengths; models comes first and alone, and has options of its own (--ops models --help)",
+        help=f"default: {' '.join(OPERATORS)}; rows: the operators on rows, at many lengths; models comes first and alone,"
+        " and has options of its own (--ops models --help)",
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")

@@ -38,7 +38,9 @@ def host_cases() -> Iterator[Case]:
     """8 × 128: without gradient, and forward that records one."""
     case = _case(*HOST_SHAPE, torch.float32)
     yield case("forward")
-    yield case("forward, recording", bind=lambda function, inputs: recording(partial(_of, inputs[1], function), inputs[:1]))
+    yield case(
+        "forward, recording", bind=lambda function, inputs: recording(partial(_of, inputs[1], function), inputs[:1])
+    )
 
 
 def _of(target: Tensor, function: Callable[..., Tensor], x: Tensor) -> Tensor:

@@ -108,9 +108,14 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         program: the program.
         sizes: bytes of an element of each input.
     """
-    sums = list(program.kinds().values()).count("column")
-    of = (tuple(sizes[x] for x in names) for names in (program.elements, program.columns))
-    return Work(*of, len(program.kept), sums, program.passes, any(s.over in REDUCED for s in program.steps))
+    return Work(
+        tuple(sizes[x] for x in program.elements),
+        tuple(sizes[x] for x in program.columns),
+        kept=len(program.kept),
+        sums=list(program.kinds().values()).count("column"),
+        passes=program.passes,
+        reduces=any(s.over in REDUCED for s in program.steps),
+    )
 
 
 @cache
@@ -137,7 +142,9 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
-        again = _Plan(row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True)
+        again = _Plan(
+            row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
+        )
         found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
         return _once(n, width, itemsize, plain, blocks, capability)
@@ -230,12 +237,20 @@ def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) ->
         missing = max(0.0, 1 - flight / plan.wanted)
         threads = config.row_threads
         # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
-        return missing + 0.5 * (all_accesses - 1) + 0.1 * (threads > 32) + 0.2 * (threads < WHOLE_LINE) + config.vectors / 200
+        return (
+            missing
+            + 0.5 * (all_accesses - 1)
+            + 0.1 * (threads > 32)
+            + 0.2 * (threads < WHOLE_LINE)
+            + config.vectors / 200
+        )
 
     for cluster, most_threads in tiers:
         configs = (config_for(v, cluster) for v in range(1, plan.most + 1))
         fitting = [
-            c for c in configs if c.row_threads <= most_threads and c.min_blocks and (cluster == 1 or c.row_threads > 32)
+            c
+            for c in configs
+            if c.row_threads <= most_threads and c.min_blocks and (cluster == 1 or c.row_threads > 32)
         ]
         if fitting:
             return min(fitting, key=cost)

@@ -30,7 +30,9 @@ def text_of(program: RowProgram) -> str:
     kinds = program.kinds()
     of_inputs = {**dict.fromkeys(program.elements, "(M__, N)"), **dict.fromkeys(program.columns, "(N)")}
     of_inputs = {x: of_inputs.get(x, "(M__)") for x in program.inputs}
-    of_results = {y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results}
+    of_results = {
+        y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results
+    }
     null = " or null" if len(program.results) > 1 else ""
     arrays = [f"    const {program.type_of(x)}* __restrict__ {x}, // {shape}" for x, shape in of_inputs.items()]
     arrays += [f"    {program.type_of(y)}* __restrict__ {y}, // {shape}{null}" for y, shape in of_results.items()]
@@ -271,5 +273,7 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     behind = []
     for s in stored:
         given = f" && {s.name}" if len(program.results) > 1 else ""
-        behind.append(f"if (mine__{given}) ::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);")
+        behind.append(
+            f"if (mine__{given}) ::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
+        )
     return _each(body, before, behind)

@@ -245,7 +245,20 @@ def check_row_names(where: str, names: Collection[str]) -> None:
 
 # Macros cannot give way, and types are used where a program's names are visible.
 _TAKEN = frozenset(
-    "BLOCK_THREADS CLUSTER COLUMNS_HELD EACH_READS FOLDED FULL GROUPS IN_CLUSTERS INFINITY MIN_BLOCKS NAN PARTS PREFETCH "
-    "READERS ROW_THREADS ROW_WARPS SLICE STAGES STREAM VECTORS VECTOR_WIDTH acc_t scalar_t Always Columns ColumnSums "
-    "ColumnValues Fold Held PartsExchange Team Vectors N j".split()
+    (
+        *(
+            "BLOCK_THREADS",
+            "CLUSTER",
+            "COLUMNS_HELD",
+            "EACH_READS",
+            "FOLDED",
+            "FULL",
+            "GROUPS",
+            "IN_CLUSTERS",
+            "INFINITY",
+        ),
+        *("MIN_BLOCKS", "NAN", "PARTS", "PREFETCH", "READERS", "ROW_THREADS", "ROW_WARPS", "SLICE", "STAGES", "STREAM"),
+        *("VECTORS", "VECTOR_WIDTH", "acc_t", "scalar_t", "Always", "Columns", "ColumnSums", "ColumnValues", "Fold"),
+        *("Held", "PartsExchange", "Team", "Vectors", "N", "j"),
+    )
 )

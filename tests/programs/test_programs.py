@@ -385,7 +385,30 @@ WORKS = {
     "sums": lambda size: Work((size, size), (4,), sums=2),
     "no reduction": lambda size: Work((size,), reduces=False),
 }
-MANY = (0, 1, 2, 7, 31, 32, 33, 96, 100, 768, 1000, 1023, 1152, 4096, 5000, 8192, 12345, 16384, 50257, 65536, 262144, 10**6)
+MANY = (
+    0,
+    1,
+    2,
+    7,
+    31,
+    32,
+    33,
+    96,
+    100,
+    768,
+    1000,
+    1023,
+    1152,
+    4096,
+    5000,
+    8192,
+    12345,
+    16384,
+    50257,
+    65536,
+    262144,
+    10**6,
+)
 
 
 @pytest.mark.parametrize("capability", [75, 80, 89, 90, 120])
@@ -395,7 +418,8 @@ def test_a_config_covers_its_row_and_fits_the_registers(dtype: str, capability: 
         for work in (make(DTYPES[dtype].itemsize) for make in WORKS.values()):
             config = config_of(n, dtype, work, capability)
             held = config.row_threads * config.vector_width * config.vectors * config.cluster
-            assert config.block <= 1024 and config.block % config.row_threads == 0
+            assert config.block <= 1024
+            assert config.block % config.row_threads == 0
             assert config.row_threads % 32 == 0 or config.row_threads & (config.row_threads - 1) == 0
             assert config.cluster == 1 or (capability >= 90 and config.groups == 1 and config.row_threads % 32 == 0)
             assert n % config.vector_width == 0
@@ -408,7 +432,9 @@ def test_a_config_covers_its_row_and_fits_the_registers(dtype: str, capability: 
 
 def test_long_rows_are_in_clusters_where_a_gpu_has_them() -> None:
     one = Work((2,))
-    ways = {n: (config_of(n, "bfloat16", one, 90).cluster, config_of(n, "bfloat16", one, 80).stream) for n in (8192, 131072)}
+    ways = {
+        n: (config_of(n, "bfloat16", one, 90).cluster, config_of(n, "bfloat16", one, 80).stream) for n in (8192, 131072)
+    }
     assert ways == {8192: (1, False), 131072: (8, True)}
 
 
@@ -416,12 +442,14 @@ def test_a_row_of_a_warp_needs_no_barrier() -> None:
     """Up to the registers of 32 threads; a block has several of these rows."""
     for n in (96, 192, 768, 1024, 1600, 2048):
         config = config_of(n, "bfloat16", Work((2,)), 90)
-        assert config.row_threads <= 32 and config.groups >= 4
+        assert config.row_threads <= 32
+        assert config.groups >= 4
 
 
 def test_sums_over_rows_prefetch_the_next_row() -> None:
     config = config_of(4096, "bfloat16", Work((2, 2), (2,), sums=1), 90)
-    assert config.prefetch and config.columns_held
+    assert config.prefetch
+    assert config.columns_held
     assert not config_of(4096, "bfloat16", Work((2, 2), (2,)), 90).prefetch
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cupyops.errors import expected
-from cupyops.ops.checks import check_floating
+from cupyops.ops.checks import check_floating, check_shapes
 from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call, wide_dtype
 from cupyops.torch.programs.row_reduce import row_reduce
 
@@ -22,7 +22,7 @@ def _reference(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor
 
 def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: float) -> tuple[Tensor, Tensor]:
     logs, of_target, lse = _rows(x, target, ignore)
-    return torch.where(target == ignore, 0, (smoothing - 1) * of_target - smoothing * logs.mean(-1)), lse
+    return torch.where(target == ignore, 0, (smoothing - 1) * of_target - smoothing * (logs / x.shape[-1]).sum(-1)), lse
 
 
 def _reference_weighted(
@@ -39,6 +39,7 @@ def _reference_weighted(
 
 def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the logarithms of softmax, those of the targets, and log Σ e^x of each row."""
+    check_shapes("cross_entropy", target=(target, x.shape[:-1]))
     wide = x.to(wide_dtype(x.dtype))
     logs = wide.log_softmax(-1)
     of_target = logs.gather(-1, torch.where(target == ignore, 0, target).unsqueeze(-1)).squeeze(-1)

@@ -12,9 +12,9 @@ from torch import Tensor
 from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected
+from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
-from cupyops.launch import driver
 from cupyops.programs.expressions import check_operations, inputs_of, parse
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
@@ -272,7 +272,7 @@ def body_of(
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [
-                    y if out is None or out[2] != "column" else y.sum(0).to(out[1])
+                    y if y is None or out is None or out[2] != "column" else y.sum(0).to(out[1])
                     for y, out in zip(outs, call.outs, strict=True)
                 ]
         if made == 1:
