@@ -20,7 +20,7 @@ from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import RowsConfig
+from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
 from .expressions import kernel_name
 from .rows import REDUCED, RowProgram
@@ -32,7 +32,7 @@ AHEAD_REGISTERS = 64  # the same with the next row
 PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
-OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 36, 8: 64}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 64}
+OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 36, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
 IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
@@ -58,6 +58,7 @@ class ProgramConfig(RowsConfig):
         stream: a row does not fit registers, so each pass reads the row from memory.
         prefetch: persistent blocks load the next row while they compute a row.
         columns_held: a thread keeps its columns of the arrays (N) in registers.
+        sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -66,6 +67,22 @@ class ProgramConfig(RowsConfig):
     stream: bool = field(kw_only=True)
     prefetch: bool = False
     columns_held: bool = False
+    sums_shared: int = 0
+
+    def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
+        """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
+
+        Args:
+            n: elements of a row.
+            sums: sums over the rows.
+            acc: bytes of an element of a sum.
+            capability: compute capability of the GPU.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY) if capability >= CLUSTERS_SINCE else 0
+        if sums == 0 or held * sums * acc > room:
+            return self
+        return replace(self, sums_shared=held, shared=held * sums * acc, min_blocks=1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,7 @@ class Work:
         kept: values of an element that several passes read, in the dtype of the arithmetic.
         sums: sums over the rows.
         passes: passes over a row. Nothing is gained by holding a row for one pass.
-        reduces: the program reduces rows.
+        reductions: reductions of a row.
     """
 
     elements: tuple[int, ...]
@@ -86,7 +103,7 @@ class Work:
     kept: int = 0
     sums: int = 0
     passes: int = 2
-    reduces: bool = True
+    reductions: int = 1
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
@@ -114,7 +131,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         kept=len(program.kept),
         sums=list(program.kinds().values()).count("column"),
         passes=program.passes,
-        reduces=any(s.over in REDUCED for s in program.steps),
+        reductions=sum(s.over in REDUCED for s in program.steps),
     )
 
 
@@ -137,8 +154,11 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     halves = sum(size == 2 for size in work.elements)
     unpacked = width // 4 + width // 2 * (halves - 1) if halves else 0
     nbytes = sum(work.elements) * width
-    others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reduces else PLAIN_REGISTERS)[itemsize]
-    plain = _Plan(row + unpacked, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
+    # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
+    used = _words(work.columns, width) // 4
+    others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
+    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
@@ -154,7 +174,10 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
             # One row is in a multiprocessor at a time, or the blocks of clusters wait for each other.
             plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
             found = _held(n, width, plan, blocks, capability) or found
-    return found or _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
+    if found is not None:
+        return found
+    streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
+    return streamed.with_shared_sums(n, work.sums, acc, capability)
 
 
 def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, capability: int) -> ProgramConfig:

@@ -86,7 +86,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    const Columns columns__ = columns_of_block(N);",
         *([f"    Team<{most}> team__(exchange__);"] if reduces else []),
         *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
-        *(f"    ColumnSums {y}__sums({y}, N);" for y in summed),
+        *(f"    ColumnSums {y}__sums({y}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
     ]
     lines += [

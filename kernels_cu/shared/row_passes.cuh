@@ -6,6 +6,8 @@
 // STREAM         0, 1     1: a row does not fit the registers of a group            the row program's config
 // PREFETCH       0, 1     1: a group loads its next row while it computes a row     the row program's config
 // COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
+// SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
+//                more     memory, with STREAM; 0: none
 // The others: see rows.cuh.
 #pragma once
 
@@ -17,6 +19,9 @@
 #endif
 #ifndef COLUMNS_HELD
 #define COLUMNS_HELD 0
+#endif
+#ifndef SUMS_SHARED
+#define SUMS_SHARED 0
 #endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
@@ -225,26 +230,45 @@ __device__ __forceinline__ long long row_of_group(long long first, long long row
 __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREADS == 0 && block_of_cluster() == 0; }
 
 // Sums of each column over the rows that a block, or a cluster, takes: one row of `partial`, (parts, N). The sums accumulate in
-// registers, or with STREAM in `partial`, which then must be zero before the launch.
-struct ColumnSums {
-    acc_t held[VECTORS][VECTOR_WIDTH];
-    acc_t* part;
+// registers. With STREAM they accumulate in shared memory, or in `partial`, which then must be zero before the launch.
+extern __shared__ __align__(16) unsigned char sums_memory[];
 
-    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n)
-        : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr) {
+struct ColumnSums {
+    acc_t held[STREAM ? 1 : VECTORS][VECTOR_WIDTH];
+    acc_t* part;
+    acc_t* shared;  // this thread's sums, ROW_THREADS apart, so that the threads of a warp access neighbouring words
+
+    // `index` counts the kernel's sums.
+    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n, int index)
+        : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr),
+          shared(reinterpret_cast<acc_t*>(sums_memory) + index * SUMS_SHARED + threadIdx.x) {
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
+        for (int v = 0; v < (STREAM ? 1 : VECTORS); ++v)
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) held[v][k] = 0;
+        for (int i = 0; i < SUMS_SHARED / ROW_THREADS; ++i) shared[i * ROW_THREADS] = 0;
+    }
+
+    // The place in `shared` of the k-th element of the v-th access, which begins at `column`.
+    static __device__ __forceinline__ int place(int v, int k, int column) {
+        return ((column / (CLUSTER * SLICE) * VECTORS + v) * VECTOR_WIDTH + k) * ROW_THREADS;
     }
 
     __device__ __forceinline__ void add(int v, int k, int column, acc_t value) {
-        if (!STREAM) held[v][k] += value;
+        if (!STREAM) held[STREAM ? 0 : v][k] += value;
+        else if (SUMS_SHARED) shared[place(v, k, column)] += value;
         else if (part) part[column + k] += value;
     }
 
     // Adds up the groups of the block, in their order, and stores the sums. All threads of the block call it.
     __device__ __forceinline__ void store(long long n) {
+        if (STREAM && SUMS_SHARED && part)
+            for (Columns at = columns_of_block(n); at.start < at.n; at.start += CLUSTER * SLICE)
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+                    if (at.has(v))
+#pragma unroll
+                        for (int k = 0; k < VECTOR_WIDTH; ++k) part[at.of(v) + k] = shared[place(v, k, at.of(v))];
         if (STREAM) return;
         __shared__ acc_t total[GROUPS > 1 ? SLICE : 1];
         const Columns at = columns_of_block(n);
@@ -254,11 +278,12 @@ struct ColumnSums {
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
                     for (int k = 0; k < VECTOR_WIDTH; ++k) {
+                        acc_t& own = held[STREAM ? 0 : v][k];
                         if constexpr (GROUPS > 1) {
                             acc_t& sum = total[place_of(v) + k];
-                            sum = held[v][k] += group ? sum : acc_t(0);
+                            sum = own += group ? sum : acc_t(0);
                         }
-                        if (group == GROUPS - 1 && part && at.has(v)) part[at.of(v) + k] = held[v][k];
+                        if (group == GROUPS - 1 && part && at.has(v)) part[at.of(v) + k] = own;
                     }
             if (GROUPS > 1) __syncthreads();
         }

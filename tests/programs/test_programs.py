@@ -383,7 +383,7 @@ WORKS = {
     "one array": lambda size: Work((size,)),
     "several": lambda size: Work((size, size, 4), (size,), kept=1),
     "sums": lambda size: Work((size, size), (4,), sums=2),
-    "no reduction": lambda size: Work((size,), reduces=False),
+    "no reduction": lambda size: Work((size,), passes=1, reductions=0),
 }
 MANY = (
     0,

@@ -27,14 +27,15 @@ def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: flo
 
 def _reference_weighted(
     x: Tensor, target: Tensor, weight: Tensor, ignore: float, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     logs, of_target, lse = _rows(x, target, ignore)
     weights = weight.to(logs.dtype)
     share = weights[torch.where(target == ignore, 0, target)]
     loss = (smoothing - 1) * share * of_target
     if smoothing:
         loss = loss - smoothing / x.shape[-1] * (weights * logs).sum(-1)
-    return torch.where(target == ignore, 0, loss), lse, torch.where(target == ignore, 0, share)
+    total = weights.sum().expand(lse.shape).clone()
+    return torch.where(target == ignore, 0, loss), lse, torch.where(target == ignore, 0, share), total
 
 
 def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +68,8 @@ def _onnx_weighted(op: Any, x: Any, target: Any, weight: Any, ignore: float, smo
     loss = op.Mul(op.Mul(share, of_target), smoothing - 1)
     if smoothing:
         loss = op.Add(loss, op.Mul(op.ReduceMean(op.Mul(weights, logs), [-1], keepdims=0), -smoothing))
-    return _onnx_kept(op, ignored, loss), lse, _onnx_kept(op, ignored, share)
+    total = op.Expand(op.ReduceSum(weights, [0], keepdims=0), op.Shape(lse))
+    return _onnx_kept(op, ignored, loss), lse, _onnx_kept(op, ignored, share), total
 
 
 def _onnx_rows(op: Any, x: Any, target: Any, ignore: float) -> tuple[Any, Any, Any, Any]:
@@ -137,7 +139,8 @@ _cross_entropy_weighted = row_reduce(
         lse = m + l
         w = weight[target]
         of_target = target >= 0 && target < N ? m - x[target] + l : NAN
-        of_all = smoothing == 0 ? 0 : smoothing / N * (sum(weight) * lse - sum(weight * x))
+        total = sum(weight)
+        of_all = smoothing == 0 ? 0 : smoothing / N * (total * lse - sum(weight * x))
         loss = target == ignore ? 0 : (1 - smoothing) * w * of_target + of_all
         share = target == ignore ? 0 : w
     """,
@@ -145,15 +148,15 @@ _cross_entropy_weighted = row_reduce(
         g = target == ignore ? 0 : grad_loss
         w = (1 - smoothing) * weight[target]
         s = smoothing / N
-        p = w + s * sum(weight)
+        p = w + s * total
         grad_x = (exp(x - lse) * p - (j == target ? w : 0) - s * weight) * g
     """,
     name="cupyops::cross_entropy_weighted",
     indices=["target"],
     columns=["weight"],
     scalars=["ignore", "smoothing"],
-    results=["loss", "lse", "share"],
-    wide=["loss", "lse", "share"],
+    results=["loss", "lse", "share", "total"],
+    wide=["loss", "lse", "share", "total"],
     reference=_reference_weighted,
     onnx=_onnx_weighted,
     ahead=_LENGTHS,
@@ -214,7 +217,7 @@ def cross_entropy(
         target, ignore_index = torch.where(target == ignore_index, -100, target), -100
     share = None
     if weight is not None:
-        loss, _, share = _cross_entropy_weighted(rows, target, weight, ignore_index, label_smoothing)
+        loss, _, share, _ = _cross_entropy_weighted(rows, target, weight, ignore_index, label_smoothing)
     elif label_smoothing:
         loss, _ = _cross_entropy_smoothed(rows, target, ignore_index, label_smoothing)
     else:

@@ -245,9 +245,9 @@ def body_of(
             blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
-        # If a row is too long for registers, the kernel adds to the column sums in global memory, which must start at
-        # zero.
-        return call._replace(kernel=chosen, sizes=(rows, n, blocks, blocks), summed=(blocks, n), zeros=config.stream)
+        # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
+        # memory, which must start at zero.
+        return call._replace(kernel=chosen, sizes=(rows, n, blocks, blocks), summed=(blocks, n), zeros=config.stream and not config.sums_shared)
 
     def body(*args: Any) -> Any:
         tensors, scalars = args[:count], args[count : count + numbers]
