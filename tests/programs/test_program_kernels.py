@@ -124,13 +124,13 @@ def test_mixed_dtypes_at_every_cut(n: int, capability: int, monkeypatch: pytest.
     x, residual, weight = torch.randn(3, n).bfloat16(), torch.randn(3, n), torch.randn(n)
     inputs = [t.requires_grad_() for t in (x, residual, weight)]
     with cupyops.simulate():
-        y, l, top = op(*inputs)
-        assert [t.dtype for t in (y, l, top)] == [torch.float32, torch.float32, torch.bfloat16]
-        grads = torch.randn_like(y), torch.randn_like(l)
-        found = torch.autograd.grad((y, l), inputs, grads)
+        y, lse, top = op(*inputs)
+        assert [t.dtype for t in (y, lse, top)] == [torch.float32, torch.float32, torch.bfloat16]
+        grads = torch.randn_like(y), torch.randn_like(lse)
+        found = torch.autograd.grad((y, lse), inputs, grads)
     assert [g.dtype for g in found] == [t.dtype for t in inputs]
     s = x.double() + residual.double()
-    torch.testing.assert_close(l.double(), s.logsumexp(-1), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(lse.double(), s.logsumexp(-1), rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(y.double(), s.log_softmax(-1) * weight, rtol=1e-5, atol=1e-4)
     exact = torch.autograd.grad((s.log_softmax(-1) * weight, s.logsumexp(-1)), inputs, [g.double() for g in grads])
     for got, wanted in zip(found, exact, strict=True):

@@ -247,7 +247,12 @@ def body_of(
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
         # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
         # memory, which must start at zero.
-        return call._replace(kernel=chosen, sizes=(rows, n, blocks, blocks), summed=(blocks, n), zeros=config.stream and not config.sums_shared)
+        return call._replace(
+            kernel=chosen,
+            sizes=(rows, n, blocks, blocks),
+            summed=(blocks, n),
+            zeros=config.stream and not config.sums_shared,
+        )
 
     def body(*args: Any) -> Any:
         tensors, scalars = args[:count], args[count : count + numbers]
