@@ -32,7 +32,8 @@ AHEAD_REGISTERS = 64  # the same with the next row
 PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
-OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 36, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
+OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
+HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
 IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
@@ -157,6 +158,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
     used = _words(work.columns, width) // 4
+    others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
     plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
     if work.sums:
