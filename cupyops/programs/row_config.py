@@ -157,7 +157,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     nbytes = sum(work.elements) * width
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
-    used = _words(work.columns, width) // 4
+    used = _words(work.columns, width) // 8
     others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
     plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)

@@ -367,7 +367,10 @@ def test_kernels_ahead_are_found_by_warmup_before_the_first_call() -> None:
     declared = [k for k in all_kernels() if k.name.startswith("ahead")]
     assert {k.name for k in declared} == {"ahead", "ahead_backward"}
     types = [tuple(set(types.values())) for k in declared for types in k.type_choices()]
-    assert sorted(types) == sorted((str(d).removeprefix("torch."),) for d in FLOATS for _ in range(4))
+    # Both lengths of both programs, and further kernels where a GPU without clusters needs another one.
+    names = [str(d).removeprefix("torch.") for d in FLOATS]
+    assert {name for (name,) in types} == set(names)
+    assert all(types.count((name,)) >= 4 for name in names)
     del op
 
 
