@@ -13,7 +13,7 @@ from functools import cached_property
 
 from .expressions import Statement, calls, names_in
 
-__all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "reach"]
+__all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "check_row_names", "reach"]
 
 REDUCTIONS = ("sum", "max", "min")
 EXPS = "exps"  # the reduction Σ exp(a - m) in one pass with m = max a
