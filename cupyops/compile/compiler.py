@@ -9,12 +9,12 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from cupyops.errors import CompileError
 
-from . import signing
+from . import linking, signing
 from .cache import Binary, DiskCache, default_folder
 from .toolchain import cuda_headers, header_version, nvrtc, nvrtc_version, reinstall_line
 
@@ -107,8 +107,14 @@ def _nvrtc_build() -> str:
     return ""
 
 
-def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> Binary:
-    """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`."""
+def compile_text(text: str, what: str, target: str, options: Sequence[str], *, relocatable: bool = False) -> Binary:
+    """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`.
+
+    With `relocatable`, the text is one of several that :mod:`cupyops.compile.linking` links.
+    """
+    if linking.is_linked(text, options) and not relocatable:
+        one = partial(compile_text, relocatable=True)
+        return linking.compile_linked(text, what, target, options, one, _resources)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
@@ -124,7 +130,8 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> B
         except compiler.NVRTCError as error:
             raise CompileError(_explain(what, target, options, _log(compiler, program), text)) from error
         log = _log(compiler, program)
-        code = compiler.getPTX(program) if target.startswith("compute_") else compiler.getCUBIN(program)
+        kind = "LTOIR" if linking.with_lto(options) else "PTX" if target.startswith("compute_") else "CUBIN"
+        code = getattr(compiler, f"get{kind}")(program)
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started

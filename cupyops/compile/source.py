@@ -52,11 +52,12 @@ def assemble(
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     lines += sorted({f"#include <{DTYPES[d].header}>" for d in types.values() if DTYPES[d].header})
+    lines += _INT64S.splitlines()  # before the macros, whose names may be names in it
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items()]
     if "scalar_t" in types:
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
     lines += [f"#define {name} {value}" for name, value in constants.items()]
-    return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set())
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, set())
 
 
 def included(text: str, headers: Mapping[str, str]) -> dict[str, str]:

@@ -2,18 +2,22 @@
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from cupyops.compile.source import assemble, included
+from cupyops.compile.cuda_text import scan
+from cupyops.compile.file_scope import launches_from_device
+from cupyops.compile.linking import joined
+from cupyops.compile.source import assemble, included, read
 from cupyops.errors import CompileError, expected
 
+from . import elements
 from .geometry import at_least
 from .locate import located
 from .signature import only
 
-__all__ = ["KernelSource", "check_text", "macros"]
+__all__ = ["KernelSource", "LinkedText", "check_text", "linked_texts", "macros"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class KernelSource:
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         declared_in: the Python file that holds the text, or None.
+        structs: the layouts of the text's structs, by name.
+        linked: the texts that are linked with this text.
+        whole: the final text keeps every kernel of the text, since a :class:`.module.Module` has them in one binary.
     """
 
     text: str
@@ -37,6 +44,9 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
+    structs: Mapping[str, elements.Element] = field(default_factory=dict)
+    linked: tuple["LinkedText", ...] = ()
+    whole: bool = False
 
     def final(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
@@ -46,7 +56,14 @@ class KernelSource:
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         headers = {**(twins or {}), **self.headers}
-        return assemble(only(self.text, self.name), self.filename, types, self.constants, headers)
+        text = self.text if self.whole else only(self.text, self.name)
+        own = assemble(text, self.filename, types, self.constants, headers) + elements.assertions(self.structs)
+        others = (assemble(t.text, t.filename, types, self.constants, {**headers, **t.headers}) for t in self.linked)
+        return joined([own, *others]) if self.linked else own
+
+    def kernels(self) -> tuple[str, ...]:
+        """Returns the names of the kernels that the final text has."""
+        return tuple(dict.fromkeys(f.name for f in scan(self.text).functions)) if self.whole else (self.name,)
 
     def included(self) -> dict[str, str]:
         """Returns the headers that the text includes, by name."""
@@ -54,7 +71,46 @@ class KernelSource:
 
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
-        return CompileError(located(str(error), self.filename, self.text, self.declared_in))
+        words = elements.explained(str(error), self.structs)
+        return CompileError(located(words, self.filename, self.text, self.declared_in))
+
+
+@dataclass(frozen=True)
+class LinkedText:
+    """A text that is compiled apart from the kernel's text and linked with it.
+
+    Attributes:
+        text: CUDA C++.
+        filename: the file name in messages.
+        headers: the texts of the headers that lie beside the file, by name.
+    """
+
+    text: str
+    filename: str
+    headers: Mapping[str, str]
+
+
+def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[LinkedText, ...]:
+    """Returns the texts of ``link=``, each a str of CUDA C++ or the path of a file.
+
+    Raises:
+        TypeError: `link` is one text, or an element of it is none.
+        ValueError: a text looks like a path, or launches a kernel from device code.
+        OSError: a file cannot be read.
+    """
+    if isinstance(link, (str, os.PathLike)):
+        raise TypeError(expected(kernel, "link", "be a list of texts", "one text"))
+    found = []
+    for number, given in enumerate(link):
+        filename = f"{kernel}_link{number + 1}.cu"
+        beside: dict[str, str] = {}
+        text: Any = given
+        if isinstance(given, os.PathLike):
+            filename = os.path.basename(given)
+            text, beside = read(given)
+        check_text(text, kernel)
+        found.append(LinkedText(text, filename, beside))
+    return tuple(found)
 
 
 def check_text(text: object, where: str) -> None:
@@ -64,10 +120,15 @@ def check_text(text: object, where: str) -> None:
 
     Raises:
         TypeError: `text` is not a str.
-        ValueError: `text` looks like a path.
+        ValueError: `text` looks like a path, or it launches a kernel from device code.
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
+    if (line := launches_from_device(text)) is not None:
+        raise ValueError(
+            f"{where}: line {line} launches a kernel from device code (<<<>>>). Dynamic parallelism is not supported: launch "
+            f"the kernel from Python, or call its code as a __device__ function"
+        )
     if "\n" in text or "{" in text:
         return
     there = os.path.isfile(text)

@@ -19,6 +19,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
@@ -26,7 +27,9 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import nearest
 from cupyops.sharing import computed_once
 
-__all__ = ["Parameter", "Signature", "code_only", "declarations", "only", "the_kernel"]
+from .elements import Element, check_structs, resolved
+
+__all__ = ["Parameter", "Signature", "c_dtype", "code_only", "declarations", "only", "the_kernel"]
 
 _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "char": "int8",
@@ -67,6 +70,8 @@ class Parameter:
         nullable: a call may give None for the array.
         map_of: the name ``x`` of the array of a tensor map ``const __grid_constant__ TensorMap x_map``
             (:mod:`cupyops.launch.tensor_map`); None for another type.
+        element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
+            array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
     """
 
     name: str
@@ -77,6 +82,7 @@ class Parameter:
     length: str | None = None
     nullable: bool = False
     map_of: str | None = None
+    element: Element | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
@@ -121,26 +127,28 @@ class Signature:
                 fields.append((offset + pad, _MAP_BYTES))
                 offset += pad + _MAP_BYTES
                 continue
-            if p.length is not None:
-                count, code, size = int(constants.get(p.length, p.length)), "q", 8
-            elif p.pointer:
-                count, code, size = 1, "Q", 8
+            count, aligned = 1, p.element.alignment if p.element else 0
+            if p.pointer:
+                code, size = "Q", 8
+            elif p.element is not None and p.element.record is not None:
+                code, size = "s", p.element.width
             else:
                 dtype = DTYPES[p.c_type(types)]
                 if dtype.code is None:
                     raise TypeError(
                         f"{self.kernel}: parameter `{p.name}` is a {dtype.name} by value, which cannot be passed; declare it acc_t or float"
                     )
-                count, code, size = 1, dtype.code, dtype.itemsize
-            pad = -offset % size
-            codes.append(f"{pad}x{count}{code}")
+                count = int(constants.get(p.length, p.length)) if p.length is not None else 1
+                code, size = dtype.code, dtype.itemsize
+            pad = -offset % (size if p.pointer or not aligned else aligned)
+            codes.append(f"{pad}x{size if code == 's' else count}{code}")
             fields.append((offset + pad, size * count))
             offset += pad + size * count
         return struct.Struct("=" + "".join(codes)), fields
 
     @classmethod
-    def parse(cls, text: str, kernel: str) -> "Signature":
-        """Parses the declaration of ``kernel`` in CUDA C++ text.
+    def parse(cls, text: str, kernel: str, structs: Mapping[str, Element] = MappingProxyType({})) -> "Signature":
+        """Parses the declaration of ``kernel`` in CUDA C++ text. `structs` has the layouts of the text's structs.
 
         Raises:
             ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name), or
@@ -157,6 +165,8 @@ class Signature:
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
+        parameters = tuple(resolved(kernel, p, structs) for p in parameters)
+        check_structs(kernel, parameters, code)
         return cls(kernel, parameters)
 
 
@@ -373,7 +383,7 @@ def _parameter(kernel: str, declaration: str) -> Parameter:
         raise TypeError(
             f"{kernel}: parameter `{name}` is a long, which has 8 bytes on some systems and 4 on others; declare it long long or int"
         )
-    if known not in DTYPES and (known in _WORDS or not known.isidentifier()):
+    if known not in DTYPES and (known in _WORDS or not known.removeprefix("struct ").isidentifier()):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(
         name,
@@ -392,6 +402,12 @@ def _integer(base: str) -> str:
     if "unsigned" in words and kind != "long":
         return f"unsigned {kind}"
     return "signed char" if kind == "char" else kind
+
+
+def c_dtype(base: str) -> str | None:
+    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    name = _C_TYPES.get(_integer(" ".join(base.split())))
+    return name if name in DTYPES else None
 
 
 def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:

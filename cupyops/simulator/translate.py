@@ -6,8 +6,10 @@ the driver's array of argument pointers. Line numbers do not change.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from cupyops.compile.file_scope import variables
+from cupyops.compile.linking import joined, parts
 from cupyops.errors import CompileError
 from cupyops.launch.signature import code_only
 
@@ -19,25 +21,33 @@ _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__ho
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def translate(text: str, kernel: str, what: str) -> str:
+def translate(text: str, kernels: Sequence[str], what: str) -> str:
     """Returns the C++ of a final text.
 
     Args:
-        text: the result of :func:`cupyops.compile.source.assemble`.
-        kernel: the name of the kernel function.
+        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. Of several linked texts, the first
+            has the kernels.
+        kernels: the names of the kernel functions.
         what: the kernel's name and dtypes, for messages.
 
     Raises:
         CompileError: the simulator does not support the form of a shared memory declaration; the message names the
             line.
     """
+    first, *others = parts(text)
+    pieces = [_without_shared(first, what) + _entry(first, kernels), *(_without_shared(t, what) for t in others)]
+    return joined(pieces)
+
+
+def _without_shared(text: str, what: str) -> str:
+    """Returns a final text with references in place of its declarations of shared memory."""
     text = _constants(text)
     bare = code_only(text)
-    parts, at = [], 0
+    found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
-        parts += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
+        found += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
         at = end
-    return "".join(parts) + text[at:] + _entry(bare, kernel)
+    return "".join(found) + text[at:]
 
 
 def _constants(text: str) -> str:
@@ -156,8 +166,35 @@ def _place(text: str, position: int) -> str:
     return f"{last[2]}:{int(last[1]) + text.count(chr(10), last.end(), position) - 1}"
 
 
-def _entry(bare: str, kernel: str) -> str:
-    """Returns the C++ of the entry function and of the module description, which the runtime reads."""
+def _entry(text: str, kernels: Sequence[str]) -> str:
+    """Returns the C++ of the entry functions, of the module description, which the runtime reads, and of the table of the
+    text's device variables."""
+    bare = code_only(text)
+    entries = "".join(_kernel(bare, kernel, number) for number, kernel in enumerate(kernels))
+    table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
+    return f"""
+#include "attributes.h"
+#line 1 "cupyops/simulator/entry"
+{entries}extern "C" {{
+__attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
+__attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
+__attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
+    nullptr, &threadIdx, &blockIdx, &blockDim, &gridDim, nullptr, 0, {{1, 1, 1}}, 0, 0, 0, {{}}}};
+__attribute__((visibility("default"))) CupyopsModule* cupyops_get_module(unsigned cupyops_number) {{
+    static void (*const cupyops_choices[])() = {{{", ".join(f"cupyops_choose_{i}" for i in range(len(kernels)))}}};
+    cupyops_choices[cupyops_number]();
+    return &cupyops_module;
+}}
+__attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variables() {{
+    static const CupyopsVariable cupyops_variables[] = {{{table}{{nullptr, nullptr, 0}}}};
+    return cupyops_variables;
+}}
+}}
+"""
+
+
+def _kernel(bare: str, kernel: str, number: int) -> str:
+    """Returns the C++ of the entry function of a kernel, and of the function that makes it the module's kernel."""
     head = next(
         bare[max(bare.rfind(c, 0, m.start()) for c in ";}") + 1 : m.start()]
         for m in re.finditer(rf"\b{kernel}\s*\(", bare)
@@ -165,18 +202,9 @@ def _entry(bare: str, kernel: str) -> str:
     )
     # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
     attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\btemplate\s*<[^<>]*>", " ", " ".join(head.split()))
-    return f"""
-#include "attributes.h"
-#line 1 "cupyops/simulator/entry"
-static constexpr CupyopsAttributes cupyops_attributes = CupyopsAttributes() {attributes};
-static void cupyops_entry(void** arguments) {{ cupyops_call(&{kernel}, arguments); }}
-extern "C" {{
-__attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
-__attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
-__attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
-    cupyops_entry, &threadIdx, &blockIdx, &blockDim, &gridDim,
-    CupyopsParameters<decltype({kernel})>::bytes, CupyopsParameters<decltype({kernel})>::count,
-    {{cupyops_attributes.x, cupyops_attributes.y, cupyops_attributes.z}}, cupyops_attributes.threads, 0, 0, {{}}}};
-__attribute__((visibility("default"))) CupyopsModule* cupyops_get_module() {{ return &cupyops_module; }}
+    return f"""static constexpr CupyopsAttributes cupyops_attributes_{number} = CupyopsAttributes() {attributes};
+static void cupyops_entry_{number}(void** arguments) {{ cupyops_call(&{kernel}, arguments); }}
+static void cupyops_choose_{number}() {{
+    cupyops_choose(cupyops_module, cupyops_entry_{number}, CupyopsParameters<decltype({kernel})>(), cupyops_attributes_{number});
 }}
 """

@@ -186,9 +186,11 @@ def test_a_wrong_call_is_refused_in_these_words(gpu: Driver, name: str) -> None:
 
 LAUNCHES = {
     "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered": "did not run, since an earlier kernel failed "
-    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. CUPYOPS_DEBUG=1 names the kernel",
+    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. The process "
+    "has lost the GPU: restart the process. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_ASSERT: device-side assert triggered": "did not run, since an earlier kernel failed on this GPU: "
-    "CUDA_ERROR_ASSERT: device-side assert triggered. CUPYOPS_DEBUG=1 names the kernel",
+    "CUDA_ERROR_ASSERT: device-side assert triggered. The GPU has printed the failed assert to stderr. The process "
+    "has lost the GPU: restart the process. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch": "was refused: "
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch. A block needs more registers than a "
     "multiprocessor has: use smaller blocks, or declare __launch_bounds__(threads) in the text",

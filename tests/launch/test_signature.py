@@ -218,7 +218,7 @@ def test_small_tuples(spelled: str) -> None:
         ("const float& x", r"pass arrays as T\*"),
         ("float x[]", r"pass arrays as T\*"),
         ("Int64s<3>* s", "for which no Python value can be passed"),
-        ("struct Point p", "`p` has type 'struct Point'"),
+        ("struct Point p", "`p` is of the struct Point, whose layout Python does not know"),
         ("std::size_t n", "`n` has type 'std::size_t'"),
         ("volatile float* x", "`x` has type 'volatile float'"),
         ("void* x", "`x` has type 'void'"),

@@ -13,7 +13,7 @@ import pytest
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile import toolchain
-from cupyops.launch import watch
+from cupyops.launch import current, watch
 from cupyops.launch.variant import Variant
 from cupyops.sharing import Setting
 from tests.gpu.stub_gpu import TARGET, Driver, Stub
@@ -54,7 +54,7 @@ class Gpu:
 
         monkeypatch.setattr(Kernel, "variant", VARIANT)
         monkeypatch.setattr(Kernel, "_build", build)
-        monkeypatch.setattr(watch, "LIBRARIES", {Stub: self.driver.library})
+        monkeypatch.setattr(current, "LIBRARIES", {Stub: self.driver.library})
         runtime = SimpleNamespace(streamIsCapturing=lambda stream: self.capturing)
         monkeypatch.setattr(toolchain, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
         # Where the driver is asked for the handle of a function: of the variant's own number.
