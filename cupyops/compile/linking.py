@@ -138,16 +138,22 @@ def _library() -> _Link:
         MissingDependencyError: no such library loads.
     """
     major = toolchain.nvrtc_version()[0]
-    windows = sys.platform == "win32"
-    name = f"nvJitLink_{major}0_0.dll" if windows else f"libnvJitLink.so.{major}"
-    folders = [Path(p) / "nvidia" / sub for p in sys.path for sub in ("nvjitlink", f"cu{major}")]
-    candidates = [f / ("bin" if windows else "lib") / name for f in folders]
-    for path in (*(str(c) for c in candidates if c.is_file()), name):
+    name, wheel = _file_name(major), _wheel(major)
+    folder = "bin" if sys.platform == "win32" else "lib"
+    folders = [Path(p) / "nvidia" / sub / folder for p in sys.path for sub in ("nvjitlink", f"cu{major}")]
+    for path in (*(str(f / name) for f in folders if (f / name).is_file()), name):
         try:
             return _Link(ctypes.CDLL(path))
         except OSError:
             continue
-    wheel = "nvidia-nvjitlink-cu12" if major == 12 else f"nvidia-nvjitlink>={major},<{major + 1}"
     raise MissingDependencyError(
-        f"linked texts need nvJitLink, and {name} was not found. Install it with: pip install '{wheel}'"
+        f"linked texts need nvJitLink, and {name} was not found. Install it with: pip install {wheel}"
     )
+
+
+def _file_name(major: int) -> str:
+    return f"nvJitLink_{major}0_0.dll" if sys.platform == "win32" else f"libnvJitLink.so.{major}"
+
+
+def _wheel(major: int) -> str:
+    return "nvidia-nvjitlink-cu12" if major == 12 else f"'nvidia-nvjitlink>={major},<{major + 1}'"

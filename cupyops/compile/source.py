@@ -27,6 +27,7 @@ template <int N> struct Int64s {
     __device__ __forceinline__ long long operator[](int i) const { return v[i]; }
 };
 """
+_NAMES = frozenset(("N", "v", "i"))
 
 
 def assemble(
@@ -52,11 +53,14 @@ def assemble(
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     lines += sorted({f"#include <{DTYPES[d].header}>" for d in types.values() if DTYPES[d].header})
-    lines += _INT64S.splitlines()  # before the macros, whose names may be names in it
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items()]
     if "scalar_t" in types:
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
-    lines += [f"#define {name} {value}" for name, value in constants.items()]
+    macros = [f"#define {name} {value}" for name, value in constants.items()]
+    # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
+    # are, and with them their entries in caches and bundles.
+    first = [_INT64S.rstrip()] if not constants.keys().isdisjoint(_NAMES) else []
+    lines += [*first, *macros] if first else [*macros, _INT64S.rstrip()]
     return "\n".join(lines) + "\n" + _splice(text, filename, known, set())
 
 

@@ -236,8 +236,8 @@ def test_debug_mode_names_the_kernel_that_failed_and_its_arguments(
     with cupyops.debug_mode(), pytest.raises(LaunchError) as caught:
         softclip()(X, Y, 1.5, 4)
     assert str(caught.value) == (
-        f"softclip<float32> with grid (1, 1, 1), block (256, 1, 1) failed: {said}. "
-        f"Arguments: x: float32[4] on cuda:0, y: float32[4] on cuda:0, limit: 1.5, n: 4"
+        f"softclip<float32> with grid (1, 1, 1), block (256, 1, 1) failed: {said}. The process has lost "
+        f"the GPU: restart the process. Arguments: x: float32[4] on cuda:0, y: float32[4] on cuda:0, limit: 1.5, n: 4"
     )
 
 
