@@ -120,6 +120,8 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     if nvrtc_version() >= (12, 9):
         # NVRTC's own cache returns the code without the log, and the log reports the registers.
         flags.append("--no-cache")
+    if relocatable:
+        flags.append("-rdc=true")
     if _SYSTEM_HEADER.search(text):
         flags.append(f"-I{cuda_headers()}")
     started = time.perf_counter()

@@ -42,8 +42,8 @@ class DeviceVariable:
 def variables(text: str) -> dict[str, DeviceVariable]:
     """Returns the device variables that a text declares in namespaces, by name.
 
-    A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists; so
-    are templates, and arrays that another text defines with their size.
+    A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists. Left
+    out are also templates, static variables in namespaces, and arrays that another text defines with their size.
     """
     if not _SPACE.search(text):
         return {}
@@ -60,11 +60,12 @@ def _variables(code: Code) -> Iterator[DeviceVariable]:
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
         pieces, seen = _pieces(_ATTRIBUTE.sub(lambda m: " " * len(m[0]), bare[start:]), start)
-        if not pieces or re.search(r"\btemplate\b", pieces[0]):
+        internal = re.search(r"\bstatic\b", pieces[0]) is not None if pieces else False
+        # The compiler makes up the symbol of a static variable in a namespace.
+        if not pieces or re.search(r"\btemplate\b", pieces[0]) or (internal and scope):
             continue
         outside = re.search(r"\bextern\b(?!\s*\"C\")", pieces[0]) is not None
         of_c = re.search(r"\bextern\s*\"C\"", pieces[0]) is not None
-        internal = re.search(r"\bstatic\b", pieces[0]) is not None
         base = ""
         for i, piece in enumerate(pieces):
             found = _DECLARATOR.fullmatch(" ".join(_QUALIFIERS.sub(" ", piece).split()))
@@ -75,14 +76,14 @@ def _variables(code: Code) -> Iterator[DeviceVariable]:
             if not base or (outside and "" in sizes):
                 break
             name = "::".join((*scope, found["name"]))
-            symbol = found["name"] if of_c or not scope else _mangled(scope, found["name"], internal)
+            symbol = found["name"] if of_c or not scope else _mangled(scope, found["name"])
             yield DeviceVariable(name, symbol, base, bool(found["stars"]), sizes)
 
 
-def _mangled(scope: tuple[str, ...], name: str, internal: bool) -> str:
+def _mangled(scope: tuple[str, ...], name: str) -> str:
     """Returns the symbol of a variable in namespaces, by the Itanium C++ ABI."""
     spaces = "".join(f"{len(space)}{space}" for space in scope)
-    return f"_ZN{spaces}{'L' if internal else ''}{len(name)}{name}E"
+    return f"_ZN{spaces}{len(name)}{name}E"
 
 
 def _pieces(rest: str, start: int) -> tuple[list[str], int]:

@@ -78,7 +78,7 @@ def compile_linked(
     started = time.perf_counter()
     link = _library()
     flags = [o for o in options if not _LTO.fullmatch(o)]
-    found = [compile_one(one, what, target, [*flags, *(["-dlto"] if lto else []), "-rdc=true"]) for one in parts(text)]
+    found = [compile_one(one, what, target, [*flags, *(["-dlto"] if lto else [])]) for one in parts(text)]
     # With -dlto the linker generates the code, and reports the registers.
     settings = [f"-arch={chosen}", *(["-lto", *(o for o in flags if o.startswith("-Xptxas="))] if lto else [])]
     code, log = _linked(link, [b.code for b in found], what, settings, lto)
