@@ -110,7 +110,7 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
             out of range; an array has PyTorch's negative bit; an output is read-only.
         RuntimeError: an output requires grad while gradients are recorded.
     """
-    if any(p.pointer for p in declared.signature.parameters):
+    if declared.signature.has_arrays:
         library, infos = _infos(declared, values)
         types = _types(declared, infos)
         lead = _check_arrays(declared, infos, types, vouched)
@@ -118,8 +118,8 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
         (library, lead), infos, types = current.place(declared.name), {}, {}
     if not lead.fake:
         _check_scalars(declared, values, infos, types)
-        objects = [p for p in declared.signature.parameters if p.element and not p.pointer]
-        values = {**values, **{p.name: elements.packed(declared.name, p, values[p.name]) for p in objects}}
+        if objects := declared.signature.objects:
+            values = {**values, **{p.name: elements.packed(declared.name, p, values[p.name]) for p in objects}}
     return Arguments(values, library, infos, types, lead)
 
 
@@ -135,7 +135,8 @@ def _infos(declared: Declared, values: Mapping[str, Any]) -> tuple[ArrayLibrary,
             wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
             raise TypeError(expected(declared.name, p.name, wanted, type(got).__name__)) from None
         libraries[library.name] = library
-        infos[p.name] = elements.seen(declared.name, p, values[p.name], library.info(values[p.name]))
+        info = library.info(values[p.name])
+        infos[p.name] = info if p.element is None else elements.seen(declared.name, p, values[p.name], info)
     if len(libraries) != 1:
         what = f"arrays of {' and '.join(libraries)}" if libraries else "no array at all"
         raise TypeError(f"{declared.name}: a launch takes arrays of one library, got {what}")

@@ -2,7 +2,6 @@
 and on a GPU."""
 
 import ctypes
-import importlib.util
 import re
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import pytest
 import torch
 
 import cupyops
-from cupyops import CompileError, Kernel, LaunchError, Module, Threads
+from cupyops import CompileError, Kernel, LaunchError, MissingDependencyError, Module, Threads
+from cupyops.compile import linking
 
 GPU = pytest.mark.gpu
 LANES = [pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=GPU)]
@@ -469,8 +469,15 @@ def linked_kernel(**options: Any) -> Kernel:
     return Kernel(MAIN, "linked", Threads("n", block=64), **{**types, "link": [OTHER, THIRD], **options})
 
 
-HAS_LINKER = importlib.util.find_spec("nvidia.nvjitlink") or importlib.util.find_spec("nvidia.cu13")
-NEEDS_LINKER = pytest.mark.skipif(not HAS_LINKER, reason="needs nvJitLink, nvidia-nvjitlink-cu12")
+def no_linker() -> str:
+    try:
+        linking._library()
+    except MissingDependencyError as error:
+        return str(error)
+    return ""
+
+
+NEEDS_LINKER = pytest.mark.skipif(bool(no_linker()), reason="needs nvJitLink of CuPy's CUDA version")
 
 
 @pytest.mark.parametrize("options", [(), ("-dlto",)], ids=["rdc", "lto"])
