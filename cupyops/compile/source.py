@@ -21,9 +21,10 @@ from .preprocess import Preprocessed, defines_of, preprocess
 from .standard import as_library, definitions, unknown
 from .system_headers import SAME, found_in, header, refusal, whole_cub
 
-__all__ = ["KERNEL", "assemble"]
+__all__ = ["assemble", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
+_NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')
@@ -39,6 +40,7 @@ template <int N> struct Int64s {
     __device__ __forceinline__ long long operator[](int i) const { return v[i]; }
 };
 """
+_NAMES = frozenset(("N", "v", "i"))
 
 
 def assemble(
@@ -48,7 +50,7 @@ def assemble(
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
     *,
-    kernel: str | None = None,
+    kernels: Sequence[str] = (),
     own: Collection[str] = (),
     simulated: bool = False,
     options: Sequence[str] = (),
@@ -61,9 +63,9 @@ def assemble(
         types: typedef name to dtype name, ``{"scalar_t": "float16"}``. ``scalar_t`` also defines ``acc_t``.
         constants: macro name to integer.
         headers: header texts by name, for ``#include "name"``, in addition to the shared headers of ``kernels_cu``.
-        kernel: the C++ name of the kernel with its template arguments, which NVRTC instantiates; None for an
-            ``extern "C"`` kernel.
-        own: the parameters of the kernel's template, which the prelude does not define.
+        kernels: the C++ names of the kernels with their template arguments, which NVRTC instantiates; empty if all
+            kernels are ``extern "C"``.
+        own: the parameters of the kernels' templates, which the prelude does not define.
         simulated: whether the simulator compiles the text.
         options: NVRTC options, which may define macros and name folders of headers.
 
@@ -79,15 +81,24 @@ def assemble(
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
-    lines += [f"#define {name} {value}" for name, value in constants.items() if name not in own]
+    defines = {name: str(value) for name, value in constants.items() if name not in own}
     if simulated:  # NVRTC reads the options itself
-        lines += [f"#define {name} {value}" for name, value in defines_of({}, options).items()]
-    if kernel is not None:
-        lines.append(f"#define {KERNEL} {kernel}")
+        defines |= defines_of({}, options)
+    macros = [f"#define {name} {value}" for name, value in defines.items()]
+    macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
     texts = {"": text, **included(text, headers or {}, warned=True)}
     _check(texts, filename, preprocess(text, texts, defines_of(constants, options)), simulated, options)
-    lines += _standard(tuple(texts.values()), simulated)
-    return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set(), simulated, texts)
+    macros += _standard(tuple(texts.values()), simulated)
+    # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
+    # are, and with them their entries in caches and bundles.
+    int64s = _INT64S.rstrip()
+    lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, set(), simulated, texts)
+
+
+def named_kernels(text: str) -> list[tuple[str, str]]:
+    """Returns the kernels that :func:`assemble` names in a final text: the macro and the C++ name of each."""
+    return [(m[1], m[2]) for m in _NAMED.finditer(text)]
 
 
 def _check(

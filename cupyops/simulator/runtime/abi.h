@@ -26,6 +26,13 @@ struct CupyopsModule {
     CupyopsShared shared[CUPYOPS_MAX_SHARED_VARIABLES];
 };
 
+// A __device__ or __constant__ variable of a text.
+struct CupyopsVariable {
+    const char* name;
+    void* address;
+    size_t bytes;
+};
+
 // The bytes of an array that a launch may access.
 struct CupyopsRange {
     uintptr_t begin, end;
