@@ -29,7 +29,7 @@ __all__ = ["build", "counter_path", "runtime", "tells_volatile_apart"]
 HERE = Path(__file__).parent
 _FORMAT = 3  # raise it when the meaning of an entry changes
 _LEADING = re.compile(r"(?://[^\n]*\n)*((?:#include <cuda_\w+\.h>\n)*)")
-_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cuda_", re.MULTILINE)
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:cuda_(?!pipeline)|mma\.h)", re.MULTILINE)
 
 # As in CUDA, plain char is signed. Multiplication and addition round separately; only a call of fma fuses them. Frame
 # pointers are kept: an error report walks the frames to find the source line.
@@ -85,7 +85,7 @@ def build(
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
-        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", _shims(root), *system)]
+        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", HERE / "include", _shims(root), *system)]
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
         def compile_with(first: Sequence[str]) -> None:
@@ -330,19 +330,34 @@ def _own_folder(process: int) -> Path:
 def _own_sources() -> str:
     """Returns a hash of the simulator's headers and runtime sources."""
     files = sorted(
-        p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp")
+        p
+        for folder in ("cuda", "runtime", "counting", "include")
+        for p in (HERE / folder).rglob("*")
+        if p.suffix in (".h", ".cuh", ".cpp")
     )
-    return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
+    return _hash([(str(p.relative_to(HERE)), p.read_text(encoding="utf-8")) for p in files])
+
+
+def headers_without_suffix() -> list[str]:
+    """Returns the names of the headers such as ``cuda/barrier``.
+
+    The folder ``include`` has each with the suffix ``.h``: a wheel holds no file without a suffix.
+    """
+    top = HERE / "include"
+    return [p.relative_to(top).with_suffix("").as_posix() for f in ("cuda", "nv") for p in sorted((top / f).rglob("*.h"))]
+
+
+def write_headers_without_suffix(folder: Path) -> None:
+    """Writes the headers without suffix to a folder; each includes the header with the suffix."""
+    for name in headers_without_suffix():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f'#include "{name}.h"\n', encoding="utf-8")
 
 
 def _shims(root: Path) -> Path:
-    """Returns a folder with the header ``nv/target``, which the wheel cannot hold: the file name has no suffix."""
-
-    def make(folder: Path, final: Path) -> None:
-        (folder / "nv").mkdir()
-        (folder / "nv" / "target").write_text('#include "nv_target.h"\n')
-
-    return _cached("headers-1", "nv/target", make, root).parent.parent
+    """Returns a folder with the headers without suffix."""
+    key = _hash(["shims", headers_without_suffix()])
+    return _cached(key, "nv/target", lambda folder, _: write_headers_without_suffix(folder), root).parent.parent
 
 
 # The runtime library, which all kernels share.

@@ -143,6 +143,7 @@ class Simulated:
                 first,
                 max(first, end),
                 progress.callback,
+                kernel.hardware.cooperative,
             )
             if self.counters:
                 self.counters.cupyops_count_begin(ctypes.byref(launch))
@@ -255,7 +256,7 @@ def _compile(
     counted: bool,
 ) -> Path:
     translated = translate(text, kernel.name, what)
-    watched = re.search(r"\bvolatile\b", text) is not None
+    watched = re.search(r"\bvolatile\b", translated) is not None
     try:
         return build.build(
             translated,

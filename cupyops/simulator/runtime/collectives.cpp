@@ -12,7 +12,7 @@ const char* const WARP_NAMES[CUPYOPS_WARP_OPERATIONS] = {
     "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__all_sync", "__any_sync", "__ballot_sync",
     "__match_any_sync", "__match_all_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
     "__reduce_min_sync (unsigned)", "__reduce_max_sync (unsigned)", "__reduce_and_sync", "__reduce_or_sync",
-    "__reduce_xor_sync", "__syncwarp"};
+    "__reduce_xor_sync", "a matrix instruction of the warp", "__syncwarp"};
 const char* const BARRIER_NAMES[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or"};
 
 // Formats thread numbers: "threads 0-15, 20".
@@ -269,6 +269,12 @@ void thread_ended(Fibre& fibre) {
     if (!machine.outcome) try_cluster(*block.group);
 }
 
+// Compares whole call stacks: two branches may call one function that calls __activemask().
+bool waits_at_same_call(const Fibre& a, const Fibre& b) {
+    return a.waiting_frame_count == b.waiting_frame_count &&
+           std::equal(a.waiting_frames, a.waiting_frames + a.waiting_frame_count, b.waiting_frames);
+}
+
 // Completes __activemask() when no thread can run: the mask has the lanes of a warp that wait at the same call. A GPU
 // usually returns the same mask.
 bool resolve_active_masks() {
@@ -282,7 +288,7 @@ bool resolve_active_masks() {
                 std::vector<Fibre*> there;
                 for (unsigned l = 0; l < WARP; ++l) {
                     Fibre* other = lane_of(*block, fibre.warp(), l);
-                    if (!other || other->state != State::ACTIVE_MASK || other->waiting_frames[0] != fibre.waiting_frames[0]) continue;
+                    if (!other || other->state != State::ACTIVE_MASK || !waits_at_same_call(*other, fibre)) continue;
                     mask |= 1u << l;
                     there.push_back(other);
                 }
@@ -399,6 +405,11 @@ unsigned cupyops_active_mask() {
     note_frames(fibre, __builtin_frame_address(0), __builtin_return_address(0));
     wait_here(fibre, State::ACTIVE_MASK);
     return unsigned(fibre.value);
+}
+
+int cupyops_grid_begin(unsigned long long* launch) {
+    *launch = machine.launches;
+    return machine.launch->cooperative;
 }
 
 unsigned cupyops_lane() { return machine.current->lane(); }

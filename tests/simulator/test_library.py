@@ -1,0 +1,98 @@
+"""CUDA's libraries in the simulator: the texts of library/ give on the simulator and on a GPU what NumPy says, and compile.
+
+A text has several constructs, so that one compilation tests them all. The same texts are compiled by NVRTC for sm_80 and
+sm_90: nothing may run in the simulator that does not compile there.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyops
+from cupyops import Kernel, Rows
+from cupyops.compile import toolchain
+from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.simulator.library import WHEELS
+from tests.conftest import CUDA
+from tests.simulator.library.expected import CASES, Case
+
+FOLDER = Path(__file__).parent / "library"
+LANES = [pytest.param("cpu", marks=pytest.mark.simulator), CUDA]
+
+
+def include_options(text: str) -> tuple[str, ...]:
+    """The folders of the headers that a text includes; skips the test if a header is not installed."""
+    import cupy
+
+    base = Path(cupy.__file__).parent / "_core" / "include" / "cupy" / "_cccl"
+    folders = [base / name for name in ("cub", "libcudacxx", "thrust")]
+    folders += [Path(p) / "nvidia" / name / "include" for p in sys.path for name in WHEELS]
+    folders = [f for f in folders if f.is_dir()] + toolchain.header_candidates()[:1]
+    for line in text.splitlines():
+        name = line.removeprefix("#include <").removesuffix(">") if line.startswith("#include <") else ""
+        wanted = {"mma.h": "crt/mma.h"}.get(name, name)
+        if wanted and not any((f / wanted).exists() for f in folders):
+            pytest.skip(f"no wheel with the header {wanted} is installed")
+    return tuple(dict.fromkeys(f"-I{f}" for f in folders))
+
+
+@functools.cache
+def text_of(name: str) -> str:
+    return (FOLDER / f"{name}.cu").read_text()
+
+
+def kernel(case: Case, options: tuple[str, ...] = (), **constants: int) -> Kernel:
+    return Kernel(
+        text_of(case.text),
+        case.kernel,
+        Rows("M", block=case.block) if case.rows else cupyops.Threads("N", block=case.block),
+        dtypes=("int32",),
+        constants={**case.constants, **constants},
+        options=options,
+        cooperative=case.cooperative,
+    )
+
+
+def run(case: Case, where: str, arrays: Mapping[str, Any], **constants: int) -> dict[str, np.ndarray]:
+    if where == "cuda":
+        import torch
+
+        found = {name: torch.from_numpy(a.copy()).cuda() for name, a in arrays.items()}
+        kernel(case, include_options(text_of(case.text)), **constants)(*found.values(), case.count)
+        return {name: a.cpu().numpy() for name, a in found.items()}
+    found = {name: a.copy() for name, a in arrays.items()}
+    with cupyops.simulate(sanitize=True):
+        kernel(case, **constants)(*found.values(), case.count)
+    return found
+
+
+@pytest.mark.parametrize("where", LANES)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.kernel)
+def test_a_construct_has_another_value_than_numpy_says(case: Case, where: str) -> None:
+    if where == "cuda":
+        import torch
+
+        if torch.cuda.get_device_capability() < case.since:
+            pytest.skip(f"{case.kernel} needs sm_{case.since[0]}{case.since[1]}")
+    arrays = case.arrays()
+    found = run(case, where, arrays)
+    for name, wanted in case.expected(arrays).items():
+        tolerance = case.tolerance.get(name, 0.0)
+        for slot, value in wanted:
+            np.testing.assert_allclose(found[name][slot], value, rtol=tolerance, atol=tolerance, err_msg=f"{name}{slot}")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("text", sorted({c.text for c in CASES}))
+def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architecture: str) -> None:
+    if not toolchain.has_nvrtc():
+        pytest.skip("NVRTC is not installed")
+    case = next(c for c in CASES if c.text == text)
+    constants = "".join(f"#define {n} {v}\n" for n, v in case.constants.items())
+    options = ("-std=c++17", *include_options(text_of(text)))
+    assert compile_text(constants + text_of(text), text, architecture, (*OPTIONS, *options)).code
