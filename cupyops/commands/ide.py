@@ -21,7 +21,6 @@ from cupyops.dtypes import DTYPES
 from cupyops.installing import pip_install
 from cupyops.launch.kernel import Kernel, all_kernels
 from cupyops.launch.signature import code_only
-from cupyops.simulator.build import write_headers_without_suffix
 
 __all__ = ["add_parser", "definitions", "guessed", "write"]
 
@@ -79,6 +78,7 @@ extern const __device__ dim3 blockDim, gridDim;
 int printf(const char*, ...);
 }
 #include "numbers.h"
+#include "simd.h"
 #define CupyopsModule __device__ CupyopsModule
 #include "threads.h"
 #undef CupyopsModule
@@ -205,9 +205,9 @@ def write(folder: Path) -> tuple[int, int]:
         flags += [word for name in before for word in ("-include", name)]
         if flags:
             fragments.append(_fragment(re.escape(path.relative_to(folder).as_posix()), flags))
-    (folder / _FOLDER).mkdir(exist_ok=True)
+    (folder / _FOLDER / "nv").mkdir(parents=True, exist_ok=True)
     (folder / _FOLDER / "cuda.h").write_text(HEADER, encoding="utf-8")
-    write_headers_without_suffix(folder / _FOLDER)
+    (folder / _FOLDER / "nv" / "target").write_text('#include "nv/target.h"\n', encoding="utf-8")
     (folder / _FOLDER / ".gitignore").write_text("*\n", encoding="utf-8")
     about = f"{_MARK}. The paths are of this machine: do not commit the file.\n"
     config.write_text(about + "---\n".join(fragments), encoding="utf-8")
@@ -232,7 +232,7 @@ def _flags(folder: Path, folders: Iterable[Path]) -> list[str]:
     Every clangd with NVIDIA's target knows sm_70. The header defines __CUDA_ARCH__ as the simulator does.
     """
     here, texts = Path(simulator.__file__).parent, Path(kernels_cu.__file__).parent
-    own = [folder / _FOLDER, *folders, here / "cuda", here / "runtime", here / "include"]
+    own = [folder / _FOLDER, *folders, here / "cuda", here / "runtime"]
     own += [texts, texts / "shared", texts / "hardware", texts / "former"]
     return [
         *("-xcuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-nocudainc", "-nocudalib"),

@@ -338,26 +338,20 @@ def _own_sources() -> str:
     return _hash([(str(p.relative_to(HERE)), p.read_text(encoding="utf-8")) for p in files])
 
 
-def headers_without_suffix() -> list[str]:
-    """Returns the names of the headers such as ``cuda/barrier``.
-
-    The folder ``include`` has each with the suffix ``.h``: a wheel holds no file without a suffix.
-    """
-    top = HERE / "include"
-    return [p.relative_to(top).with_suffix("").as_posix() for f in ("cuda", "nv") for p in sorted((top / f).rglob("*.h"))]
-
-
-def write_headers_without_suffix(folder: Path) -> None:
-    """Writes the headers without suffix to a folder; each includes the header with the suffix."""
-    for name in headers_without_suffix():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f'#include "{name}.h"\n', encoding="utf-8")
-
-
 def _shims(root: Path) -> Path:
-    """Returns a folder with the headers without suffix."""
-    key = _hash(["shims", headers_without_suffix()])
-    return _cached(key, "nv/target", lambda folder, _: write_headers_without_suffix(folder), root).parent.parent
+    """Returns a folder with the headers whose names have no suffix, such as ``cuda/barrier``.
+
+    Each includes the header of the simulator with the suffix ``.h``: a wheel holds no file without a suffix.
+    """
+    folders = HERE / "cuda" / "nv", HERE / "include" / "cuda"
+    names = [p.relative_to(f.parent).with_suffix("").as_posix() for f in folders for p in sorted(f.rglob("*.h"))]
+
+    def make(folder: Path, final: Path) -> None:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f'#include "{name}.h"\n', encoding="utf-8")
+
+    return _cached(_hash(["shims", names]), "nv/target", make, root).parent.parent
 
 
 # The runtime library, which all kernels share.

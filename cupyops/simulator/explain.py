@@ -8,6 +8,7 @@ from cupyops.compile.compiler import OPTIONS, compile_text, lines_by_file
 from cupyops.errors import CompileError
 
 from . import host
+from .library import hint
 
 __all__ = ["explain"]
 
@@ -44,11 +45,17 @@ def explain(what: str, log: str, text: str, options: Sequence[str]) -> str:
 
 def _plain(words: str) -> str:
     """Returns the compiler's message; a note follows if the message names something that the simulator lacks."""
-    missing = re.search(r"[‘'](\w+)[’'] was not declared|use of undeclared identifier '(\w+)'", words)
+    missing = re.search(
+        r"[‘'](\w+)[’'] (?:was not declared|is not a member of)|no member named '(\w+)'|use of undeclared identifier '(\w+)'",
+        words,
+    )
     if missing:
-        return f"{words} (the text declares no `{missing[1] or missing[2]}`, and neither does the simulator)"
-    if re.search(r"cooperative_groups|mma\.h|cuda/", words) and "file" in words:
-        return f"{words} (the simulator does not support this header)"
+        return (
+            f"{words} (the text declares no `{missing[1] or missing[2] or missing[3]}`, and neither does the simulator)"
+        )
+    header = re.search(r"error: ([\w./]+): No such file|'([\w./]+)' file not found", words)
+    if header:
+        return f"{words} ({hint(header[1] or header[2])})"
     return words
 
 

@@ -119,7 +119,9 @@ def _multiply_add_24(statement: Registers, match: re.Match[str], operands: list[
 
 def _lop3(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a, b, c, table = operands
-    return assign(statement, d, f"cupyops_ptx::lop3({', '.join(map(statement.value, (a, b, c)))}, {statement.value(table)})")
+    return assign(
+        statement, d, f"cupyops_ptx::lop3({', '.join(map(statement.value, (a, b, c)))}, {statement.value(table)})"
+    )
 
 
 def _prmt(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
@@ -148,7 +150,8 @@ def _carry(statement: Registers, match: re.Match[str], operands: list[str]) -> s
     into = "cupyops_carry" if match["into"] else "false"
     values = f"{statement.value(a)}, {statement.value(b)}"
     kind = match["t"].replace("s", "u")
-    return f"bool cupyops_ignored; (void)cupyops_ignored; {assign(statement, d, f'cupyops_ptx::{name}<cupyops_ptx::{kind}>({values}, {out}, {into})')}"
+    call = f"cupyops_ptx::{name}<cupyops_ptx::{kind}>({values}, {out}, {into})"
+    return f"bool cupyops_ignored; (void)cupyops_ignored; {assign(statement, d, call)}"
 
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
@@ -198,7 +201,9 @@ def _move(statement: Registers, match: re.Match[str], operands: list[str]) -> st
     if len(targets) == 1:
         each = bits // len(sources)
         mask = (1 << each) - 1
-        parts = (f"((unsigned long long)({statement.value(s)}) & {mask}ull) << {i * each}" for i, s in enumerate(sources))
+        parts = (
+            f"((unsigned long long)({statement.value(s)}) & {mask}ull) << {i * each}" for i, s in enumerate(sources)
+        )
         return assign(statement, target, " | ".join(f"({p})" for p in parts))
     each = bits // len(targets)
     split = " ".join(assign(statement, t, f"cupyops_whole >> {i * each}") for i, t in enumerate(targets))
@@ -299,7 +304,7 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         (r"dp4a\.(?P<t>s32)\.s32", _call("dp4a", 3)),
     ],
     "setp, set, selp": [
-        (rf"setp\.(?P<c>\w+)(?:\.(?P<join>and|or|xor))?(?:\.ftz)?\.(?P<t>[busf](?:16|32|64)|bf16)", _setp),
+        (r"setp\.(?P<c>\w+)(?:\.(?P<join>and|or|xor))?(?:\.ftz)?\.(?P<t>[busf](?:16|32|64)|bf16)", _setp),
         (r"set\.(?P<c>\w+)(?:\.ftz)?\.(?P<d>[us]32|f32)\.(?P<t>[busf](?:16|32|64))", _set),
         (r"selp\.(?P<t>[busf](?:16|32|64))", _selp),
     ],

@@ -55,7 +55,9 @@ def _atomic(statement: Registers, match: re.Match[str], operands: list[str]) -> 
     to = statement.address(address, match["space"])
     if operation == "cas":
         compare, value = values
-        call = f"cupyops_ptx::atomic_cas<cupyops_ptx::{kind}>({to}, {statement.value(compare)}, {statement.value(value)})"
+        call = (
+            f"cupyops_ptx::atomic_cas<cupyops_ptx::{kind}>({to}, {statement.value(compare)}, {statement.value(value)})"
+        )
     else:
         (value,) = values
         name = f"cupyops_ptx::{operation.upper()}"
@@ -227,7 +229,6 @@ def _movmatrix(statement: Registers, match: re.Match[str], operands: list[str]) 
 
 def _nothing(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     return ""
-
 
 
 MEMORY: dict[str, list[tuple[str, Row]]] = {

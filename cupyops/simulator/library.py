@@ -65,12 +65,15 @@ DECLINED: dict[str, str] = {
     "`mma.h`": "4-bit and 1-bit fragments",
     "`curand_kernel.h`": "MRG32k3a, MTGP32, Sobol, log-normal and Poisson numbers",
     "PTX": "`cp.async.bulk`, `mbarrier`, `wgmma`, `tcgen05`, sparse `mma`, `bar.arrive`, `atom` on 16-bit floats, textures",
-    "textures and surfaces": "",
 }
 
 
 def hint(header: str) -> str:
     """Returns what to say of a header that the simulator lacks."""
-    near = [name for name in HEADERS if name.partition("/")[0].partition(".")[0] == header.partition("/")[0].partition(".")[0]]
+    near = [
+        name
+        for name in HEADERS
+        if name.partition("/")[0].partition(".")[0] == header.partition("/")[0].partition(".")[0]
+    ]
     there = f"; it has {', '.join(near)}" if near else ""
     return f"the simulator does not have the header {header}{there}"

@@ -28,7 +28,13 @@ _TOKEN = re.compile(
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "'": "'", "\n": ""}
 _CONSTRAINT = re.compile(r"^(\+|=&?)?([rlhfdnC]|[0-9]+)$")
-_REGISTERS = {"r": "unsigned", "l": "unsigned long long", "h": "unsigned short", "f": "unsigned", "d": "unsigned long long"}
+_REGISTERS = {
+    "r": "unsigned",
+    "l": "unsigned long long",
+    "h": "unsigned short",
+    "f": "unsigned",
+    "d": "unsigned long long",
+}
 
 
 def translate_asm(text: str) -> tuple[str, bool]:
@@ -83,7 +89,12 @@ def _read(text: str, at: int) -> _Statement | None:
         elif token in (")", "]", "}"):
             depth -= 1
             if depth == 1 and section in (1, 2) and token == ")":
-                pieces.append((constraint, re.sub(r"\\?\n", " ", _without_comments(text[expression_from : match.start()])).strip()))
+                pieces.append(
+                    (
+                        constraint,
+                        re.sub(r"\\?\n", " ", _without_comments(text[expression_from : match.start()])).strip(),
+                    )
+                )
                 constraint = ""
             if depth == 0:
                 statement.end = match.end()

@@ -19,7 +19,9 @@ _SHARED = re.compile(r"\b__shared__\b")
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
-_SIMD = re.compile(r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b")
+_SIMD = re.compile(
+    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+)
 _OPEN, _CLOSE = "([{", ")]}"
 
 

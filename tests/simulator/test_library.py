@@ -5,8 +5,9 @@ sm_90: nothing may run in the simulator that does not compile there.
 """
 
 import functools
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 
 import cupyops
+import cupyops.simulator.build
 from cupyops import Kernel, Rows
 from cupyops.compile import toolchain
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.simulator.library import WHEELS
+from cupyops.simulator.library import DECLINED, HEADERS, INTRINSICS, WHEELS
+from cupyops.simulator.ptx import INSTRUCTIONS
+from cupyops.simulator.translate import translate
 from tests.conftest import CUDA
-from tests.simulator.library.expected import CASES, Case
+from tests.simulator.library.cases import CASES, Case
 
 FOLDER = Path(__file__).parent / "library"
 LANES = [pytest.param("cpu", marks=pytest.mark.simulator), CUDA]
@@ -84,7 +88,9 @@ def test_a_construct_has_another_value_than_numpy_says(case: Case, where: str) -
     for name, wanted in case.expected(arrays).items():
         tolerance = case.tolerance.get(name, 0.0)
         for slot, value in wanted:
-            np.testing.assert_allclose(found[name][slot], value, rtol=tolerance, atol=tolerance, err_msg=f"{name}{slot}")
+            np.testing.assert_allclose(
+                found[name][slot], value, rtol=tolerance, atol=tolerance, err_msg=f"{name}{slot}"
+            )
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
@@ -96,3 +102,29 @@ def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architectu
     constants = "".join(f"#define {n} {v}\n" for n, v in case.constants.items())
     options = ("-std=c++17", *include_options(text_of(text)))
     assert compile_text(constants + text_of(text), text, architecture, (*OPTIONS, *options)).code
+
+
+def test_a_header_or_an_instruction_is_missing_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    wanted = [f"| `<{name}>` | {words} |" for name, words in HEADERS.items()]
+    assert [line for line in page.splitlines() if line.startswith("| `<")] == wanted
+    instructions = page[page.index("### Inline PTX") : page.index("Special registers")]
+    assert re.findall(r"^- `(.+)`$", instructions, re.MULTILINE) == list(INSTRUCTIONS)
+    declined = page[page.index("### What is declined") :]
+    assert all(f"| {name} | {words} |" in declined for name, words in DECLINED.items())
+    assert f"Functions without a header: {INTRINSICS}." in page
+
+
+def test_a_header_is_there_and_not_in_the_table() -> None:
+    folder = Path(cupyops.simulator.build.HERE) / "include"
+    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    internal = {"cuda/scope.h"}
+    named = {name if name.endswith((".h", ".cuh")) else f"{name}.h" for name in HEADERS}
+    assert there - internal == named
+
+
+def test_a_text_without_these_headers_includes_them() -> None:
+    text = 'extern "C" __global__ void k(float* y, long long n) { y[0] = __popc(7); }'
+    assert "#include" not in translate(f'#line 1 "k.cu"\n{text}', "k", "k").replace('#include "attributes.h"', "")
+    with_simd = translate('#line 1 "k.cu"\n' + text.replace("__popc(7)", "__vadd4(1, 2)"), "k", "k")
+    assert with_simd.startswith('#include "simd.h"\n#line 1')

@@ -1,42 +1,14 @@
-"""The kernels of the texts in this folder: their arrays, and the values that NumPy gives for each of their slots."""
+"""What NumPy says of the kernels in this folder: for each, a function from its arrays to the expected values."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["CASES", "Case"]
-
 Arrays = dict[str, np.ndarray]
 # By array, pairs of an index and the values there.
 Expected = dict[str, list[tuple[Any, Any]]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel of a text.
-
-    Attributes:
-        arrays: makes the arrays, in the order of the parameters.
-        expected: returns the expected values from the arrays before the launch.
-        count: the last argument: rows of the grid, or numbers if `rows` is false.
-        tolerance: by array, the relative and absolute tolerance; 0 for arrays that are not named.
-        since: the compute capability that the kernel needs.
-    """
-
-    text: str
-    kernel: str
-    arrays: Callable[[], Arrays]
-    expected: Callable[[Arrays], Expected]
-    count: int
-    block: int = 64
-    rows: bool = True
-    cooperative: bool = False
-    constants: Mapping[str, int] = field(default_factory=dict)
-    tolerance: Mapping[str, float] = field(default_factory=dict)
-    since: tuple[int, int] = (8, 0)
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -49,7 +21,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 def groups(a: Arrays) -> Expected:
     x = a["x"].astype(np.int64)
     rows, t = len(x), np.arange(64)
-    by16, by32 = x.reshape(rows, 4, 16), x.reshape(rows, 2, 32)
+    by16 = x.reshape(rows, 4, 16)
     y: dict[int, Any] = {0: x[:, ::-1]}
     y[1] = np.repeat(by16.sum(2), 16, axis=1)
     y[2] = by16.cumsum(2).reshape(rows, 64)
@@ -93,11 +65,18 @@ def cluster(a: Arrays) -> Expected:
 
 
 def parts(words: np.ndarray, count: int, signed: bool) -> np.ndarray:
-    return np.ascontiguousarray(words).view(f"{'i' if signed else 'u'}{4 // count}").reshape(len(words), count).astype(np.int64)
+    return (
+        np.ascontiguousarray(words)
+        .view(f"{'i' if signed else 'u'}{4 // count}")
+        .reshape(len(words), count)
+        .astype(np.int64)
+    )
 
 
 def joined(values: np.ndarray, count: int) -> np.ndarray:
-    return (values & ((1 << 32 // count) - 1)).astype(f"u{4 // count}").reshape(len(values), count).view(np.uint32)[:, 0]
+    return (
+        (values & ((1 << 32 // count) - 1)).astype(f"u{4 // count}").reshape(len(values), count).view(np.uint32)[:, 0]
+    )
 
 
 def round_away(total: np.ndarray) -> np.ndarray:
@@ -129,7 +108,10 @@ def _intrinsics(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
     for f in (np.maximum, np.minimum):
         yield from both(lambda p, q, top, f=f: f(p, q), True)
         yield from both(lambda p, q, top, f=f: f(p, q), False)
-    compared: list[tuple[Callable[..., np.ndarray], tuple[bool, ...]]] = [(np.equal, (False,)), (np.not_equal, (False,))]
+    compared: list[tuple[Callable[..., np.ndarray], tuple[bool, ...]]] = [
+        (np.equal, (False,)),
+        (np.not_equal, (False,)),
+    ]
     compared += [(f, (True, False)) for f in (np.greater_equal, np.greater, np.less_equal, np.less)]
     for f, kinds in compared:
         for signed in kinds:
@@ -139,10 +121,12 @@ def _intrinsics(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
     for signed in (True, False):
         for count in (2, 4):
             yield abs(parts(a, count, signed) - parts(b, count, signed)).sum(1)
-    for f in (abs, lambda p: abs(p).clip(None, TOP), lambda p: -p, lambda p: (-p).clip(None, TOP)):
-        for count in (2, 4):
-            TOP = (1 << (32 // count - 1)) - 1
-            yield joined(f(parts(a, count, True)), count)
+    for sign in (abs, np.negative):
+        for saturates in (False, True):
+            for count in (2, 4):
+                top = (1 << (32 // count - 1)) - 1
+                values = sign(parts(a, count, True))
+                yield joined(values.clip(None, top) if saturates else values, count)
     ia, ib = a.view(np.int32).astype(np.int64), b.view(np.int32).astype(np.int64)
     ua, ub = a.astype(np.int64), b.astype(np.int64)
     word = lambda v: np.asarray(v) & 0xFFFFFFFF  # noqa: E731
@@ -332,110 +316,6 @@ def barriers(a: Arrays) -> Expected:
 def draws(a: Arrays) -> Expected:
     with np.load(Path(__file__).parent / "random.npz") as known:
         return {name: [((), known[name])] for name in ("bits", "numbers", "wide")}
-
-
-CASES = (
-    Case(
-        "groups",
-        "groups",
-        lambda: {"x": numbers(2, 64), "y": np.zeros((2, 14, 64), np.int32)},
-        groups,
-        2,
-        constants={"SLOTS": 14},
-    ),
-    Case(
-        "groups",
-        "grid",
-        lambda: {"x": numbers(6, 64), "peaks": np.zeros(6, np.int32), "y": np.zeros((6, 64), np.int32)},
-        grid,
-        6,
-        cooperative=True,
-        constants={"SLOTS": 14},
-    ),
-    Case(
-        "groups",
-        "cluster",
-        lambda: {"x": numbers(4, 64), "y": np.zeros((4, 64), np.int32)},
-        cluster,
-        4,
-        constants={"SLOTS": 14},
-        since=(9, 0),
-    ),
-    Case(
-        "intrinsics",
-        "intrinsics",
-        lambda: {"x": words(), "y": np.zeros((97, len(words())), np.uint32)},
-        intrinsics,
-        256,
-        rows=False,
-        constants={"SLOTS": 97},
-    ),
-    Case(
-        "ptx",
-        "ptx",
-        lambda: {"x": words(), "y": np.zeros((25, len(words())), np.uint32)},
-        ptx,
-        256,
-        rows=False,
-        constants={"SLOTS": 25, "PENDING": 0},
-    ),
-    Case(
-        "ptx",
-        "memory",
-        lambda: {"x": reals(2, 64), "y": np.zeros((2, 64), np.float32), "count": np.zeros(2, np.int32)},
-        memory,
-        2,
-        constants={"SLOTS": 25, "PENDING": 0},
-        tolerance={"y": 1e-5},
-    ),
-    Case(
-        "tensor_cores",
-        "mma_sync",
-        lambda: {"a": small(16, 16, seed=0), "b": small(16, 8, seed=1), "d": np.zeros((5, 16, 8), np.float32)},
-        mma_sync,
-        1,
-        block=32,
-    ),
-    Case(
-        "tensor_cores",
-        "wmma_shapes",
-        lambda: {"a": small(32, 16, seed=2), "b": small(16, 32, seed=3), "d": np.zeros((6, 256), np.float32)},
-        wmma_shapes,
-        1,
-        block=32,
-    ),
-    Case(
-        "collectives",
-        "collectives",
-        lambda: {
-            "x": numbers(2, 256),
-            "f": reals(2, 256),
-            "y": np.zeros((2, 12, 256), np.int32),
-            "z": np.zeros((2, 256), np.float32),
-        },
-        collectives,
-        2,
-    ),
-    Case(
-        "barriers",
-        "barriers",
-        lambda: {"x": reals(3, 256), "y": np.zeros((3, 5, 256), np.float32), "totals": np.zeros(4, np.int32)},
-        barriers,
-        3,
-    ),
-    Case(
-        "random",
-        "draws",
-        lambda: {
-            "bits": np.zeros((2, 64, 8), np.uint32),
-            "numbers": np.zeros((3, 64, 8), np.float32),
-            "wide": np.zeros((2, 64, 2)),
-        },
-        draws,
-        1,
-        tolerance={"numbers": 1e-5, "wide": 1e-13},
-    ),
-)
 
 
 def words() -> np.ndarray:
