@@ -96,8 +96,9 @@ template <typename Use, int M, int N, int K, typename T, typename Layout = void>
 namespace details {
 
 CUPYOPS_UNCHECKED void meet() { cupyops_warp(CUPYOPS_MATRIX, ~0u, 0, 0, 32, nullptr); }
-template <typename T> inline void check(const T* p, unsigned ldm, const char* words) {
-    if (reinterpret_cast<uintptr_t>(p) % 32 || ldm * sizeof(T) % 16) cupyops_misuse(words);
+template <typename T> inline void check(const T* p, unsigned ldm) {
+    if (reinterpret_cast<uintptr_t>(p) % 32) cupyops_misuse("wmma: the pointer to a matrix is no multiple of 32 bytes");
+    if (ldm * sizeof(T) % 16) cupyops_misuse("wmma: ldm elements are no multiple of 16 bytes");
 }
 // The offset of an element of a lane in memory.
 template <typename F> inline size_t place(int i, unsigned ldm, bool by_columns) {
@@ -114,20 +115,20 @@ inline void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, const V& value) 
 
 template <typename Use, int M, int N, int K, typename T, typename Layout>
 CUPYOPS_INTRINSIC void load_matrix_sync(fragment<Use, M, N, K, T, Layout>& f, const typename details::Element<T>::type* from, unsigned ldm) {
-    details::check(from, ldm, "load_matrix_sync: the pointer must be a multiple of 32 bytes, and a row of ldm elements a multiple of 16");
+    details::check(from, ldm);
     details::meet();
     for (int i = 0; i < f.num_elements; ++i)
         f.x[i] = from[details::place<fragment<Use, M, N, K, T, Layout>>(i, ldm, std::is_same<Layout, col_major>::value)];
 }
 template <int M, int N, int K, typename T>
 CUPYOPS_INTRINSIC void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* from, unsigned ldm, layout_t layout) {
-    details::check(from, ldm, "load_matrix_sync: the pointer must be a multiple of 32 bytes, and a row of ldm elements a multiple of 16");
+    details::check(from, ldm);
     details::meet();
     for (int i = 0; i < f.num_elements; ++i) f.x[i] = from[details::place<fragment<accumulator, M, N, K, T>>(i, ldm, layout == mem_col_major)];
 }
 template <int M, int N, int K, typename T>
 CUPYOPS_INTRINSIC void store_matrix_sync(T* to, const fragment<accumulator, M, N, K, T>& f, unsigned ldm, layout_t layout) {
-    details::check(to, ldm, "store_matrix_sync: the pointer must be a multiple of 32 bytes, and a row of ldm elements a multiple of 16");
+    details::check(to, ldm);
     details::meet();
     for (int i = 0; i < f.num_elements; ++i) to[details::place<fragment<accumulator, M, N, K, T>>(i, ldm, layout == mem_col_major)] = f.x[i];
 }
