@@ -107,14 +107,14 @@ class coalesced_group : public warp_group<coalesced_group> {
     unsigned thread_rank() const { return __popc(lanes & details::lanes_below()); }
     unsigned meta_group_rank() const { return rank; }
     unsigned meta_group_size() const { return groups; }
-    template <typename T> details::bare<T> shfl(T&& value, int rank) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl(T&& value, int rank) const {
         return cupyops_shuffled<details::bare<T>>(CUPYOPS_SHFL, lanes, value, details::bit_of_rank(lanes, rank), 32);
     }
-    template <typename T> details::bare<T> shfl_up(T&& value, int delta) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl_up(T&& value, int delta) const {
         const int from = int(thread_rank()) - delta;
         return shfl(static_cast<T&&>(value), from < 0 ? int(thread_rank()) : from);
     }
-    template <typename T> details::bare<T> shfl_down(T&& value, unsigned delta) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl_down(T&& value, unsigned delta) const {
         const unsigned from = thread_rank() + delta;
         return shfl(static_cast<T&&>(value), from < size() ? int(from) : int(thread_rank()));
     }
@@ -139,16 +139,16 @@ template <unsigned Size, typename Parent> class thread_block_tile : public warp_
     static unsigned thread_rank() { return cupyops_thread() & (Size - 1); }
     unsigned meta_group_rank() const { return rank; }
     unsigned meta_group_size() const { return groups; }
-    template <typename T> details::bare<T> shfl(T&& value, int rank) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl(T&& value, int rank) const {
         return cupyops_shuffled<details::bare<T>>(CUPYOPS_SHFL, cupyops_mask(), value, rank, Size);
     }
-    template <typename T> details::bare<T> shfl_up(T&& value, unsigned delta) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl_up(T&& value, unsigned delta) const {
         return cupyops_shuffled<details::bare<T>>(CUPYOPS_SHFL_UP, cupyops_mask(), value, int(delta), Size);
     }
-    template <typename T> details::bare<T> shfl_down(T&& value, unsigned delta) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl_down(T&& value, unsigned delta) const {
         return cupyops_shuffled<details::bare<T>>(CUPYOPS_SHFL_DOWN, cupyops_mask(), value, int(delta), Size);
     }
-    template <typename T> details::bare<T> shfl_xor(T&& value, unsigned lanes) const {
+    template <typename T> CUPYOPS_MEMBER details::bare<T> shfl_xor(T&& value, unsigned lanes) const {
         return cupyops_shuffled<details::bare<T>>(CUPYOPS_SHFL_XOR, cupyops_mask(), value, int(lanes), Size);
     }
 };
@@ -163,21 +163,21 @@ inline thread_block_tile<Size, thread_block_tile<ParentSize, Parent>> tiled_part
     static_assert(Size < ParentSize, "a tile must be smaller than its parent");
     return {g.thread_rank() / Size, ParentSize / Size};
 }
-inline coalesced_group tiled_partition(const coalesced_group& parent, unsigned size) {
-    assert(size && size <= 32 && !(size & (size - 1)));
+CUPYOPS_INTRINSIC coalesced_group tiled_partition(const coalesced_group& parent, unsigned size) {
+    if (!size || size > 32 || size & (size - 1)) cupyops_misuse("tiled_partition: the size of a tile is 1, 2, 4, 8, 16 or 32");
     if (parent.size() <= size) return parent;
     const unsigned first = parent.thread_rank() / size * size;
     unsigned mask = 0;
     for (unsigned r = first; r < first + size && r < parent.size(); ++r) mask |= 1u << details::bit_of_rank(parent.cupyops_mask(), r);
     return coalesced_group(mask, parent.thread_rank() / size, (parent.size() + size - 1) / size, parent.cupyops_tiled());
 }
-inline thread_group tiled_partition(const thread_group& parent, unsigned size) {
-    assert(size && size <= 32 && !(size & (size - 1)));
+CUPYOPS_INTRINSIC thread_group tiled_partition(const thread_group& parent, unsigned size) {
+    if (!size || size > 32 || size & (size - 1)) cupyops_misuse("tiled_partition: the size of a tile is 1, 2, 4, 8, 16 or 32");
     if (parent.cupyops_mask()) return tiled_partition(coalesced_group(parent.cupyops_mask()), size);
     const unsigned first = cupyops_thread() & ~(size - 1), left = cupyops_threads() - first, count = left < size ? left : size;
     return thread_group((count == 32 ? ~0u : (1u << count) - 1) << (first & 31));
 }
-inline thread_group tiled_partition(const thread_block& parent, unsigned size) { return tiled_partition(thread_group(parent), size); }
+CUPYOPS_INTRINSIC thread_group tiled_partition(const thread_block& parent, unsigned size) { return tiled_partition(thread_group(parent), size); }
 inline thread_block_tile<1, void> this_thread() { return {0, 1}; }
 
 template <typename Group> CUPYOPS_INTRINSIC coalesced_group binary_partition(const Group& group, bool predicate) {
@@ -266,7 +266,7 @@ class cluster_group {
 };
 inline cluster_group this_cluster() { return {}; }
 
-template <typename Group> inline void sync(const Group& group) { group.sync(); }
+template <typename Group> CUPYOPS_INTRINSIC void sync(const Group& group) { group.sync(); }
 template <typename Group> inline auto thread_rank(const Group& group) -> decltype(group.thread_rank()) { return group.thread_rank(); }
 template <typename Group> inline auto group_size(const Group& group) -> decltype(group.num_threads()) { return group.num_threads(); }
 

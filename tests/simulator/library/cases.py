@@ -154,4 +154,12 @@ CASES = (
         1,
         tolerance={"numbers": 1e-5, "wide": 1e-13},
     ),
+    # The names that the other texts do not use. The values are of no interest.
+    Case(
+        "surface",
+        "surface",
+        lambda: {"x": numbers(64), "y": np.zeros(64, np.int32)},
+        lambda _: {},
+        1,
+    ),
 )

@@ -20,10 +20,10 @@ CUPYOPS_INTRINSIC details::bare<T> exclusive_scan(const Group& group, T&& value,
     const auto before = group.shfl_up(inclusive_scan(group, value, combine), 1);
     return group.thread_rank() ? before : details::bare<T>();
 }
-template <typename Group, typename T> inline details::bare<T> inclusive_scan(const Group& group, T&& value) {
+template <typename Group, typename T> CUPYOPS_INTRINSIC details::bare<T> inclusive_scan(const Group& group, T&& value) {
     return inclusive_scan(group, value, plus<details::bare<T>>());
 }
-template <typename Group, typename T> inline details::bare<T> exclusive_scan(const Group& group, T&& value) {
+template <typename Group, typename T> CUPYOPS_INTRINSIC details::bare<T> exclusive_scan(const Group& group, T&& value) {
     return exclusive_scan(group, value, plus<details::bare<T>>());
 }
 

@@ -6,15 +6,15 @@
 
 namespace cub {
 
-template <int THREADS, typename T> inline T ShuffleUp(T value, int offset, int first, unsigned mask) {
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleUp(T value, int offset, int first, unsigned mask) {
     const int from = int(cupyops_lane()) - offset;
     return cupyops_shuffled(CUPYOPS_SHFL, mask, value, from < (first | int(cupyops_lane() & ~(THREADS - 1))) ? int(cupyops_lane()) : from, 32);
 }
-template <int THREADS, typename T> inline T ShuffleDown(T value, int offset, int last, unsigned mask) {
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleDown(T value, int offset, int last, unsigned mask) {
     const int from = int(cupyops_lane()) + offset;
     return cupyops_shuffled(CUPYOPS_SHFL, mask, value, from > (last | int(cupyops_lane() & ~(THREADS - 1))) ? int(cupyops_lane()) : from, 32);
 }
-template <int THREADS, typename T> inline T ShuffleIndex(T value, int lane, unsigned mask) {
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleIndex(T value, int lane, unsigned mask) {
     return cupyops_shuffled(CUPYOPS_SHFL, mask, value, lane, THREADS);
 }
 

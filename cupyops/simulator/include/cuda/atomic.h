@@ -1,6 +1,7 @@
 // Replaces <cuda/atomic>: atomic objects and references. An ordering is a fence before a release and behind an acquire.
 #pragma once
 
+#include "../../cuda/copies.h"
 #include "scope.h"
 
 namespace cuda {
@@ -22,13 +23,17 @@ inline void behind(memory_order order) {
 // The operations of an atomic object at an address.
 template <typename T> struct atomic_operations {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "the simulator covers atomic objects of 4 and 8 bytes");
-    T* at;
     static __attribute__((noinline)) T load(T* p, memory_order order) {
         cupyops_look(p, sizeof(T));
         T value;
         __builtin_memcpy(&value, p, sizeof(T));
         behind(order);
         return value;
+    }
+    static __attribute__((noinline)) void store(T* p, T value, memory_order order) {
+        before(order);
+        *const_cast<volatile T*>(p) = value;
+        behind(order);
     }
     static __attribute__((noinline)) T exchange(T* p, T value, memory_order order) {
         before(order);
@@ -50,45 +55,45 @@ template <typename T> struct atomic_operations {
 }  // namespace detail
 
 #define CUPYOPS_FETCH(NAME, FUNCTION)                                                         \
-    __attribute__((noinline)) T NAME(T value, memory_order order = memory_order::seq_cst) const { \
+    CUPYOPS_MEMBER T NAME(T value, memory_order order = memory_order::seq_cst) const { \
         detail::before(order);                                                                \
         const T old = FUNCTION(where(), value);                                               \
         detail::behind(order);                                                                \
         return old;                                                                           \
     }
-#define CUPYOPS_ATOMIC_MEMBERS                                                                                        \
-    void store(T value, memory_order order = memory_order::seq_cst) const { Operations::exchange(where(), value, order); } \
-    T load(memory_order order = memory_order::seq_cst) const { return Operations::load(where(), order); }            \
-    operator T() const { return load(); }                                                                             \
-    T exchange(T value, memory_order order = memory_order::seq_cst) const { return Operations::exchange(where(), value, order); } \
-    bool compare_exchange_strong(T& expected, T desired, memory_order order = memory_order::seq_cst) const {          \
-        return Operations::compare(where(), expected, desired, order);                                                \
-    }                                                                                                                 \
-    bool compare_exchange_strong(T& expected, T desired, memory_order order, memory_order) const {                    \
-        return Operations::compare(where(), expected, desired, order);                                                \
-    }                                                                                                                 \
-    bool compare_exchange_weak(T& expected, T desired, memory_order order = memory_order::seq_cst) const {            \
-        return Operations::compare(where(), expected, desired, order);                                                \
-    }                                                                                                                 \
-    bool compare_exchange_weak(T& expected, T desired, memory_order order, memory_order) const {                      \
-        return Operations::compare(where(), expected, desired, order);                                                \
-    }                                                                                                                 \
-    CUPYOPS_FETCH(fetch_add, atomicAdd)                                                                               \
-    CUPYOPS_FETCH(fetch_sub, atomicSub)                                                                               \
-    CUPYOPS_FETCH(fetch_and, atomicAnd)                                                                               \
-    CUPYOPS_FETCH(fetch_or, atomicOr)                                                                                 \
-    CUPYOPS_FETCH(fetch_xor, atomicXor)                                                                               \
-    CUPYOPS_FETCH(fetch_min, atomicMin)                                                                               \
-    CUPYOPS_FETCH(fetch_max, atomicMax)                                                                               \
-    T operator++() const { return T(fetch_add(T(1)) + T(1)); }                                                        \
-    T operator++(int) const { return fetch_add(T(1)); }                                                               \
-    T operator--() const { return T(fetch_sub(T(1)) - T(1)); }                                                        \
-    T operator--(int) const { return fetch_sub(T(1)); }                                                               \
-    T operator+=(T value) const { return T(fetch_add(value) + value); }                                               \
-    T operator-=(T value) const { return T(fetch_sub(value) - value); }                                               \
-    T operator=(T value) const {                                                                                      \
-        store(value);                                                                                                 \
-        return value;                                                                                                 \
+#define CUPYOPS_ATOMIC_MEMBERS                                                                                                               \
+    CUPYOPS_MEMBER void store(T value, memory_order order = memory_order::seq_cst) const { Operations::store(where(), value, order); }       \
+    CUPYOPS_MEMBER T load(memory_order order = memory_order::seq_cst) const { return Operations::load(where(), order); }                     \
+    CUPYOPS_MEMBER operator T() const { return load(); }                                                                                     \
+    CUPYOPS_MEMBER T exchange(T value, memory_order order = memory_order::seq_cst) const { return Operations::exchange(where(), value, order); } \
+    CUPYOPS_MEMBER bool compare_exchange_strong(T& expected, T desired, memory_order order = memory_order::seq_cst) const {                  \
+        return Operations::compare(where(), expected, desired, order);                                                                       \
+    }                                                                                                                                        \
+    CUPYOPS_MEMBER bool compare_exchange_strong(T& expected, T desired, memory_order order, memory_order) const {                            \
+        return Operations::compare(where(), expected, desired, order);                                                                       \
+    }                                                                                                                                        \
+    CUPYOPS_MEMBER bool compare_exchange_weak(T& expected, T desired, memory_order order = memory_order::seq_cst) const {                    \
+        return Operations::compare(where(), expected, desired, order);                                                                       \
+    }                                                                                                                                        \
+    CUPYOPS_MEMBER bool compare_exchange_weak(T& expected, T desired, memory_order order, memory_order) const {                              \
+        return Operations::compare(where(), expected, desired, order);                                                                       \
+    }                                                                                                                                        \
+    CUPYOPS_FETCH(fetch_add, atomicAdd)                                                                                                      \
+    CUPYOPS_FETCH(fetch_sub, atomicSub)                                                                                                      \
+    CUPYOPS_FETCH(fetch_and, atomicAnd)                                                                                                      \
+    CUPYOPS_FETCH(fetch_or, atomicOr)                                                                                                        \
+    CUPYOPS_FETCH(fetch_xor, atomicXor)                                                                                                      \
+    CUPYOPS_FETCH(fetch_min, atomicMin)                                                                                                      \
+    CUPYOPS_FETCH(fetch_max, atomicMax)                                                                                                      \
+    CUPYOPS_MEMBER T operator++() const { return T(fetch_add(T(1)) + T(1)); }                                                                \
+    CUPYOPS_MEMBER T operator++(int) const { return fetch_add(T(1)); }                                                                       \
+    CUPYOPS_MEMBER T operator--() const { return T(fetch_sub(T(1)) - T(1)); }                                                                \
+    CUPYOPS_MEMBER T operator--(int) const { return fetch_sub(T(1)); }                                                                       \
+    CUPYOPS_MEMBER T operator+=(T value) const { return T(fetch_add(value) + value); }                                                       \
+    CUPYOPS_MEMBER T operator-=(T value) const { return T(fetch_sub(value) - value); }                                                       \
+    CUPYOPS_MEMBER T operator=(T value) const {                                                                                              \
+        store(value);                                                                                                                        \
+        return value;                                                                                                                        \
     }
 
 template <typename T, thread_scope SCOPE = thread_scope_system> class atomic_ref {
