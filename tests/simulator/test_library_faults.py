@@ -136,3 +136,17 @@ def test_a_branch_that_the_simulator_does_not_take_is_refused_for_its_ptx() -> N
     with cupyops.simulate():
         Kernel(text, "k", Rows("M", block=32), dtypes=("float32",))(y, 1, 32)
     assert (y == 2.0).all()
+
+
+def test_lanes_of_two_branches_are_one_coalesced_group() -> None:
+    """Both branches call one function, so that the lanes wait at one instruction with two call stacks."""
+    text = """#include <cooperative_groups.h>
+    __device__ __noinline__ int size() { return cooperative_groups::coalesced_threads().size(); }
+    extern "C" __global__ void k(int* y /* (n) */, long long M, int n) {
+        if (threadIdx.x < 10) y[threadIdx.x] = size();
+        else y[threadIdx.x] = size() + 100;
+    }"""
+    y = np.zeros(32, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", Rows("M", block=32), dtypes=("int32",))(y, 1, 32)
+    assert y.tolist() == [10] * 10 + [122] * 22
