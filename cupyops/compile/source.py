@@ -8,8 +8,8 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import kernels_cu
@@ -17,9 +17,10 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .cuda_text import Code, Directive, scan
+from .header_list import SAME
 from .preprocess import Preprocessed, defines_of, preprocess
 from .standard import as_library, definitions, unknown
-from .system_headers import SAME, found_in, header, refusal, whole_cub
+from .system_headers import found_in, header, refusal, whole_cub
 
 __all__ = ["assemble", "named_kernels"]
 
@@ -93,7 +94,7 @@ def assemble(
     # are, and with them their entries in caches and bundles.
     int64s = _INT64S.rstrip()
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
-    return "\n".join(lines) + "\n" + _splice(text, filename, known, set(), simulated, texts)
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, set(), partial(_system, simulated, texts, defines))
 
 
 def named_kernels(text: str) -> list[tuple[str, str]]:
@@ -108,7 +109,8 @@ def _check(
     for name, live, directive, where in found.includes:
         if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
             continue
-        if problem := refusal(name, simulated):
+        names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
+        if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
             place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
             if (row := header(name)) is not None and not row.host:
                 raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
@@ -184,7 +186,11 @@ def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
 
 
 def _splice(
-    text: str, filename: str, known: Mapping[str, str], seen: set[str], simulated: bool, texts: Mapping[str, str]
+    text: str,
+    filename: str,
+    known: Mapping[str, str],
+    seen: set[str],
+    system_lines: Callable[[str, str], list[str] | None],
 ) -> str:
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
@@ -198,7 +204,7 @@ def _splice(
         found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
         name = found[1] if found else ""
         system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
-        instead = _system(name, directive.rest[0], simulated, texts) if system else None
+        instead = system_lines(name, directive.rest[0]) if system else None
         if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system)):
             continue
         pieces.append(text[at : directive.start])
@@ -215,13 +221,19 @@ def _splice(
                 f"System headers are included in angle brackets."
             )
         elif name not in seen:
-            pieces.append(_splice(known[name], name, known, seen, simulated, texts))
+            pieces.append(_splice(known[name], name, known, seen, system_lines))
         pieces.append(f'\n#line {line + 1} "{filename}"')
     return "".join(pieces) + text[at:]
 
 
-def _system(name: str, quote: str, simulated: bool, texts: Mapping[str, str]) -> list[str] | None:
-    """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays."""
+def _system(
+    simulated: bool, texts: Mapping[str, str], macros: Mapping[str, str], name: str, quote: str
+) -> list[str] | None:
+    """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
+
+    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. NVRTC reads the library
+    without the macros of the prelude.
+    """
     row = header(name)
     if row is None or row.host:
         return None
@@ -229,6 +241,9 @@ def _system(name: str, quote: str, simulated: bool, texts: Mapping[str, str]) ->
         return []
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])
-    if not simulated and name == "cub/cub.cuh":
-        return [f"#include <{part}>" for part in whole_cub("\n".join(scan(t).bare for t in texts.values()))]
-    return [f"#include <{name}>"] if quote == '"' else None
+    whole = name == "cub/cub.cuh"
+    lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]
+    if not simulated and macros and "cccl" in row.folders:
+        hidden = [f"#undef {macro}" for macro in macros]
+        return [*hidden, *lines, *(f"#define {macro} {value}" for macro, value in macros.items())]
+    return lines if whole or quote == '"' else None

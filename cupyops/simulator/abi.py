@@ -68,6 +68,7 @@ class Launch(ctypes.Structure):
         ("first_block", c_ulonglong),
         ("end_block", c_ulonglong),
         ("progress", PROGRESS),
+        ("cooperative", c_int),
     )
 
 

@@ -86,7 +86,7 @@ def build(
             if not os.path.isabs(name) and ".." not in Path(name).parts:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
-        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", _shims(root), *system)]
+        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", HERE / "include", _shims(root), *system)]
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
         def compiled(name: str, one: str) -> str:
@@ -101,9 +101,7 @@ def build(
             except CompileError:
                 if first is _AS_TEXT:
                     raise
-                compile_with(
-                    _AS_TEXT
-                )  # raises for an error in the text, and not for a fault of the precompiled headers
+                compile_with(_AS_TEXT)  # raises for an error in the text, not for a fault of the precompiled headers
                 _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
             return f"{name}.o"
 
@@ -340,9 +338,12 @@ def _own_folder(process: int) -> Path:
 def _own_sources() -> str:
     """Returns a hash of the simulator's headers and runtime sources."""
     files = sorted(
-        p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp")
+        p
+        for folder in ("cuda", "runtime", "counting", "include")
+        for p in (HERE / folder).rglob("*")
+        if p.suffix in (".h", ".cuh", ".cpp")
     )
-    return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
+    return _hash([(str(p.relative_to(HERE)), p.read_text(encoding="utf-8")) for p in files])
 
 
 def _shims(root: Path) -> Path:

@@ -146,6 +146,7 @@ class Simulated:
                 first,
                 max(first, end),
                 progress.callback,
+                kernel.hardware.cooperative,
             )
             if self.counters:
                 self.counters.cupyops_count_begin(ctypes.byref(launch))
@@ -259,7 +260,7 @@ def _compile(
 ) -> Path:
     _check_handles(kernel, what)
     translated = translate(text, kernel.source.kernels(), what)
-    watched = re.search(r"\bvolatile\b", text) is not None
+    watched = re.search(r"\bvolatile\b", translated) is not None
     try:
         return build.build(
             translated,

@@ -15,11 +15,17 @@ from cupyops.compile.source import named_kernels
 from cupyops.errors import CompileError
 from cupyops.launch.definitions import code_only, declarations
 
+from .ptx import translate_asm
+
 __all__ = ["translate"]
 
 _SHARED = re.compile(r"\b__shared__\b")
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
+# The functions of cuda/simd.h.
+_SIMD = re.compile(
+    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+)
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -42,8 +48,8 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
 
 
 def _without_shared(text: str, what: str) -> str:
-    """Returns a final text with references in place of its declarations of shared memory."""
-    text = _constants(text)
+    """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
+    text = _with_headers(_constants(text))
     bare = code_only(text)
     found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
@@ -67,6 +73,18 @@ def _constants(text: str) -> str:
         return match[0] if asked else f"constexpr auto {match[1]} = {match[2]};"
 
     return re.sub(r"^#define (\w+) (-?\d+)$", constant, prelude, flags=re.MULTILINE) + rest
+
+
+def _with_headers(text: str) -> str:
+    """Translates inline PTX, and includes the headers of the functions that CUDA has without an include.
+
+    Few texts need these headers, and a text without them compiles faster. The includes stand before the first line
+    directive, so that line numbers do not change.
+    """
+    text, has_ptx = translate_asm(text)
+    needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
+    start = max(text.find("#line"), 0)
+    return text[:start] + "".join(f'#include "{name}"\n' for name in needed) + text[start:]
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
