@@ -17,6 +17,7 @@ from .errors import CompileError, ExportError, LaunchError, MissingDependencyErr
 from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
+from .launch.module import Module
 from .launch.repro import save_repro
 from .launch.warmup import warmup
 from .launch.watch import watch
@@ -39,6 +40,7 @@ __all__ = [
     "Kernel",
     "LaunchError",
     "MissingDependencyError",
+    "Module",
     "Rows",
     "Threads",
     "Tuned",

@@ -256,7 +256,7 @@ def register(kind: type, library: ArrayLibrary) -> None:
 
 
 def register_finder(find: Callable[[type], ArrayLibrary | None]) -> None:
-    """Registers a function that returns the library of an array type, or None. A lookup of an unregistered type calls it."""
+    """Registers a function that returns the library of an array type, or None. Lookups of other types call it."""
     _FINDERS.append(find)
 
 
@@ -291,6 +291,9 @@ class Host(ABC):
         return {}
 
     @abstractmethod
+    def code(self, kernel: Any, types: Any) -> Any: ...  # the loaded code of a kernel, with its variables
+
+    @abstractmethod
     def resident_blocks(self, kernel: Any) -> int:
         """Returns how many blocks of a kernel run at once."""
 
@@ -315,11 +318,7 @@ def device_of(library: ArrayLibrary, x: Array) -> Device:
 
 
 def library_of(x: Array) -> ArrayLibrary:
-    """Returns the library that an array belongs to.
-
-    Raises:
-        TypeError: no library is registered for the type of `x`.
-    """
+    """Returns the library that an array belongs to. Raises TypeError if none is registered for its type."""
     return LIBRARIES[type(x)]
 
 

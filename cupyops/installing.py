@@ -22,6 +22,8 @@ EXTRAS = {
     ),
     "headers12": ("nvidia-cuda-cccl-cu12", "nvidia-curand-cu12", "nvidia-cuda-nvcc-cu12"),
     "headers13": ("nvidia-cuda-cccl>=13,<14", "nvidia-curand>=10.4", "nvidia-cuda-crt>=13,<14"),
+    "link12": ("nvidia-nvjitlink-cu12",),
+    "link13": ("nvidia-nvjitlink>=13,<14",),
     "simulator": ("ziglang>=0.13", "nvidia-cuda-runtime-cu12", "ml_dtypes>=0.5"),
     "examples": (
         "lightning-fabric>=2.6",

@@ -50,6 +50,7 @@ class Job:
         architecture: compute capability as a number, 90 for sm_90.
         text: the final text, with headers and type definitions.
         options: options for NVRTC in addition to :data:`cupyops.compile.compiler.OPTIONS`.
+        number: the place of the kernel among the kernels of the text.
     """
 
     what: str
@@ -58,6 +59,7 @@ class Job:
     architecture: int
     text: str
     options: tuple[str, ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ def jobs_for(
                 continue
             text, what = kernel.final_text(types), kernel.describe(types)
             names = tuple(dict.fromkeys(types.values()))
-            jobs += [Job(what, kernel.name, names, a, text, kernel.options) for a in architectures if kernel.runs_on(a)]
+            number = kernel.source.kernels().index(kernel.name)
+            supported = [a for a in architectures if kernel.runs_on(a)]
+            jobs += [Job(what, kernel.name, names, a, text, kernel.options, number) for a in supported]
     return jobs
 
 
@@ -124,11 +128,12 @@ def compile_job(job: Job) -> Row:
         binary = compile_text(job.text, job.what, f"sm_{job.architecture}", (*OPTIONS, *job.options))
     except CompileError as error:
         return Row(*about, error=str(error))
-    if binary.named(job.kernel) not in binary.resources:
+    name = binary.named(job.kernel, job.number)
+    if name not in binary.resources:
         return Row(
             *about, error=f"the compiler's log does not report the registers of {job.kernel}:\n{binary.log.strip()}"
         )
-    registers, spilled = binary.resources[binary.named(job.kernel)]
+    registers, spilled = binary.resources[name]
     warnings = tuple(w.strip() for w in warnings_in(binary.log) if not _NOT_ABOUT_THE_KERNEL.search(w))
     return Row(*about, len(binary.code), registers, spilled, round(binary.seconds * 1000, 1), warnings)
 

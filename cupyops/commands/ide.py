@@ -78,6 +78,7 @@ extern const __device__ dim3 blockDim, gridDim;
 int printf(const char*, ...);
 }
 #include "numbers.h"
+#include "simd.h"
 #define CupyopsModule __device__ CupyopsModule
 #include "threads.h"
 #undef CupyopsModule

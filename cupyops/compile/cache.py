@@ -38,7 +38,8 @@ class Binary:
             the driver compiles.
         seconds: duration of the compilation.
         path: the cubin's file in the cache, or None if the file could not be written.
-        entry: the kernel's name in the binary if C++ mangles it, or None for an ``extern "C"`` function.
+        entry: the name in the binary of each kernel that the text names, with blanks between them; None if the kernels
+            are ``extern "C"`` functions.
     """
 
     code: bytes
@@ -48,9 +49,9 @@ class Binary:
     path: Path | None = None
     entry: str | None = None
 
-    def named(self, kernel: str) -> str:
-        """Returns the name of a kernel in the binary."""
-        return self.entry or kernel
+    def named(self, kernel: str, number: int = 0) -> str:
+        """Returns the name of a kernel in the binary. `number` is its place among the kernels of the text."""
+        return self.entry.split()[number] if self.entry else kernel
 
 
 # O_EXCL refuses a name that exists, a link's too.

@@ -9,14 +9,14 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from cupyops.errors import CompileError
 
-from . import signing
+from . import linking, signing
 from .cache import Binary, DiskCache, default_folder
-from .source import KERNEL
+from .source import named_kernels
 from .system_headers import folders_of
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
@@ -112,28 +112,37 @@ def _nvrtc_build() -> str:
     return ""
 
 
-def compile_text(text: str, what: str, target: str, options: Sequence[str]) -> Binary:
-    """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`."""
+def compile_text(text: str, what: str, target: str, options: Sequence[str], *, relocatable: bool = False) -> Binary:
+    """Compiles a final text without the cache. The arguments and errors are those of :func:`binary_for`.
+
+    With `relocatable`, the text is one of several that :mod:`cupyops.compile.linking` links.
+    """
+    if linking.is_linked(text, options) and not relocatable:
+        one = partial(compile_text, relocatable=True)
+        return linking.compile_linked(text, what, target, options, one, _resources)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
         # NVRTC's own cache returns the code without the log, and the log reports the registers.
         flags.append("--no-cache")
+    if relocatable:
+        flags.append("-rdc=true")
     if names := _SYSTEM_HEADER.findall(text):
         flags += [f"-I{folder}" for folder in folders_of(names)]
     started = time.perf_counter()
     program = compiler.createProgram(text, "cupyops.cu", [], [])
-    named = f"#define {KERNEL} " in text
+    named = [name for name, _ in named_kernels(text)]
     try:
-        if named:
-            compiler.addNameExpression(program, KERNEL)
+        for name in named:
+            compiler.addNameExpression(program, name)
         try:
             compiler.compileProgram(program, flags)
         except compiler.NVRTCError as error:
             raise CompileError(_explain(what, target, options, _log(compiler, program), text)) from error
         log = _log(compiler, program)
-        entry = compiler.getLoweredName(program, KERNEL) if named else None
-        code = compiler.getPTX(program) if target.startswith("compute_") else compiler.getCUBIN(program)
+        entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None
+        kind = "LTOIR" if linking.with_lto(options) else "PTX" if target.startswith("compute_") else "CUBIN"
+        code = getattr(compiler, f"get{kind}")(program)
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started

@@ -8,8 +8,8 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import kernels_cu
@@ -17,13 +17,15 @@ from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError
 
 from .cuda_text import Code, Directive, scan
+from .header_list import SAME
 from .preprocess import Preprocessed, defines_of, preprocess
 from .standard import as_library, definitions, unknown
-from .system_headers import SAME, found_in, header, refusal, whole_cub
+from .system_headers import found_in, header, refusal, whole_cub
 
-__all__ = ["KERNEL", "assemble"]
+__all__ = ["assemble", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
+_NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')
@@ -39,6 +41,7 @@ template <int N> struct Int64s {
     __device__ __forceinline__ long long operator[](int i) const { return v[i]; }
 };
 """
+_NAMES = frozenset(("N", "v", "i"))
 
 
 def assemble(
@@ -48,7 +51,7 @@ def assemble(
     constants: Mapping[str, int],
     headers: Mapping[str, str] | None = None,
     *,
-    kernel: str | None = None,
+    kernels: Sequence[str] = (),
     own: Collection[str] = (),
     simulated: bool = False,
     options: Sequence[str] = (),
@@ -61,9 +64,9 @@ def assemble(
         types: typedef name to dtype name, ``{"scalar_t": "float16"}``. ``scalar_t`` also defines ``acc_t``.
         constants: macro name to integer.
         headers: header texts by name, for ``#include "name"``, in addition to the shared headers of ``kernels_cu``.
-        kernel: the C++ name of the kernel with its template arguments, which NVRTC instantiates; None for an
-            ``extern "C"`` kernel.
-        own: the parameters of the kernel's template, which the prelude does not define.
+        kernels: the C++ names of the kernels with their template arguments, which NVRTC instantiates; empty if all
+            kernels are ``extern "C"``.
+        own: the parameters of the kernels' templates, which the prelude does not define.
         simulated: whether the simulator compiles the text.
         options: NVRTC options, which may define macros and name folders of headers.
 
@@ -79,15 +82,24 @@ def assemble(
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
-    lines += [f"#define {name} {value}" for name, value in constants.items() if name not in own]
+    defines = {name: str(value) for name, value in constants.items() if name not in own}
     if simulated:  # NVRTC reads the options itself
-        lines += [f"#define {name} {value}" for name, value in defines_of({}, options).items()]
-    if kernel is not None:
-        lines.append(f"#define {KERNEL} {kernel}")
+        defines |= defines_of({}, options)
+    macros = [f"#define {name} {value}" for name, value in defines.items()]
+    macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
     texts = {"": text, **included(text, headers or {}, warned=True)}
     _check(texts, filename, preprocess(text, texts, defines_of(constants, options)), simulated, options)
-    lines += _standard(tuple(texts.values()), simulated)
-    return "\n".join(lines) + f"\n{_INT64S}" + _splice(text, filename, known, set(), simulated, texts)
+    macros += _standard(tuple(texts.values()), simulated)
+    # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
+    # are, and with them their entries in caches and bundles.
+    int64s = _INT64S.rstrip()
+    lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, set(), partial(_system, simulated, texts, defines))
+
+
+def named_kernels(text: str) -> list[tuple[str, str]]:
+    """Returns the kernels that :func:`assemble` names in a final text: the macro and the C++ name of each."""
+    return [(m[1], m[2]) for m in _NAMED.finditer(text)]
 
 
 def _check(
@@ -97,7 +109,8 @@ def _check(
     for name, live, directive, where in found.includes:
         if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
             continue
-        if problem := refusal(name, simulated):
+        names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
+        if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
             place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
             if (row := header(name)) is not None and not row.host:
                 raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
@@ -173,7 +186,11 @@ def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
 
 
 def _splice(
-    text: str, filename: str, known: Mapping[str, str], seen: set[str], simulated: bool, texts: Mapping[str, str]
+    text: str,
+    filename: str,
+    known: Mapping[str, str],
+    seen: set[str],
+    system_lines: Callable[[str, str], list[str] | None],
 ) -> str:
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
@@ -187,7 +204,7 @@ def _splice(
         found = _ANY_INCLUDED.match(directive.rest) if directive.name == "include" else None
         name = found[1] if found else ""
         system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
-        instead = _system(name, directive.rest[0], simulated, texts) if system else None
+        instead = system_lines(name, directive.rest[0]) if system else None
         if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system)):
             continue
         pieces.append(text[at : directive.start])
@@ -204,13 +221,19 @@ def _splice(
                 f"System headers are included in angle brackets."
             )
         elif name not in seen:
-            pieces.append(_splice(known[name], name, known, seen, simulated, texts))
+            pieces.append(_splice(known[name], name, known, seen, system_lines))
         pieces.append(f'\n#line {line + 1} "{filename}"')
     return "".join(pieces) + text[at:]
 
 
-def _system(name: str, quote: str, simulated: bool, texts: Mapping[str, str]) -> list[str] | None:
-    """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays."""
+def _system(
+    simulated: bool, texts: Mapping[str, str], macros: Mapping[str, str], name: str, quote: str
+) -> list[str] | None:
+    """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
+
+    CUDA's C++ library has names that are macros of launch policies, ``BLOCK_THREADS`` for one. NVRTC reads the library
+    without the macros of the prelude.
+    """
     row = header(name)
     if row is None or row.host:
         return None
@@ -218,6 +241,9 @@ def _system(name: str, quote: str, simulated: bool, texts: Mapping[str, str]) ->
         return []
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])
-    if not simulated and name == "cub/cub.cuh":
-        return [f"#include <{part}>" for part in whole_cub("\n".join(scan(t).bare for t in texts.values()))]
-    return [f"#include <{name}>"] if quote == '"' else None
+    whole = name == "cub/cub.cuh"
+    lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]
+    if not simulated and macros and "cccl" in row.folders:
+        hidden = [f"#undef {macro}" for macro in macros]
+        return [*hidden, *lines, *(f"#define {macro} {value}" for macro, value in macros.items())]
+    return lines if whole or quote == '"' else None

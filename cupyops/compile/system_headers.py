@@ -1,15 +1,9 @@
-"""The list of the headers that a kernel's text may include in angle brackets: who has each under NVRTC, and what stands
-for it in the simulator.
-
-The first row whose pattern fits a header counts. A header of no row is refused, unless an option ``-I`` names a folder
-that has it. A header is never found in one of the two and missing in the other without a reason in this list.
-"""
+"""Finds the headers of :mod:`.header_list` for NVRTC and for the simulator, and says why a text cannot include one."""
 
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -17,13 +11,12 @@ from pathlib import Path
 from cupyops.errors import MissingDependencyError, nearest
 from cupyops.installing import pip_install
 
+from .cuda_text import scan
+from .header_list import HEADERS, PARTS, SAME, SystemHeader
 from .standard import as_library
 from .toolchain import cuda_headers, cupy, nvrtc_version
 
 __all__ = [
-    "HEADERS",
-    "SAME",
-    "SystemHeader",
     "folders_of",
     "found_in",
     "header",
@@ -32,182 +25,6 @@ __all__ = [
     "shims",
     "whole_cub",
 ]
-
-SAME = "the header itself"  # a host compiler reads the header that NVRTC reads
-
-
-@dataclass(frozen=True)
-class SystemHeader:
-    """A row of the list.
-
-    Attributes:
-        names: names of headers, or patterns of names.
-        folders: the folders that NVRTC needs, by the keys of :data:`_FOLDERS`. Without a folder, NVRTC has the names of
-            the header without an include, or :mod:`cupyops.compile.standard` defines them; the directive is removed.
-        twin: what the simulator compiles: :data:`SAME`, the name of a file in ``cupyops/simulator/cuda``, or None.
-        reason: why there is no twin; or why kernels cannot have the header at all.
-        host: the header is of host code. It is refused.
-    """
-
-    names: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-    twin: str | None = SAME
-    reason: str = ""
-    host: bool = False
-
-
-_NO_TWIN = "the simulator has no twin of it"
-_CCCL = ("cuda", "cccl")
-# Headers of CUDA's C++ library for which the host's library stands in the simulator.
-_HOST_LIBRARY = (
-    *("array", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdlib", "cstring"),
-    *("initializer_list", "limits", "optional", "ratio", "tuple", "type_traits", "utility", "variant"),
-)
-
-HEADERS = (
-    # Their names are built in, or defined by cupyops.compile.standard on their first use.
-    SystemHeader(
-        (
-            *("assert.h", "cassert", "cctype", "cerrno", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio"),
-            *("cstdlib", "cstring", "ctype.h", "errno.h", "float.h", "inttypes.h", "limits.h", "math.h", "memory.h"),
-            *("stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"),
-            *("algorithm", "limits", "type_traits", "utility", "initializer_list", "cinttypes", "iso646.h", "ciso646"),
-            *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "cuda_device_runtime_api.h", "driver_types.h"),
-            *("device_launch_parameters.h", "device_functions.h", "device_atomic_functions.h", "math_functions.h"),
-            *("device_double_functions.h", "builtin_types.h", "device_types.h", "host_defines.h", "library_types.h"),
-            *("vector_types.h", "vector_functions.h", "vector_functions.hpp", "common_functions.h", "host_config.h"),
-            *("sm_*_functions.h", "sm_*_intrinsics.h", "crt/host_defines.h", "crt/device_functions.h"),
-        )
-    ),
-    SystemHeader(("cuda_fp16.h",), ("cuda",), "cuda_fp16.h"),
-    SystemHeader(("cuda_bf16.h",), ("cuda",), "cuda_bf16.h"),
-    SystemHeader(("math_constants.h", "cuComplex.h"), ("cuda",)),
-    SystemHeader(("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h"), ("cuda",), None, _NO_TWIN),
-    SystemHeader(("cuda_pipeline.h", "cuda_pipeline_*.h", "cuda_awbarrier*.h"), ("cuda",), None, _NO_TWIN),
-    SystemHeader(
-        ("texture_*.h", "surface_*.h", "cuda_texture_types.h", "cuda_surface_types.h"), ("cuda",), None, _NO_TWIN
-    ),
-    SystemHeader(("cooperative_groups.h", "cooperative_groups/*.h"), _CCCL, None, _NO_TWIN),
-    SystemHeader(("mma.h",), (*_CCCL, "crt"), None, _NO_TWIN),
-    SystemHeader(tuple(f"cuda/std/{name}" for name in _HOST_LIBRARY), _CCCL, "cuda_std.h"),
-    SystemHeader(("cuda/std/*",), _CCCL, None, _NO_TWIN),
-    SystemHeader(("nv/target",), _CCCL, "nv_target.h"),
-    SystemHeader(
-        ("cuda/barrier", "cuda/pipeline", "cuda/atomic", "cuda/latch", "cuda/semaphore"), _CCCL, None, _NO_TWIN
-    ),
-    SystemHeader(("cuda/*",), _CCCL, None, _NO_TWIN),
-    # The whole of cub is for the host as well. Its place take the headers of what the text uses: whole_cub.
-    SystemHeader(
-        ("cub/cub.cuh", "cub/block/*.cuh", "cub/warp/*.cuh", "cub/thread/*.cuh", "cub/util_*.cuh"),
-        _CCCL,
-        None,
-        _NO_TWIN,
-    ),
-    SystemHeader(("curand_kernel.h", "curand_*.h"), (*_CCCL, "curand"), None, _NO_TWIN),
-    SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
-    # Host code.
-    SystemHeader(
-        ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
-        reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
-        "and what they call",
-        host=True,
-    ),
-    SystemHeader(
-        (
-            "cub/device/*",
-            "cub/*",
-            "thrust/*",
-            "cublas*",
-            "cudnn*",
-            "cufft*",
-            "cusparse*",
-            "cusolver*",
-            "nccl.h",
-            "curand.h",
-        )
-        + (
-            "cuda_occupancy.h",
-            "cuda_profiler_api.h",
-            "cuda_gl_interop.h",
-            "nvtx3/*",
-            "nvToolsExt.h",
-            "cutlass/*",
-            "cute/*",
-        ),
-        reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
-        host=True,
-    ),
-    SystemHeader(
-        (
-            *(
-                "iostream",
-                "ostream",
-                "istream",
-                "sstream",
-                "fstream",
-                "iomanip",
-                "vector",
-                "string",
-                "map",
-                "set",
-                "list",
-            ),
-            *(
-                "deque",
-                "queue",
-                "stack",
-                "memory",
-                "functional",
-                "thread",
-                "mutex",
-                "atomic",
-                "chrono",
-                "random",
-                "array",
-            ),
-            *(
-                "tuple",
-                "numeric",
-                "optional",
-                "variant",
-                "any",
-                "bitset",
-                "complex",
-                "exception",
-                "stdexcept",
-                "typeinfo",
-            ),
-            *(
-                "unordered_map",
-                "unordered_set",
-                "iterator",
-                "string_view",
-                "regex",
-                "filesystem",
-                "future",
-                "new",
-                "ctime",
-            ),
-            *("condition_variable", "typeindex", "valarray", "locale", "csignal", "cstdarg", "stdarg.h", "time.h"),
-            *(
-                "signal.h",
-                "unistd.h",
-                "windows.h",
-                "omp.h",
-                "mpi.h",
-                "pthread.h",
-                "fcntl.h",
-                "dirent.h",
-                "sys/*",
-                "getopt.h",
-            ),
-            *("helper_*.h",),
-        ),
-        reason="it is of host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
-        "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",
-        host=True,
-    ),
-)
 
 # Of each folder: a header by which it is found, folders below a wheel's `nvidia`, and the packages that bring it with CUDA
 # 12 and 13.
@@ -283,7 +100,7 @@ def folders_of(names: Iterable[str]) -> list[Path]:
 def shared_with_host(names: Iterable[str]) -> bool:
     """Returns whether the simulator's compiler reads one of the headers in the folder in which NVRTC finds it."""
     rows = [(name, header(name)) for name in names]
-    return any(row is not None and row.folders and row.twin in (SAME, name) for name, row in rows)
+    return any(row is not None and row.folders and (row.twin == SAME or row.reads_cuda) for _, row in rows)
 
 
 @cache
@@ -304,8 +121,9 @@ def shims() -> dict[str, str]:
     found = {}
     for row in HEADERS:
         for name in row.names:
-            if row.twin not in (None, SAME, name) and "*" not in name:
-                found[name] = "\n".join([*_library(name), f'#include "{row.twin}"\n'])
+            if row.twin not in (None, SAME, PARTS, name) and "*" not in name:
+                library = _library(name) if row.twin == "cuda_std.h" else []
+                found[name] = "\n".join([*library, f'#include "{row.twin}"\n'])
     return found
 
 
@@ -314,8 +132,9 @@ def _library(name: str) -> list[str]:
     return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
 
 
-def whole_cub(code: str) -> list[str]:
-    """Returns the headers that take the place of ``<cub/cub.cuh>`` for the names that a text uses."""
+def whole_cub(texts: Mapping[str, str], simulated: bool) -> list[str]:
+    """Returns the headers that take the place of ``<cub/cub.cuh>`` for the names that a text and its headers use."""
+    code = "\n".join(scan(text).bare for text in texts.values())
     used = sorted(set(re.findall(r"\b(?:Block|Warp)[A-Z][A-Za-z]+\b", code)))
     known = (
         *("BlockAdjacentDifference", "BlockDiscontinuity", "BlockExchange", "BlockHistogram", "BlockLoad"),
@@ -332,8 +151,8 @@ def whole_cub(code: str) -> list[str]:
         ),
     )
     names = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in used if name in known]
+    common = ("cub/util_ptx.cuh",) if simulated else ("cub/util_type.cuh", "cub/thread/thread_operators.cuh")
     return [
-        "cub/util_type.cuh",
-        "cub/thread/thread_operators.cuh",
+        *common,
         *(f"cub/{n.partition('_')[0]}/{n}.cuh" for n in names),
     ]

@@ -12,7 +12,7 @@ from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected, nearest
 
-from . import driver
+from . import current, driver, elements
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
@@ -47,7 +47,7 @@ class Arguments(NamedTuple):
         library: the library of the arrays.
         infos: properties of the arrays by parameter name, without the arrays that are None.
         types: the dtype of each undeclared type, ``{"scalar_t": "float16"}``, taken from the arrays.
-        lead: the first array; the launch runs on its device.
+        lead: the first array; the launch runs on its device. Without arrays, the current device.
     """
 
     values: dict[str, Any]
@@ -110,11 +110,16 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
             out of range; an array has PyTorch's negative bit; an output is read-only.
         RuntimeError: an output requires grad while gradients are recorded.
     """
-    library, infos = _infos(declared, values)
-    types = _types(declared, infos)
-    lead = _check_arrays(declared, infos, types, vouched)
+    if declared.signature.has_arrays:
+        library, infos = _infos(declared, values)
+        types = _types(declared, infos)
+        lead = _check_arrays(declared, infos, types, vouched)
+    else:
+        (library, lead), infos, types = current.place(declared.name), {}, {}
     if not lead.fake:
         _check_scalars(declared, values, infos, types)
+        if objects := declared.signature.objects:
+            values = {**values, **{p.name: elements.packed(declared.name, p, values[p.name]) for p in objects}}
     return Arguments(values, library, infos, types, lead)
 
 
@@ -130,7 +135,8 @@ def _infos(declared: Declared, values: Mapping[str, Any]) -> tuple[ArrayLibrary,
             wanted = "be a CuPy array or a PyTorch tensor" + (" or None" if p.nullable else "")
             raise TypeError(expected(declared.name, p.name, wanted, type(got).__name__)) from None
         libraries[library.name] = library
-        infos[p.name] = library.info(values[p.name])
+        info = library.info(values[p.name])
+        infos[p.name] = info if p.element is None else elements.seen(declared.name, p, values[p.name], info)
     if len(libraries) != 1:
         what = f"arrays of {' and '.join(libraries)}" if libraries else "no array at all"
         raise TypeError(f"{declared.name}: a launch takes arrays of one library, got {what}")
@@ -169,6 +175,8 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
             got = "one without memory (fake)" if info.fake else "one with memory"
             raise ValueError(expected(declared.name, p.name, f"be an array of the kind of `{first}`", got))
         _check_access(declared, p, info, vouched)
+        if p.element is not None:
+            elements.check_elements(declared.name, p, info)
     shaped = [(p, infos[p.name]) for p in declared.signature.parameters if p.name in infos and p.shape is not None]
     # Layouts are compared and not hashed, because sizes may be symbols under torch.compile.
     one_layout = declared.geometry.any_layout and all(
@@ -210,7 +218,7 @@ def _check_scalars(
     for p in declared.signature.parameters:
         if p.map_of is not None:
             _check_map(declared, p, values, infos)
-        elif not p.pointer:
+        elif not p.pointer and (p.element is None or p.length is not None):
             _check_scalar(declared, p, values[p.name], types)
     counted = (t for p in declared.signature.parameters for t in p.shape or () if t in values)
     for size in (*declared.geometry.sizes, *counted):
@@ -248,9 +256,8 @@ def _check_scalar(declared: Declared, p: Parameter, value: Any, types: Mapping[s
     if p.length is not None:
         count = int(declared.constants.get(p.length, p.length))
         if not isinstance(value, tuple) or len(value) != count:
-            raise TypeError(expected(declared.name, p.name, f"be a tuple of {count} integers", repr(value)))
-        numbers, dtype = value, DTYPES["int64"]
-    else:
-        numbers, dtype = (value,), DTYPES[p.c_type(types)]
+            kind = f"numbers ({p.element.name})" if p.element else "integers"
+            raise TypeError(expected(declared.name, p.name, f"be a tuple of {count} {kind}", repr(value)))
+    dtype, numbers = DTYPES[p.c_type(types)], value if p.length is not None else (value,)
     for number in numbers:
         driver.check_scalar(declared.name, p.name, dtype, number)

@@ -105,24 +105,35 @@ def submit(
         launch(function, *grid, *block, shared, stream, buffer.addresses, 0)
 
 
-# After a kernel has failed during its run, every later driver call in the process returns one of these errors.
+# After a kernel has failed during its run, every later call of the driver or of the runtime returns one of these errors.
 _FATAL = (
     *("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC"),
     *("HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ERROR_ASSERT"),
+    *("ErrorIllegalAddress", "ErrorIllegalInstruction", "ErrorMisalignedAddress", "ErrorInvalidAddressSpace"),
+    *("ErrorInvalidPc", "ErrorHardwareStackError", "ErrorLaunchFailure", "ErrorLaunchTimeout", "ErrorAssert"),
 )
 
 
 def refusal(error: Exception) -> str:
     """Returns the part of an error message that says why the driver refused a launch."""
     words = str(error)
-    if any(name in words for name in _FATAL):
-        return f"did not run, since an earlier kernel failed on this GPU: {words}. CUPYOPS_DEBUG=1 names the kernel"
+    if ended(error):
+        return f"did not run, since an earlier kernel failed on this GPU: {words}{ended(error)}. CUPYOPS_DEBUG=1 names the kernel"
     if "OUT_OF_RESOURCES" in words:
         return (
             f"was refused: {words}. A block needs more registers than a multiprocessor has: use smaller blocks, or "
             f"declare __launch_bounds__(threads) in the text"
         )
     return f"was refused: {words}"
+
+
+def ended(error: Exception) -> str:
+    """Returns what an error message adds if the error has ended the GPU's context, else ``""``."""
+    words = str(error)
+    if not any(name in words for name in _FATAL):
+        return ""
+    printed = ". The GPU has printed the failed assert to stderr" if "ASSERT" in words.upper() else ""
+    return f"{printed}. The process has lost the GPU: restart the process"
 
 
 def ensure_context() -> None:

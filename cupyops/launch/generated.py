@@ -9,24 +9,28 @@ checked launch then raises an error or loads the kernel. ``print(source_of(kerne
 
 import keyword
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cupyops.codegen import write
+from cupyops.sharing import held_across_fork
 
-from . import driver
+from . import driver, elements
+from .arguments import Arguments
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
 
-__all__ = ["TensorAccess", "deciding", "free_names", "write_launch"]
+__all__ = ["TensorAccess", "deciding", "free_names", "open_launch", "write_launch"]
 
 # Names that the code of the generated launch uses. A kernel parameter with such a name is renamed.
 _OWN_WORDS = frozenset(
     ("launch", "device", "variant", "variants", "plain", "current_device", "unit", "min", "gx", "gy", "gz", "buffer")
     + ("checked", "launch_kernel", "stream", "type", "IndexError", "Exception", "TensorMap", "grad_enabled")
-    + ("written",)
+    + ("written", "packed", "any")
 )
 
 
@@ -118,6 +122,9 @@ def launch_source(
     shaped = [(p, x) for p, x in _named(checked, names) if x in shapes]
     of_arrays += [(p, x, f"not {x}.is_contiguous()") for p, x in shaped]
     of_arrays += [(p, x, f"{x}.numel() != {_product(shapes[x], names, constants)}") for p, x in shaped]
+    of_arrays += [
+        (p, x, c) for p, x in _named(checked, names) if p.element and not vouched for c in elements.conditions(p, x)
+    ]
     outputs = [] if vouched else [(p, x) for p, x in _named(arrays, names) if not p.const]
     if not vouched:
         of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
@@ -137,7 +144,9 @@ def launch_source(
             conditions += [f"type({x}) is not TensorMap", f"({may}({of_another}))"]
     unpacking, values = [], []
     for p in signature.parameters:
-        if p.length is None:
+        if p.element is not None and not p.pointer and p.length is None:
+            values.append(f"packed[{p.name!r}]({names[p.name]})")
+        elif p.length is None:
             address = f"{names[p.name]}.data_ptr()"
             address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
             values.append(address if p.pointer else names[p.name])
@@ -248,6 +257,9 @@ def write_launch(
             "written": tensors.written,
             "checked": (checked_vouched or checked) if vouched else checked,
             "TensorMap": TensorMap,
+            "packed": {
+                p.name: partial(elements.packed, signature.kernel, p) for p in signature.parameters if p.element
+            },
             "launch_kernel": driver.launch_cooperative_kernel() if cooperative else driver.launch_kernel(),
         }
         text = launch_source(signature, geometry, constants, one_device=tensors.devices() == 1, vouched=vouched)
@@ -256,3 +268,35 @@ def write_launch(
         launch.__qualname__ = signature.kernel  # the name in Python's message for a wrong number of arguments
         functions.append(launch)
     return functions[0], functions[1], variants
+
+
+_OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
+
+
+def open_launch(kernel: Any, arguments: Arguments, variant: Any) -> None:
+    """Installs the generated launch of a kernel, and adds a loaded kernel to it.
+
+    Args:
+        kernel: the :class:`.kernel.Kernel`.
+        arguments: the arguments of a checked launch.
+        variant: the kernel, loaded for these arguments.
+    """
+    tensors = getattr(arguments.library, "tensor_access", None)
+    if tensors is None or not arguments.infos:
+        return
+    given = [
+        [arguments.values[p.name] for p in deciding(kernel.signature, vouched=vouched)] for vouched in (False, True)
+    ]
+    keys = [(arguments.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
+    with _OPENING:
+        if kernel.launch == kernel.checked_launch:
+            kernel.launch, kernel.launch_vouched, kernel._generated_variants = write_launch(
+                kernel.signature,
+                kernel.geometry,
+                kernel.constants,
+                tensors,
+                kernel.checked_launch,
+                kernel.checked_vouched,
+                cooperative=kernel.hardware.cooperative,
+            )
+        kernel._generated_variants.update(dict.fromkeys(keys, variant))

@@ -11,7 +11,6 @@ The checked launch, in this module, takes arrays of every known library and rais
 
 import operator
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -20,29 +19,30 @@ import kernels_cu
 from cupyops.arrays import Device, host
 from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
+from cupyops.compile.file_scope import has_assert, variables
+from cupyops.compile.linking import parts
 from cupyops.compile.source import read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
-from cupyops.sharing import computed_once, held_across_fork, once
+from cupyops.sharing import computed_once, once
 
-from . import driver, hooks, recording
+from . import driver, elements, hooks, recording
 from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
 from .definitions import the_kernel
-from .generated import deciding, write_launch
+from .generated import open_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
-from .kernel_source import KernelSource, check_text, file_name, macros, numbers
+from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers
 from .locate import declaring_file
 from .repro import keeps_call
 from .signature import Signature
+from .variables import Storage, Variables
 from .variant import Hardware, Variant
 from .watch import TextFile, rereads, watching
 
 __all__ = ["Kernel", "all_kernels"]
-
-_OPENING = held_across_fork(threading.RLock())  # held while a generated launch is installed
 
 
 class Launchable(Protocol):
@@ -78,6 +78,11 @@ class Kernel:
         choices: the dtypes of the undeclared types that :func:`cupyops.warmup` and the compile command compile; by
             default one choice for each of ``dtypes``, with this dtype for all undeclared types.
         watch: follow the edits of the file that ``text`` names, see :func:`cupyops.watch`.
+        structs: the layout of each struct of the parameters, ``{"Particle": dtype}``: a NumPy structured dtype or a
+            ctypes.Structure.
+        link: texts, or paths of files, that are compiled apart and linked with this text. ``options=("-dlto",)`` optimizes
+            across them.
+        storage: of a :class:`.module.Module`, whose kernels share code.
 
     Raises:
         ValueError: the text has no kernel of this name; a parameter of a template has no argument; the policy's block is
@@ -118,6 +123,9 @@ class Kernel:
         cooperative: bool = False,
         choices: Sequence[Mapping[str, str]] | None = None,
         watch: bool = False,
+        structs: Mapping[str, Any] | None = None,
+        link: Sequence[str | os.PathLike[str]] = (),
+        storage: Storage | None = None,
     ) -> None:
         beside: dict[str, str] = {}
         self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
@@ -136,11 +144,16 @@ class Kernel:
             text,
             name,
             str(filename or getattr(text, "filename", file_name(name))),
-            macros(name, {**numbers(text, name), **(constants or {})}, geometry.constants),
+            macros(name, {**numbers(text, name), **(constants or {})}, {} if storage else geometry.constants),
             {**beside, **(headers or {})},
             (*options, *self.hardware.options),
             declaring_file(),
+            elements.struct_elements(name, structs),
+            linked_texts(name, link),
+            () if storage is None else storage.kernels,
         )
+        self.storage = Storage() if storage is None else storage
+        self.variables = Variables(self)
         self._variants: dict[tuple[Any, ...], Variant] = {}
         # The choices of types in past calls, also on fake arrays. A bundle has these choices and the declared ones.
         self.met: dict[tuple[str, ...], dict[str, str]] = {}
@@ -183,7 +196,7 @@ class Kernel:
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
         headers = self.source.included()
-        signature = Signature.parse(self.text, self.name, headers, self.source.defines)
+        signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
         check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 
@@ -285,7 +298,12 @@ class Kernel:
                     raise self.source.located(error) from error.__cause__
                 except MissingDependencyError as error:
                     raise MissingDependencyError(f"{bundle.lacking(what, capability)}{error}") from error
-            raw = driver.load(binary, self.name)
+            code = None
+            if self.source.module or variables(parts(text)[0]):
+                code = self.storage.on_gpu(self, types, text, binary, device)
+            raw = (
+                driver.load(binary, self.name) if code is None else code.module.get_function(self.source.named(binary))
+            )
             packing = self.signature.packing(types, self.constants)
             driver.check_parameters(raw, what, self.signature, packing[1])
             if self.geometry.cluster > PORTABLE_CLUSTER:
@@ -305,7 +323,7 @@ class Kernel:
             )
             target = Target(itemsize, gpu.attributes["MultiProcessorCount"])
             # CuPy's kernel returns the handle for the current GPU, so the variant is created while this GPU is current.
-            return Variant(what, raw, packing, self.geometry, target, self.hardware)
+            return Variant(what, raw, packing, self.geometry, target, self.hardware, code, has_assert(text))
 
     def runs_on(self, capability: int) -> bool:
         """Returns whether GPUs of a compute capability can run the kernel."""
@@ -395,7 +413,7 @@ class Kernel:
             else:
                 self._submit(variant, arguments, grid, stream)
         if not (guard is not None or recording.recording() or self.geometry.per_call or watching(self)):
-            self._open_generated_launch(arguments, variant)
+            open_launch(self, arguments, variant)
 
     def grid(self, variant: "Launchable", sizes: Sequence[int]) -> Grid:
         """Returns the grid of a launch.
@@ -423,27 +441,6 @@ class Kernel:
             raise LaunchError(
                 f"{variant.what} with grid {grid}, block {variant.threads} {driver.refusal(error)}. Arguments: {arrays}"
             ) from error
-
-    def _open_generated_launch(self, arguments: Arguments, variant: Variant) -> None:
-        tensors = getattr(arguments.library, "tensor_access", None)
-        if tensors is None:
-            return
-        given = [
-            [arguments.values[p.name] for p in deciding(self.signature, vouched=vouched)] for vouched in (False, True)
-        ]
-        keys = [(arguments.lead.device, *(None if x is None else x.dtype for x in arrays)) for arrays in given]
-        with _OPENING:
-            if self.launch == self.checked_launch:
-                self.launch, self.launch_vouched, self._generated_variants = write_launch(
-                    self.signature,
-                    self.geometry,
-                    self.constants,
-                    tensors,
-                    self.checked_launch,
-                    self.checked_vouched,
-                    cooperative=self.hardware.cooperative,
-                )
-            self._generated_variants.update(dict.fromkeys(keys, variant))
 
     def close_generated_launch(self) -> None:
         """Sends calls through the checked launch. The next checked launch may install the generated launch again."""

@@ -2,20 +2,24 @@
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from cupyops.compile.cache import Binary
+from cupyops.compile.file_scope import launches_from_device
+from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
-from cupyops.compile.source import assemble, included
+from cupyops.compile.source import assemble, included, read
 from cupyops.errors import CompileError, expected
 
+from . import elements
 from .definitions import entry_in, only
 from .geometry import at_least
 from .locate import located
 from .template import numbers_of, split_name
 
-__all__ = ["KernelSource", "check_text", "file_name", "macros", "numbers"]
+__all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_texts", "macros", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class KernelSource:
         headers: header texts by name for ``#include "name"``, in addition to the shared headers.
         options: NVRTC options in addition to :data:`cupyops.compile.compiler.OPTIONS`.
         declared_in: the Python file that holds the text, or None.
+        structs: the layouts of the text's structs, by name.
+        linked: the texts that are linked with this text.
+        module: the names of the kernels of a :class:`.module.Module`, which has them in one binary; empty for a kernel
+            with a binary of its own.
     """
 
     text: str
@@ -39,6 +47,9 @@ class KernelSource:
     headers: Mapping[str, str]
     options: tuple[str, ...]
     declared_in: Any
+    structs: Mapping[str, elements.Element] = field(default_factory=dict)
+    linked: tuple["LinkedText", ...] = ()
+    module: tuple[str, ...] = ()
 
     def final(self, types: Mapping[str, str], twins: Mapping[str, str] | None = None) -> str:
         """Returns the final text for NVRTC under a choice of types, ``{"scalar_t": "float16"}``.
@@ -48,18 +59,38 @@ class KernelSource:
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         headers = {**(twins or {}), **self.headers}
-        entry = entry_in(self.text, self.name)
-        text = only(self.text, self.name)
         lane: Any = {"simulated": twins is not None, "options": self.options}
-        if entry is None:
-            return assemble(text, self.filename, types, self.constants, headers, **lane)
-        expression = entry.expression(self.name, types, self.constants)
-        return assemble(text, self.filename, types, self.constants, headers, kernel=expression, own=entry.names, **lane)
+        entries = [entry_in(self.text, name) for name in self.kernels()]
+        named: dict[str, Any] = {}
+        if any(entries):
+            # The numbers in the name of one kernel of a module hold for this kernel alone.
+            mine = numbers(self.text, self.name) if self.module else {}
+            shared = {name: value for name, value in self.constants.items() if name not in mine}
+            named["kernels"] = [
+                entry.expression(name, types, shared) if entry else split_name(name)[0]
+                for name, entry in zip(self.kernels(), entries, strict=True)
+            ]
+            named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
+        text = self.text if self.module else only(self.text, self.name)
+        own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
+        own += elements.assertions(self.structs)
+        others = (
+            assemble(t.text, t.filename, types, self.constants, {**headers, **t.headers}, **lane) for t in self.linked
+        )
+        return joined([own, *others]) if self.linked else own
 
     @property
     def defines(self) -> dict[str, str]:
         """The macros that the constants and the options ``-D`` define."""
         return defines_of(self.constants, self.options)
+
+    def kernels(self) -> tuple[str, ...]:
+        """Returns the names of the kernels that the final text has."""
+        return self.module or (self.name,)
+
+    def named(self, binary: Binary) -> str:
+        """Returns the name of the kernel in a binary of the final text."""
+        return binary.named(self.name, self.kernels().index(self.name))
 
     def included(self) -> dict[str, str]:
         """Returns the headers that the text includes, by name."""
@@ -67,7 +98,46 @@ class KernelSource:
 
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
-        return CompileError(located(str(error), self.filename, self.text, self.declared_in))
+        words = elements.explained(str(error), self.structs)
+        return CompileError(located(words, self.filename, self.text, self.declared_in))
+
+
+@dataclass(frozen=True)
+class LinkedText:
+    """A text that is compiled apart from the kernel's text and linked with it.
+
+    Attributes:
+        text: CUDA C++.
+        filename: the file name in messages.
+        headers: the texts of the headers that lie beside the file, by name.
+    """
+
+    text: str
+    filename: str
+    headers: Mapping[str, str]
+
+
+def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[LinkedText, ...]:
+    """Returns the texts of ``link=``, each a str of CUDA C++ or the path of a file.
+
+    Raises:
+        TypeError: `link` is one text, or an element of it is none.
+        ValueError: a text looks like a path, or launches a kernel from device code.
+        OSError: a file cannot be read.
+    """
+    if isinstance(link, (str, os.PathLike)):
+        raise TypeError(expected(kernel, "link", "be a list of texts", "one text"))
+    found = []
+    for number, given in enumerate(link):
+        filename = f"{kernel}_link{number + 1}.cu"
+        beside: dict[str, str] = {}
+        text: Any = given
+        if isinstance(given, os.PathLike):
+            filename = os.path.basename(given)
+            text, beside = read(given)
+        check_text(text, kernel)
+        found.append(LinkedText(text, filename, beside))
+    return tuple(found)
 
 
 def check_text(text: object, where: str) -> None:
@@ -77,10 +147,15 @@ def check_text(text: object, where: str) -> None:
 
     Raises:
         TypeError: `text` is not a str.
-        ValueError: `text` looks like a path.
+        ValueError: `text` looks like a path, or it launches a kernel from device code.
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
+    if (line := launches_from_device(text)) is not None:
+        raise ValueError(
+            f"{where}: line {line} launches a kernel from device code (<<<>>>). Dynamic parallelism is not supported: launch "
+            f"the kernel from Python, or call its code as a __device__ function"
+        )
     if "\n" in text or "{" in text:
         return
     there = os.path.isfile(text)

@@ -22,6 +22,7 @@ from cupyops.errors import LaunchError, expected
 from . import hooks
 from .arguments import Arguments
 from .blocks import Blocks, in_lines
+from .elements import specification
 from .tensor_map import TensorMap
 
 __all__ = [
@@ -152,11 +153,15 @@ def _declaration(kernel: Any) -> str:
     given |= {"constants": constants} if constants else {}
     given |= {"headers": dict(kernel.headers)} if kernel.headers else {}
     given |= {"options": options} if options else {}
+    structs = {name: specification(element.record) for name, element in kernel.source.structs.items()}
+    given |= {"structs": structs} if structs else {}
     usual = {"shared": 0, "since": 0, "exactly": False, "cooperative": False}
     given |= {name: found for name, value in usual.items() if (found := getattr(hardware, name)) != value}
     lines = [
         f"    {name}={_header_texts(value) if name == 'headers' else literal(value)}," for name, value in given.items()
     ]
+    if linked := kernel.source.linked:
+        lines.append(f"    link=[{', '.join(source_literal(t.text) for t in linked)}],")
     return "\n".join(["Kernel(", "    TEXT,", f"    {kernel.name!r},", f"    {kernel.geometry!r},", *lines, ")"])
 
 
@@ -165,7 +170,7 @@ def _header_texts(headers: Mapping[str, str]) -> str:
 
 
 def literal(value: Any) -> str:
-    """Returns the Python text of None, a number, a string, or a tuple, list, dict or slice of them.
+    """Returns the Python text of None, a number, a string, bytes, or a tuple, list, dict or slice of them.
 
     Raises:
         TypeError: the value is of another type.
@@ -181,7 +186,7 @@ def literal(value: Any) -> str:
         value = value.item()  # a number of NumPy's
     if isinstance(value, float):
         return repr(value) if value - value == 0 else f'float("{value}")'
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int, str, bytes)):
         return repr(value)
     raise TypeError(expected("save_repro", "a value of the call", "be a number or a string", type(value).__name__))
 

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
@@ -29,10 +30,11 @@ from cupyops.dtypes import DTYPES
 from cupyops.sharing import computed_once
 
 from .definitions import ATTRIBUTES, declarations, entry_in
+from .elements import Element, check_structs, element_of, resolved
 from .template import Entry
 from .typenames import TypeNames, type_names
 
-__all__ = ["Parameter", "Signature"]
+__all__ = ["Parameter", "Signature", "c_dtype"]
 
 _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "char": "int8",
@@ -78,6 +80,8 @@ class Parameter:
         nullable: a call may give None for the array.
         map_of: the name ``x`` of the array of a tensor map ``const __grid_constant__ TensorMap x_map``
             (:mod:`cupyops.launch.tensor_map`); None for another type.
+        element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
+            array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Parameter:
     length: str | None = None
     nullable: bool = False
     map_of: str | None = None
+    element: Element | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
@@ -110,6 +115,15 @@ class Signature:
     @computed_once
     def names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters)
+
+    @computed_once
+    def has_arrays(self) -> bool:
+        return any(p.pointer for p in self.parameters)
+
+    @computed_once
+    def objects(self) -> tuple[Parameter, ...]:
+        """The vectors, structs, textures and surfaces that are passed by value."""
+        return tuple(p for p in self.parameters if p.element is not None and not p.pointer)
 
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
@@ -136,26 +150,33 @@ class Signature:
                 fields.append((offset + pad, _MAP_BYTES))
                 offset += pad + _MAP_BYTES
                 continue
-            if p.length is not None:
-                count, code, size = int(constants.get(p.length, p.length)), "q", 8
-            elif p.pointer:
-                count, code, size = 1, "Q", 8
+            count, aligned = 1, p.element.alignment if p.element else 0
+            if p.pointer:
+                code, size = "Q", 8
+            elif p.element is not None and p.element.record is not None:
+                code, size = "s", p.element.width
             else:
                 dtype = DTYPES[p.c_type(types)]
                 if dtype.code is None:
                     raise TypeError(
                         f"{self.kernel}: parameter `{p.name}` is a {dtype.name} by value, which cannot be passed; declare it acc_t or float"
                     )
-                count, code, size = 1, dtype.code, dtype.itemsize
-            pad = -offset % size
-            codes.append(f"{pad}x{count}{code}")
+                count = int(constants.get(p.length, p.length)) if p.length is not None else 1
+                code, size = dtype.code, dtype.itemsize
+            pad = -offset % (size if p.pointer or not aligned else aligned)
+            codes.append(f"{pad}x{size if code == 's' else count}{code}")
             fields.append((offset + pad, size * count))
             offset += pad + size * count
         return struct.Struct("=" + "".join(codes)), fields
 
     @classmethod
     def parse(
-        cls, text: str, kernel: str, headers: Mapping[str, str] | None = None, defines: Mapping[str, str] | None = None
+        cls,
+        text: str,
+        kernel: str,
+        headers: Mapping[str, str] | None = None,
+        defines: Mapping[str, str] | None = None,
+        structs: Mapping[str, Element] = MappingProxyType({}),
     ) -> "Signature":
         """Parses the declaration of ``kernel`` in CUDA C++ text.
 
@@ -164,6 +185,7 @@ class Signature:
             kernel: the kernel's name, also with namespaces and template arguments.
             headers: the texts of the included headers, by name.
             defines: macros that are defined before the text.
+            structs: the layouts of the text's structs, by name.
 
         Raises:
             ValueError: the text has no ``__global__`` function of this name (the message suggests the closest name).
@@ -175,19 +197,27 @@ class Signature:
         given, hidden = (entry.types(), entry.names) if entry else ({}, frozenset[str]())
         names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
         follow = partial(preprocess, text, headers or {}, defines or {})
-        parameters = _parameters(kernel, text, code, first, names, follow)
+        parameters = _parameters(kernel, text, code, first, names, follow, structs)
         for other in others:
-            if _parameters(kernel, text, code, other, names, follow) != parameters:
+            if _parameters(kernel, text, code, other, names, follow, structs) != parameters:
                 lines = " and ".join(str(text.count("\n", 0, f.start) + 1) for f in (first, other))
                 raise ValueError(
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
+        parameters = tuple(resolved(kernel, p, structs) for p in parameters)
+        check_structs(kernel, parameters, code)
         return cls(kernel, parameters, entry)
 
 
 def _parameters(
-    kernel: str, text: str, code: Code, function: Function, names: TypeNames, follow: Callable[[int], Preprocessed]
+    kernel: str,
+    text: str,
+    code: Code,
+    function: Function,
+    names: TypeNames,
+    follow: Callable[[int], Preprocessed],
+    structs: Mapping[str, Element],
 ) -> tuple[Parameter, ...]:
     start, end = function.parameters, function.end
     if end < 0:
@@ -199,7 +229,7 @@ def _parameters(
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
             pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
-    bare = [_parameter(kernel, piece.declaration, names) for piece in pieces]
+    bare = [_parameter(kernel, piece.declaration, names, structs) for piece in pieces]
     shapes = _shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
     return tuple(
         _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
@@ -305,7 +335,7 @@ def _behind_the_list(text: str, code: Code, end: int) -> str:
     return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
 
 
-def _parameter(kernel: str, declaration: str, names: TypeNames) -> Parameter:
+def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter:
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
     words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
@@ -324,10 +354,11 @@ def _parameter(kernel: str, declaration: str, names: TypeNames) -> Parameter:
     base = " ".join(w for w in pointee.split() if w != "const")
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
-    known = _dtype(base) or _dtype(names.target(base)) or base
-    if known not in DTYPES and (known in _WORDS or not known.isidentifier()):
+    target = names.target(base)
+    known = _dtype(base) or _dtype(target) or (target if element_of(target, structs) else base)
+    if known not in DTYPES and (known in _WORDS or not known.removeprefix("struct ").isidentifier()):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
-    const = not pointer or "const" in pointee.split() or "const" in names.target(base).split()
+    const = not pointer or "const" in pointee.split() or "const" in target.split()
     return Parameter(name, known, pointer=pointer, const=const)
 
 
@@ -347,6 +378,12 @@ def _integer(base: str) -> str:
     if "unsigned" in words:
         return f"unsigned {kind}"
     return "signed char" if kind == "char" else kind
+
+
+def c_dtype(base: str) -> str | None:
+    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    name = _C_TYPES.get(_integer(" ".join(base.split())))
+    return name if name in DTYPES else None
 
 
 def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:

@@ -70,13 +70,15 @@ class Variant:
         shared: bytes of dynamic shared memory per block.
         cluster: blocks of a cluster.
         cooperative: all blocks of a launch must run at once.
+        asserts: the text has an ``assert``.
+        code: the loaded code with the variables of the text, a :class:`.variables.GpuCode`; None without variables.
         pack_into: writes all argument values into a buffer, each with the width declared in the kernel.
         buffers: free argument buffers. Each launch takes a buffer and returns it, so that two threads never share a
             buffer.
     """
 
     __slots__ = (
-        *("_packing", "_resident", "buffers", "cluster", "cooperative", "function"),
+        *("_packing", "_resident", "asserts", "buffers", "cluster", "code", "cooperative", "function"),
         *("grid", "pack_into", "raw", "shared", "threads", "unit", "what"),
     )
 
@@ -88,6 +90,8 @@ class Variant:
         geometry: Geometry,
         target: Target,
         hardware: Hardware = Hardware(),
+        code: Any = None,
+        asserts: bool = False,
     ) -> None:
         self.what = what
         self.raw = raw
@@ -98,6 +102,8 @@ class Variant:
         self.shared = hardware.shared
         self.cluster = geometry.cluster
         self.cooperative = hardware.cooperative
+        self.code = code
+        self.asserts = asserts
         self._resident: int | None = None
         self._packing = packing
         self.pack_into = packing[0].pack_into

@@ -20,12 +20,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cupyops.arrays import LIBRARIES
-from cupyops.compile import toolchain
 from cupyops.compile.source import read
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import Setting, held_across_fork
 
+from .current import capturing
 from .declaration import check_declaration
 from .hooks import close_generated_launches
 from .kernel_source import KernelSource, check_text
@@ -215,7 +214,7 @@ def _check(kernel: Any, source: KernelSource) -> None:
     """
     check_text(source.text, kernel.name)
     headers = source.included()
-    signature = Signature.parse(source.text, kernel.name, headers, source.defines)
+    signature = Signature.parse(source.text, kernel.name, headers, source.defines, source.structs)
     check_declaration(signature, source.text, kernel.geometry.sizes, kernel.dtypes, kernel.constants, headers)
     if signature != kernel.signature:
         pairs = zip_longest(kernel.signature.parameters, signature.parameters)
@@ -259,9 +258,7 @@ def _capturing(kernel: Any) -> bool:
     devices = {key[0] for key in kernel._variants}
     if not devices:
         return False
-    runtime = toolchain.cupy().cuda.runtime
-    libraries = {id(library): library for library in LIBRARIES.values()}.values()
-    return any(runtime.streamIsCapturing(library.stream(device)) for library in libraries for device in devices)
+    return capturing(devices)
 
 
 def _tell(file: TextFile, words: str) -> None:

@@ -62,7 +62,7 @@ def _resources(launch: Counted, gpu: Gpu) -> tuple[Resources | None, str]:
         binary = binary_for(kernel.final_text(types), what, target, kernel.options)
     except (CompileError, MissingDependencyError) as error:
         return None, f"not compiled for {gpu.name}: {str(error).splitlines()[0]}"
-    name = binary.named(kernel.name)
+    name = kernel.source.named(binary)
     if name not in binary.resources:
         return None, "the compiler's log has no report of the kernel"
     registers, spills = binary.resources[name]

@@ -166,23 +166,29 @@ class Simulator(Host):
         return None
 
     def launch(self, kernel: Kernel, arguments: Arguments, sizes: Sequence[int]) -> None:
-        with _importing:
-            from .simulated import prepare
         mode = _setting.now
-        simulated = prepare(
-            kernel,
-            arguments.types,
-            mode.counting.multiprocessors if mode.counting else self.multiprocessors,
-            checked=mode.sanitize,
-            optimize=mode.optimize,
-            counted=mode.counting is not None,
-        )
+        simulated = self._prepared(kernel, arguments.types, mode)
         grid = kernel.grid(simulated, sizes)
         if 0 not in grid:
             recording.note(recording.Launch(kernel, arguments.types, self, grid))
             counts = simulated.run(arguments.values, arguments.infos, grid, mode.blocks or slice(None))
             if mode.counting:
                 mode.counting.launches.append(Counted(kernel, arguments.types, grid, counts))
+
+    def code(self, kernel: Kernel, types: Mapping[str, str]) -> Any:
+        return self._prepared(kernel, types, _setting.now).code
+
+    def _prepared(self, kernel: Kernel, types: Mapping[str, str], mode: _Mode) -> Any:
+        with _importing:
+            from .simulated import prepare
+        return prepare(
+            kernel,
+            types,
+            mode.counting.multiprocessors if mode.counting else self.multiprocessors,
+            checked=mode.sanitize,
+            optimize=mode.optimize,
+            counted=mode.counting is not None,
+        )
 
     def settings(self) -> dict[str, Any]:
         mode = _setting.now

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int, c_longlong, c_size_t, c_uint, c_ulonglong, c_void_p
 
-__all__ = ["PROGRESS", "Fault", "Kind", "Launch", "Module", "Range"]
+__all__ = ["PROGRESS", "Fault", "Kind", "Launch", "Module", "Range", "Variable"]
 
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_ulonglong)
 _THREE = c_uint * 3
@@ -41,6 +41,12 @@ class Module(ctypes.Structure):
     )
 
 
+class Variable(ctypes.Structure):
+    """A device variable of a text: ``CupyopsVariable``."""
+
+    _fields_ = (("name", c_char_p), ("address", c_void_p), ("bytes", c_size_t))
+
+
 class Range(ctypes.Structure):
     """The byte range of an array, and whether a kernel may write it: ``CupyopsRange``."""
 
@@ -62,6 +68,7 @@ class Launch(ctypes.Structure):
         ("first_block", c_ulonglong),
         ("end_block", c_ulonglong),
         ("progress", PROGRESS),
+        ("cooperative", c_int),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from cupyops.compile import signing, upkeep
 from cupyops.compile.cache import default_folder
+from cupyops.compile.linking import parts
 from cupyops.compile.system_headers import shared_with_host, shims
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import alone, once, own_folder, run_program
@@ -85,25 +86,31 @@ def build(
             if not os.path.isabs(name) and ".." not in Path(name).parts:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(source, encoding="utf-8")
-        (folder / "kernel.cpp").write_text(text, encoding="utf-8")
-        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", _shims(root), *system)]
+        paths = [f"-I{path}" for path in (HERE / "cuda", HERE / "runtime", HERE / "include", _shims(root), *system)]
         mapped = f"-fdebug-prefix-map={folder}={final}"
 
-        def compile_with(first: Sequence[str]) -> None:
-            run(tool, [*flags, mapped, *first, *paths, "-c", "kernel.cpp", "-o", "kernel.o"], folder)
+        def compiled(name: str, one: str) -> str:
+            (folder / f"{name}.cpp").write_text(one, encoding="utf-8")
 
-        first = _begin_with(tool, ["device.h", *_leading_headers(text)], [*flags, *paths])
-        try:
-            compile_with(first)
-        except CompileError:
-            if first is _AS_TEXT:
-                raise
-            compile_with(_AS_TEXT)  # raises for an error in the text; succeeds if the precompiled headers were at fault
-            _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
+            def compile_with(first: Sequence[str]) -> None:
+                run(tool, [*flags, mapped, *first, *paths, "-c", f"{name}.cpp", "-o", f"{name}.o"], folder)
+
+            first = _begin_with(tool, ["device.h", *_leading_headers(one)], [*flags, *paths])
+            try:
+                compile_with(first)
+            except CompileError:
+                if first is _AS_TEXT:
+                    raise
+                compile_with(_AS_TEXT)  # raises for an error in the text, not for a fault of the precompiled headers
+                _headers.update({place: _AS_TEXT for place, given in _headers.items() if given is first})
+            return f"{name}.o"
+
+        objects = [compiled(f"linked{i}" if i else "kernel", one) for i, one in enumerate(parts(text))]
         # The loader takes a function from the first library that has it: the counters come before the runtime.
         linked = [*([str(counter_path())] if counted else []), str(runtime_path())]
-        run(tool, ["-shared", "kernel.o", "-o", "kernel.so", *linked, *_libraries(tool)], folder)
-        (folder / "kernel.o").unlink()
+        run(tool, ["-shared", *objects, "-o", "kernel.so", *linked, *_libraries(tool)], folder)
+        for name in objects:
+            (folder / name).unlink()
 
     return _cached(key, "kernel.so", make, root)
 
@@ -331,9 +338,12 @@ def _own_folder(process: int) -> Path:
 def _own_sources() -> str:
     """Returns a hash of the simulator's headers and runtime sources."""
     files = sorted(
-        p for folder in ("cuda", "runtime", "counting") for p in (HERE / folder).iterdir() if p.suffix in (".h", ".cpp")
+        p
+        for folder in ("cuda", "runtime", "counting", "include")
+        for p in (HERE / folder).rglob("*")
+        if p.suffix in (".h", ".cuh", ".cpp")
     )
-    return _hash([(p.name, p.read_text(encoding="utf-8")) for p in files])
+    return _hash([(str(p.relative_to(HERE)), p.read_text(encoding="utf-8")) for p in files])
 
 
 def _shims(root: Path) -> Path:

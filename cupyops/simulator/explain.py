@@ -44,11 +44,14 @@ def explain(what: str, log: str, text: str, options: Sequence[str]) -> str:
 
 def _plain(words: str) -> str:
     """Returns the compiler's message; a note follows if the message names something that the simulator lacks."""
-    missing = re.search(r"[‘'](\w+)[’'] was not declared|use of undeclared identifier '(\w+)'", words)
+    missing = re.search(
+        r"[‘'](\w+)[’'] (?:was not declared|is not a member of)|no member named '(\w+)'|use of undeclared identifier '(\w+)'",
+        words,
+    )
     if missing:
-        return f"{words} (the text declares no `{missing[1] or missing[2]}`, and neither does the simulator)"
-    if re.search(r"cooperative_groups|mma\.h|cuda/", words) and "file" in words:
-        return f"{words} (the simulator does not support this header)"
+        return (
+            f"{words} (the text declares no `{missing[1] or missing[2] or missing[3]}`, and neither does the simulator)"
+        )
     return words
 
 

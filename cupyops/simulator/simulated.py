@@ -19,9 +19,10 @@ from cupyops.launch.geometry import Grid, Target
 from cupyops.sharing import held_across_fork, once
 
 from . import build, host
-from .abi import PROGRESS, Fault, Launch, Module
+from .abi import PROGRESS, Fault, Launch
 from .counts import Counts, base_of, counters, read_counts
 from .explain import explain
+from .loaded import load
 from .memory import Memory
 from .report import Locator, describe
 from .translate import translate
@@ -43,6 +44,7 @@ class Simulated:
     Attributes:
         what: the kernel's name and dtypes, for messages.
         checked: whether the kernel is compiled with memory checks.
+        code: the loaded library.
         path: the compiled library.
         grid: a function from the call's sizes to the grid.
     """
@@ -72,19 +74,19 @@ class Simulated:
         self._runtime = runtime
         runtime.cupyops_fault.restype = ctypes.POINTER(Fault)
         with _RUNNING:
-            library = ctypes.CDLL(str(self.path))
-        get_module = library.cupyops_get_module
-        get_module.restype = ctypes.POINTER(Module)
-        self._module = get_module()
-        self.locator = Locator(self.path, ctypes.cast(get_module, ctypes.c_void_p).value or 0, files)
+            self.code = load(kernel, types, text, self.path)
+            self._module = self.code.module(kernel.name)
+        symbol = ctypes.cast(self.code.library.cupyops_get_module, ctypes.c_void_p).value
+        self.locator = Locator(self.path, symbol or 0, files)
         self._packing, fields = kernel.signature.packing(types, kernel.constants)
         self._offsets = [offset for offset, _ in fields]
-        self._check_parameters([size for _, size in fields])
+        with _RUNNING:
+            self._check_parameters([size for _, size in fields])
         itemsize = max((DTYPES[p.c_type(types)].itemsize for p in kernel.signature.parameters if p.pointer), default=4)
         self.grid = kernel.geometry.grid_for(Target(itemsize, multiprocessors))
 
     def _check_parameters(self, declared: Sequence[int]) -> None:
-        module = self._module.contents
+        module = self.code.module(self._kernel.name).contents
         compiled = module.parameter_bytes[: module.parameters]
         if compiled != list(declared):
             pairs = ", ".join(
@@ -113,8 +115,9 @@ class Simulated:
             KeyboardInterrupt: the user pressed Ctrl-C.
         """
         kernel = self._kernel
-        self._check_geometry(grid)
         with _RUNNING:
+            self.code.module(kernel.name)  # the kernels of a module share one library
+            self._check_geometry(grid)
             bases = {n: base_of(values[n], info) for n, info in infos.items()} if self.counters else None
             memory = Memory(kernel.signature, infos, self.checked or self.counters is not None, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
@@ -143,6 +146,7 @@ class Simulated:
                 first,
                 max(first, end),
                 progress.callback,
+                kernel.hardware.cooperative,
             )
             if self.counters:
                 self.counters.cupyops_count_begin(ctypes.byref(launch))
@@ -254,8 +258,9 @@ def _compile(
     files: Mapping[str, str],
     counted: bool,
 ) -> Path:
-    translated = translate(text, kernel.name, what)
-    watched = re.search(r"\bvolatile\b", text) is not None
+    _check_handles(kernel, what)
+    translated = translate(text, kernel.source.kernels(), what)
+    watched = re.search(r"\bvolatile\b", translated) is not None
     try:
         return build.build(
             translated,
@@ -268,3 +273,12 @@ def _compile(
         )
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None
+
+
+def _check_handles(kernel: "Kernel", what: str) -> None:
+    for p in kernel.signature.parameters:
+        if p.element is not None and p.element.handle:
+            raise CompileError(
+                f"{what}: `{p.name}` is a {p.element.name}: the simulator has no textures and surfaces. Run the kernel on a "
+                f"GPU, or read an array"
+            )

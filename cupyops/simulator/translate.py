@@ -6,41 +6,56 @@ the driver's array of argument pointers. Line numbers do not change.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.source import KERNEL
+from cupyops.compile.file_scope import variables
+from cupyops.compile.linking import joined, parts
+from cupyops.compile.source import named_kernels
 from cupyops.errors import CompileError
 from cupyops.launch.definitions import code_only, declarations
+
+from .ptx import translate_asm
 
 __all__ = ["translate"]
 
 _SHARED = re.compile(r"\b__shared__\b")
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
+# The functions of cuda/simd.h.
+_SIMD = re.compile(
+    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+)
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def translate(text: str, kernel: str, what: str) -> str:
+def translate(text: str, kernels: Sequence[str], what: str) -> str:
     """Returns the C++ of a final text.
 
     Args:
-        text: the result of :func:`cupyops.compile.source.assemble`.
-        kernel: the name of the kernel function.
+        text: the result of :func:`cupyops.launch.kernel_source.KernelSource.final`. Of several linked texts, the first
+            has the kernels.
+        kernels: the names of the kernel functions.
         what: the kernel's name and dtypes, for messages.
 
     Raises:
         CompileError: the simulator does not support the form of a shared memory declaration; the message names the
             line.
     """
-    text = _constants(text)
+    first, *others = parts(text)
+    pieces = [_without_shared(first, what) + _entry(first, kernels), *(_without_shared(t, what) for t in others)]
+    return joined(pieces)
+
+
+def _without_shared(text: str, what: str) -> str:
+    """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
+    text = _with_headers(_constants(text))
     bare = code_only(text)
-    parts, at = [], 0
+    found, at = [], 0
     for number, (start, end) in enumerate(_shared_declarations(bare)):
-        parts += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
+        found += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
         at = end
-    expression = re.search(rf"^#define {KERNEL} (.*)$", text, re.MULTILINE)
-    return "".join(parts) + text[at:] + _entry(bare, kernel, expression)
+    return "".join(found) + text[at:]
 
 
 def _constants(text: str) -> str:
@@ -58,6 +73,18 @@ def _constants(text: str) -> str:
         return match[0] if asked else f"constexpr auto {match[1]} = {match[2]};"
 
     return re.sub(r"^#define (\w+) (-?\d+)$", constant, prelude, flags=re.MULTILINE) + rest
+
+
+def _with_headers(text: str) -> str:
+    """Translates inline PTX, and includes the headers of the functions that CUDA has without an include.
+
+    Few texts need these headers, and a text without them compiles faster. The includes stand before the first line
+    directive, so that line numbers do not change.
+    """
+    text, has_ptx = translate_asm(text)
+    needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
+    start = max(text.find("#line"), 0)
+    return text[:start] + "".join(f'#include "{name}"\n' for name in needed) + text[start:]
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
@@ -159,13 +186,43 @@ def _place(text: str, position: int) -> str:
     return f"{last[2]}:{int(last[1]) + text.count(chr(10), last.end(), position) - 1}"
 
 
-def _entry(bare: str, kernel: str, expression: re.Match[str] | None) -> str:
-    """Returns the C++ of the entry function and of the module description, which the runtime reads.
+def _entry(text: str, kernels: Sequence[str]) -> str:
+    """Returns the C++ of the entry functions, of the module description, which the runtime reads, and of the table of the
+    text's device variables."""
+    bare = code_only(text)
+    expressions = [expression for _, expression in named_kernels(text)] or kernels
+    named = enumerate(zip(kernels, expressions, strict=True))
+    entries = "".join(_kernel(bare, kernel, expression, number) for number, (kernel, expression) in named)
+    table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
+    return f"""
+#include "attributes.h"
+#line 1 "cupyops/simulator/entry"
+{entries}extern "C" {{
+__attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
+__attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
+__attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
+    nullptr, &threadIdx, &blockIdx, &blockDim, &gridDim, nullptr, 0, {{1, 1, 1}}, 0, 0, 0, {{}}}};
+__attribute__((visibility("default"))) CupyopsModule* cupyops_get_module(unsigned cupyops_number) {{
+    static void (*const cupyops_choices[])() = {{{", ".join(f"cupyops_choose_{i}" for i in range(len(kernels)))}}};
+    cupyops_choices[cupyops_number]();
+    return &cupyops_module;
+}}
+__attribute__((visibility("default"))) const CupyopsVariable* cupyops_get_variables() {{
+    static const CupyopsVariable cupyops_variables[] = {{{table}{{nullptr, nullptr, 0}}}};
+    return cupyops_variables;
+}}
+}}
+"""
+
+
+def _kernel(bare: str, kernel: str, expression: str, number: int) -> str:
+    """Returns the C++ of the entry function of a kernel, and of the function that makes it the module's kernel.
 
     Args:
         bare: the text without comments and directives.
         kernel: the name of the kernel.
-        expression: the name with the arguments of a template, in the group 1; None for an ``extern "C"`` kernel.
+        expression: the name with the namespaces and the arguments of a template.
+        number: the place of the kernel among the kernels of the text.
     """
     function = declarations(scan(bare), kernel)[0]
     head = bare[function.start : function.named]
@@ -174,28 +231,17 @@ def _entry(bare: str, kernel: str, expression: re.Match[str] | None) -> str:
     # The remaining words are the kernel's attributes, or macros of the text that expand to attributes.
     attributes = re.sub(rf"\b(?:{_WORDS})\b|\"C\"|\[\[[^][]*\]\]", " ", " ".join(head.split()))
     attributes = f"static constexpr CupyopsAttributes value = CupyopsAttributes() {attributes};"
-    holder = f"struct CupyopsAttributesOfKernel {{ {attributes} }};"
+    holder = f"struct CupyopsAttributesOfKernel{number} {{ {attributes} }};"
     if function.template is not None:
         holder = f"template <{function.template}> {holder}"
     for name in reversed(function.nesting):
         holder = f"namespace {name} {{ {holder} }}"
-    name = expression[1] if expression else kernel
-    _, opening, arguments = name.partition("<")
+    _, opening, arguments = expression.partition("<")
     scope = "".join(f"{n}::" for n in function.scope)
-    holder_name = f"{scope}CupyopsAttributesOfKernel{opening}{arguments}"
-    return f"""
-#include "attributes.h"
-#line 1 "cupyops/simulator/entry"
-{holder}
-static constexpr CupyopsAttributes cupyops_attributes = {holder_name}::value;
-static void cupyops_entry(void** arguments) {{ cupyops_call(&{name}, arguments); }}
-extern "C" {{
-__attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;
-__attribute__((visibility("hidden"))) dim3 blockDim, gridDim;
-__attribute__((visibility("hidden"))) CupyopsModule cupyops_module = {{
-    cupyops_entry, &threadIdx, &blockIdx, &blockDim, &gridDim,
-    CupyopsParameters<decltype({name})>::bytes, CupyopsParameters<decltype({name})>::count,
-    {{cupyops_attributes.x, cupyops_attributes.y, cupyops_attributes.z}}, cupyops_attributes.threads, 0, 0, {{}}}};
-__attribute__((visibility("default"))) CupyopsModule* cupyops_get_module() {{ return &cupyops_module; }}
+    value = f"{scope}CupyopsAttributesOfKernel{number}{opening}{arguments}::value"
+    return f"""{holder}
+static void cupyops_entry_{number}(void** arguments) {{ cupyops_call(&{expression}, arguments); }}
+static void cupyops_choose_{number}() {{
+    cupyops_choose(cupyops_module, cupyops_entry_{number}, CupyopsParameters<decltype({expression})>(), {value});
 }}
 """

@@ -74,7 +74,7 @@ MEANINGS = {
     "/* why */\n#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#define real half\n#endif\n": "defines 'real' as a macro",
     "#if __CUDA_ARCH__ > 800\nusing real = half;\n#endif\n": "declares 'real' by typedef or using",
     "typedef float other, real, *third;\n": "declares 'real' by typedef or using",
-    "using real = float4;\n": "declares 'real' by typedef or using",
+    "using real = Opaque;\n": "declares 'real' by typedef or using",
 }
 RESOLVED = {
     "#define real float\n": "float32",

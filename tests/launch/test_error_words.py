@@ -186,9 +186,11 @@ def test_a_wrong_call_is_refused_in_these_words(gpu: Driver, name: str) -> None:
 
 LAUNCHES = {
     "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered": "did not run, since an earlier kernel failed "
-    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. CUPYOPS_DEBUG=1 names the kernel",
+    "on this GPU: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered. The process "
+    "has lost the GPU: restart the process. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_ASSERT: device-side assert triggered": "did not run, since an earlier kernel failed on this GPU: "
-    "CUDA_ERROR_ASSERT: device-side assert triggered. CUPYOPS_DEBUG=1 names the kernel",
+    "CUDA_ERROR_ASSERT: device-side assert triggered. The GPU has printed the failed assert to stderr. The process "
+    "has lost the GPU: restart the process. CUPYOPS_DEBUG=1 names the kernel",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch": "was refused: "
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many resources requested for launch. A block needs more registers than a "
     "multiprocessor has: use smaller blocks, or declare __launch_bounds__(threads) in the text",
@@ -234,8 +236,8 @@ def test_debug_mode_names_the_kernel_that_failed_and_its_arguments(
     with cupyops.debug_mode(), pytest.raises(LaunchError) as caught:
         softclip()(X, Y, 1.5, 4)
     assert str(caught.value) == (
-        f"softclip<float32> with grid (1, 1, 1), block (256, 1, 1) failed: {said}. "
-        f"Arguments: x: float32[4] on cuda:0, y: float32[4] on cuda:0, limit: 1.5, n: 4"
+        f"softclip<float32> with grid (1, 1, 1), block (256, 1, 1) failed: {said}. The process has lost "
+        f"the GPU: restart the process. Arguments: x: float32[4] on cuda:0, y: float32[4] on cuda:0, limit: 1.5, n: 4"
     )
 
 

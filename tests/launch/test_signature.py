@@ -228,7 +228,7 @@ def test_small_tuples(spelled: str) -> None:
         ("const float& x", r"pass arrays as T\*"),
         ("float x[][4]", r"pass arrays as T\*"),
         ("Int64s<3>* s", "for which no Python value can be passed"),
-        ("struct Point p", "`p` has type 'struct Point'"),
+        ("struct Point p", "`p` is of the struct Point, whose layout Python does not know"),
         ("std::string n", "`n` has type 'std::string'"),
         ("void* x", "`x` has type 'void'"),
         ("long double x", "`x` has type 'long double'"),

@@ -13,7 +13,7 @@ import pytest
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile import toolchain
-from cupyops.launch import watch
+from cupyops.launch import current, watch
 from cupyops.launch.variant import Variant
 from cupyops.sharing import Setting
 from tests.gpu.stub_gpu import TARGET, Driver, Stub
@@ -54,7 +54,7 @@ class Gpu:
 
         monkeypatch.setattr(Kernel, "variant", VARIANT)
         monkeypatch.setattr(Kernel, "_build", build)
-        monkeypatch.setattr(watch, "LIBRARIES", {Stub: self.driver.library})
+        monkeypatch.setattr(current, "LIBRARIES", {Stub: self.driver.library})
         runtime = SimpleNamespace(streamIsCapturing=lambda stream: self.capturing)
         monkeypatch.setattr(toolchain, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
         # Where the driver is asked for the handle of a function: of the variant's own number.
@@ -167,7 +167,7 @@ def test_dtypes_that_the_good_text_has_not_run_raise_the_error(gpu: Gpu, file: P
         ("const scalar_t* x,  // (n)", "const scalar_t* x,  // (n, 2)", "the declaration of `x` has changed"),
         ("void scale(", "void scaled(", "no __global__ function 'scale'"),
         ("factor.cuh", "factors.cuh", '#include "factors.cuh": no such shared header'),
-        ("extern", "typedef float4 scalar_t;\nextern", "declares 'scalar_t' by typedef"),
+        ("extern", "typedef Opaque scalar_t;\nextern", "declares 'scalar_t' by typedef"),
         ("#include", "\udcff#include", "must be UTF-8"),
     ],
 )

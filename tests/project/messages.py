@@ -141,9 +141,9 @@ def made(path: Path, function: str) -> Iterator[tuple[str, int]]:
 
 
 def of_the_runtime(path: Path) -> Iterator[tuple[str, int]]:
-    """Yields the faults that a file of the simulator's runtime, in C++, reports."""
+    """Yields the faults that a file of the simulator's runtime or headers, in C++, reports."""
     text = path.read_text(encoding="utf-8")
-    for call in re.finditer(r'\b(?:append\(fault|refuse\(\w+, \w+\(0\)), "([^"]+)"', text):
+    for call in re.finditer(r'\b(?:append\(fault, |refuse\(\w+, \w+\(0\), |cupyops_misuse\()"([^"]+)"', text):
         message = re.sub(r"%(?:\d+)?l?[a-z]|0x%08x|0x%lx", GAP, call[1].replace("0x%", "%"))
         if re.search(r"\w", message.replace(GAP, "")):
             yield plain(message), text.count("\n", 0, call.start()) + 1
@@ -162,7 +162,14 @@ def all_messages() -> dict[str, list[str]]:
     for name, functions in MAKERS.items():
         for function in functions:
             add(ROOT / "cupyops" / name, made(ROOT / "cupyops" / name, function))
-    for path in sorted((ROOT / "cupyops" / "simulator" / "runtime").glob("*.cpp")):
+    simulator = ROOT / "cupyops" / "simulator"
+    for path in sorted(
+        [
+            *(simulator / "runtime").glob("*.cpp"),
+            *(simulator / "cuda").glob("*.h"),
+            *(simulator / "include").rglob("*.h"),
+        ]
+    ):
         add(path, of_the_runtime(path))
     return found
 

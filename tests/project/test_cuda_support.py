@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
 from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS, _TRAITS
-from cupyops.compile.system_headers import _PACKAGES, HEADERS, SAME, SystemHeader
+from cupyops.compile.system_headers import _PACKAGES
 from tests.kernels.test_constructs import CONSTRUCTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cuda_support.md").read_text(encoding="utf-8")
@@ -24,7 +25,15 @@ def row(of: SystemHeader) -> str:
         "cccl": "CuPy",
         **{key: " or ".join(f"`{package}`" for package in _PACKAGES[key]) for key in ("curand", "crt")},
     }[folder]
-    simulated = "yes" if of.twin == SAME else f"twin `{of.twin}`" if of.twin else f"refused: {of.reason}"
+    simulated = (
+        "yes"
+        if of.twin == SAME
+        else of.twin
+        if of.twin == PARTS
+        else f"twin `{of.twin}`"
+        if of.twin
+        else f"refused: {of.reason}"
+    )
     return f"| {code(of.names)} | {brings} | {simulated} |"
 
 

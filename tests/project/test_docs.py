@@ -10,6 +10,7 @@ import torch
 
 from cupyops import Kernel
 from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.linking import parts
 from cupyops.ops.registry import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +50,9 @@ def test_samples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("cupy")
     for kernel in [v for v in scope.values() if isinstance(v, Kernel)]:
         for types in kernel.type_choices():
-            compile_text(kernel.final_text(types), kernel.describe(types), "sm_90", OPTIONS)
+            texts = parts(kernel.final_text(types))  # linked texts are compiled apart, which needs no linker
+            for one in texts:
+                compile_text(one, kernel.describe(types), "sm_90", OPTIONS, relocatable=len(texts) > 1)
     if "message" in scope:
         shown = re.search(r"<!-- message: begin -->\n    (.*)\n<!-- message: end -->", text)
         assert shown, page

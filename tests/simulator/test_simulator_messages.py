@@ -64,17 +64,17 @@ def test_a_text_that_does_not_compile_shows_its_line() -> None:
 
 def test_what_is_not_covered_is_named_with_its_line() -> None:
     message = compile_error(
-        TEXT.replace("y[i] = x[i] + x[i];", 'asm volatile("add.f32 %0, %1, %1;" : "=f"(y[i]) : "f"(x[i]));')
+        TEXT.replace("y[i] = x[i] + x[i];", 'asm volatile("wgmma.fence.sync.aligned;"); y[i] = x[i];')
     )
     assert (
-        "twice.cu:6: error: inline PTX is not covered by the simulator; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR"
-        in message
+        "twice.cu:6: error: the simulator does not cover the instruction `wgmma.fence.sync.aligned` in inline PTX; "
+        "give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR" in message
     )
     assert (
         nvrtc_says("NVRTC accepts the text (for sm_90a): it uses something that the simulator does not cover.")
         in message
     )
-    message = compile_error(TEXT.replace("x[i] + x[i]", "x[i] + __vadd4(1, 2)"))
+    message = compile_error(TEXT.replace("x[i] + x[i]", "x[i] + tex1Dfetch<float>(0, 2)"))
     assert "neither does the simulator" in message
     assert nvrtc_says("NVRTC accepts the text") in message
 

@@ -15,3 +15,8 @@ struct CupyopsAttributes {
 #define __cluster_dims__(...) .cluster(__VA_ARGS__)
 #define __launch_bounds__(...) .bounds(__VA_ARGS__)
 #define __maxnreg__(n) .ignored(n)
+// Makes a kernel the one that a module launches.
+template <typename P> static void cupyops_choose(CupyopsModule& module, void (*entry)(void**), P, CupyopsAttributes given) {
+    module.entry = entry, module.parameter_bytes = P::bytes, module.parameters = P::count;
+    module.cluster[0] = given.x, module.cluster[1] = given.y, module.cluster[2] = given.z, module.max_threads = given.threads;
+}

@@ -26,6 +26,13 @@ struct CupyopsModule {
     CupyopsShared shared[CUPYOPS_MAX_SHARED_VARIABLES];
 };
 
+// A __device__ or __constant__ variable of a text.
+struct CupyopsVariable {
+    const char* name;
+    void* address;
+    size_t bytes;
+};
+
 // The bytes of an array that a launch may access.
 struct CupyopsRange {
     uintptr_t begin, end;
@@ -43,6 +50,7 @@ struct CupyopsLaunch {
     unsigned long long first_block, end_block;  // the block numbers that run, each bound rounded down to whole clusters
     // Called about once a second with the number of finished blocks; a result other than 0 ends the launch.
     int (*progress)(unsigned long long finished);
+    int cooperative;  // whether the launch is cooperative: a barrier of the grid is allowed
 };
 
 // The running thread, for the counters of memory accesses (simulator/counting).
@@ -111,6 +119,7 @@ enum CupyopsWarpOperation {
     CUPYOPS_REDUCE_AND,
     CUPYOPS_REDUCE_OR,
     CUPYOPS_REDUCE_XOR,
+    CUPYOPS_MATRIX,  // meets the lanes of a matrix instruction; as a shuffle does, it orders reads alone
     CUPYOPS_SYNCWARP,
     CUPYOPS_WARP_OPERATIONS,
 };
@@ -138,6 +147,8 @@ unsigned cupyops_active_mask();
 // The named barrier `barrier`, from 1 on, of `threads` threads of the block. With `reads_alone` the barrier orders the
 // reads before it, but no writes.
 void cupyops_meet(unsigned barrier, unsigned threads, int reads_alone);
+int cupyops_grid_begin(unsigned long long* launch);  // whether the launch is cooperative; writes the number of the launch
+void cupyops_misuse(const char* words);              // ends the launch: a function of a header is used wrongly
 void* cupyops_kept(unsigned number, size_t bytes);  // memory of the block by number, zero at first; simulator/hardware uses it
 unsigned cupyops_lane();
 void* cupyops_shared(CupyopsModule* module, const char* name, size_t bytes, size_t element_bytes, size_t alignment);

@@ -12,7 +12,7 @@ const char* const WARP_NAMES[CUPYOPS_WARP_OPERATIONS] = {
     "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "__all_sync", "__any_sync", "__ballot_sync",
     "__match_any_sync", "__match_all_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
     "__reduce_min_sync (unsigned)", "__reduce_max_sync (unsigned)", "__reduce_and_sync", "__reduce_or_sync",
-    "__reduce_xor_sync", "__syncwarp"};
+    "__reduce_xor_sync", "a matrix instruction of the warp", "__syncwarp"};
 const char* const BARRIER_NAMES[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and", "__syncthreads_or"};
 
 // Formats thread numbers: "threads 0-15, 20".
@@ -270,6 +270,14 @@ void thread_ended(Fibre& fibre) {
     if (!machine.outcome) try_cluster(*block.group);
 }
 
+// Compares whole call stacks: two branches may call one function that calls __activemask().
+bool waits_at_same_call(const Fibre& a, const Fibre& b) {
+    if (a.waiting_pc != b.waiting_pc) return false;
+    uintptr_t ours[CUPYOPS_FRAMES], theirs[CUPYOPS_FRAMES];
+    const unsigned count = waiting_frames(a, ours);
+    return count == waiting_frames(b, theirs) && std::equal(ours, ours + count, theirs);
+}
+
 // Completes __activemask() when no thread can run: the mask has the lanes of a warp that wait at the same call. A GPU
 // usually returns the same mask.
 bool resolve_active_masks() {
@@ -283,7 +291,7 @@ bool resolve_active_masks() {
                 std::vector<Fibre*> there;
                 for (unsigned l = 0; l < WARP; ++l) {
                     Fibre* other = lane_of(*block, fibre.warp(), l);
-                    if (!other || other->state != State::ACTIVE_MASK || other->waiting_pc != fibre.waiting_pc) continue;
+                    if (!other || other->state != State::ACTIVE_MASK || !waits_at_same_call(*other, fibre)) continue;
                     mask |= 1u << l;
                     there.push_back(other);
                 }
@@ -405,6 +413,11 @@ unsigned cupyops_active_mask() {
     WAITS_HERE(fibre);
     wait_here(fibre, State::ACTIVE_MASK);
     return unsigned(fibre.value);
+}
+
+int cupyops_grid_begin(unsigned long long* launch) {
+    *launch = machine.launches;
+    return machine.launch->cooperative;
 }
 
 unsigned cupyops_lane() { return machine.current->lane(); }

@@ -84,6 +84,13 @@ void cupyops_trap() {
     raise_fault(fault);
 }
 
+void cupyops_misuse(const char* words) {
+    CupyopsFault& fault = begin_fault(CUPYOPS_ASSERT);
+    fault.frame_count = walk(*machine.current, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)), fault.frames);
+    append(fault, "%s", words);
+    raise_fault(fault);
+}
+
 int cupyops_printf(const char* format, ...) {
     uninterrupted(true);  // a fibre that ends inside vprintf would leave the C library's lock held
     va_list arguments;

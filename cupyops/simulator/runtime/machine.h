@@ -120,6 +120,7 @@ struct Machine {
     std::vector<std::unique_ptr<Group>> active;
     unsigned long long first_group = 0, next_group = 0, groups = 0, finished_blocks = 0;
     unsigned threads = 0;
+    unsigned long long launches = 0;  // launches begun in this process
     int outcome = 0;
     // Counts the events that may end a wait: writes to memory, and reads of the clock. The count is complete in checked
     // launches alone, since unchecked launches do not record plain writes.

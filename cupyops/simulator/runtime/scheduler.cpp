@@ -351,6 +351,7 @@ int cupyops_run(const CupyopsLaunch* launch) {
     arena();
     const unsigned* cluster = launch->module->cluster;
     machine.launch = launch;
+    ++machine.launches;
     machine.live = nullptr;
     machine.current = nullptr;
     machine.active.clear();

@@ -279,7 +279,7 @@ def _facts(what: str, count: int, launch: launches.Launch, device: torch.device)
     kernel = launch.kernel
     gpu = toolchain.cupy().cuda.Device(device.index)
     binary = binary_for(kernel.final_text(launch.types), what, target_for(int(gpu.compute_capability)), kernel.options)
-    registers, spilled = binary.resources.get(binary.named(kernel.name), (None, None))
+    registers, spilled = binary.resources.get(kernel.source.named(binary), (None, None))
     variant = kernel.variant(launch.types, launch.device)
     room = gpu.attributes["MultiProcessorCount"] * gpu.attributes["MaxThreadsPerMultiProcessor"]
     occupancy = variant.resident_blocks(launch.device) * math.prod(variant.threads) / room

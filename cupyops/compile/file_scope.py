@@ -1,0 +1,147 @@
+"""Finds what a text declares outside its kernels: ``__device__`` and ``__constant__`` variables; and launches from device
+code."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .cuda_text import Code, scan
+
+__all__ = ["DeviceVariable", "has_assert", "launches_from_device", "variables"]
+
+_SPACE = re.compile(r"\b__(?:device|constant|managed)__\b")
+_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__builtin_align__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
+_QUALIFIERS = re.compile(
+    r"\b(?:__device__|__constant__|__managed__|__restrict__|static|inline|constexpr|const|volatile|extern|struct)\b|\"C\""
+)
+_DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
+_FUNCTION = re.compile(r"\b__(?:global|device)__\b")
+
+
+@dataclass(frozen=True)
+class DeviceVariable:
+    """A ``__device__``, ``__constant__`` or ``__managed__`` variable of a text.
+
+    Attributes:
+        name: the name in C++, with its namespaces: ``physics::gravity``.
+        symbol: the name in the compiled code.
+        type: the C type of an element.
+        pointer: the variable, or each element of the array, is a pointer.
+        sizes: the expressions between the brackets of an array.
+    """
+
+    name: str
+    symbol: str
+    type: str
+    pointer: bool
+    sizes: tuple[str, ...]
+
+
+@lru_cache(64)
+def variables(text: str) -> dict[str, DeviceVariable]:
+    """Returns the device variables that a text declares in namespaces, by name.
+
+    A variable within a conditional of the preprocessor is left out, since only a compiler can say whether it exists. Left
+    out are also templates, static variables in namespaces, and arrays that another text defines with their size.
+    """
+    if not _SPACE.search(text):
+        return {}
+    code = scan(text)
+    return {v.name: v for v in _variables(code)}
+
+
+def _variables(code: Code) -> Iterator[DeviceVariable]:
+    bare, conditional = code.bare, _conditional(code)
+    seen = 0
+    for match in _SPACE.finditer(bare):
+        scope = code.scope(match.start())
+        if match.start() < seen or scope is None or any(a <= match.start() < b for a, b in conditional):
+            continue
+        start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
+        pieces, seen = _pieces(_ATTRIBUTE.sub(lambda m: " " * len(m[0]), bare[start:]), start)
+        internal = re.search(r"\bstatic\b", pieces[0]) is not None if pieces else False
+        # The compiler makes up the symbol of a static variable in a namespace.
+        if not pieces or re.search(r"\btemplate\b", pieces[0]) or (internal and scope):
+            continue
+        outside = re.search(r"\bextern\b(?!\s*\"C\")", pieces[0]) is not None
+        of_c = re.search(r"\bextern\s*\"C\"", pieces[0]) is not None
+        base = ""
+        for i, piece in enumerate(pieces):
+            found = _DECLARATOR.fullmatch(" ".join(_QUALIFIERS.sub(" ", piece).split()))
+            if found is None:
+                break
+            base = " ".join(found["type"].split()) if i == 0 else base
+            sizes = tuple(size.strip() for size in re.findall(r"\[([^\[\]]*)\]", found["sizes"]))
+            if not base or (outside and "" in sizes):
+                break
+            name = "::".join((*scope, found["name"]))
+            symbol = found["name"] if of_c or not scope else _mangled(scope, found["name"])
+            yield DeviceVariable(name, symbol, base, bool(found["stars"]), sizes)
+
+
+def _mangled(scope: tuple[str, ...], name: str) -> str:
+    """Returns the symbol of a variable in namespaces, by the Itanium C++ ABI."""
+    spaces = "".join(f"{len(space)}{space}" for space in scope)
+    return f"_ZN{spaces}{len(name)}{name}E"
+
+
+def _pieces(rest: str, start: int) -> tuple[list[str], int]:
+    """Splits a declaration into its declarators, without initializers. Returns the offset of its end, too.
+
+    Returns no declarator for a function.
+    """
+    pieces, depth, begin, cut = [], 0, 0, -1
+    for match in re.finditer(r"[()\[\]{},;=<>]", rest):
+        c, at = match[0], match.start()
+        if c == "(" and depth == 0 and cut < 0:
+            return [], start + at
+        if c in "={" and depth == 0 and cut < 0:
+            cut = at
+        if (c == "<" and cut < 0) or c in "([{":
+            depth += 1
+        elif (c == ">" and cut < 0) or c in ")]}":
+            depth -= 1
+        elif c in ",;" and depth <= 0:
+            pieces.append(rest[begin : at if cut < 0 else cut])
+            begin, cut = at + 1, -1
+            if c == ";":
+                return pieces, start + at
+    return [], start + len(rest)
+
+
+def _conditional(code: Code) -> list[tuple[int, int]]:
+    """Returns the start and the end of each outermost conditional of the preprocessor, without include guards."""
+    found, opened = [], []
+    directives = code.directives
+    for i, directive in enumerate(directives):
+        if directive.name in ("if", "ifdef", "ifndef"):
+            guard = (
+                directive.name == "ifndef"
+                and i + 1 < len(directives)
+                and directives[i + 1].name == "define"
+                and directives[i + 1].rest.split()[:1] == directive.rest.split()[:1]
+            )
+            opened.append((directive.start, guard))
+        elif directive.name == "endif" and opened:
+            start, guard = opened.pop()
+            if not guard:
+                found.append((start, directive.end))
+    return found
+
+
+def has_assert(text: str) -> bool:
+    """Returns whether a text contains an ``assert``."""
+    return re.search(r"\bassert\s*\(", text) is not None
+
+
+def launches_from_device(text: str) -> int | None:
+    """Returns the line of the first ``<<<`` within a ``__global__`` or ``__device__`` function, or None."""
+    if "<<<" not in text:
+        return None
+    code = scan(text)
+    within = [(m.start(), code.end_of_function(m.start())) for m in _FUNCTION.finditer(code.bare)]
+    for match in re.finditer("<<<", code.bare):
+        if any(start < match.start() < end for start, end in within):
+            return text.count("\n", 0, match.start()) + 1
+    return None

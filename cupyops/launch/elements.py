@@ -1,0 +1,355 @@
+"""Parameters whose C type is more than one number: vector types, structs, textures and surfaces.
+
+An array of ``float4`` is an array of float32 whose last dimension is 4. An array of a struct is an array of the struct's
+NumPy dtype, or an array of uint8 whose last dimension is the size of the struct. The kernel reads both in place.
+
+A struct is declared in the text. Python gets its layout from ``Kernel(..., structs={"Particle": dtype})``. The final text
+compares this layout with the compiler's (:func:`assertions`), so a field at another offset is a compile error and never a
+wrong value.
+"""
+
+import ctypes
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from cupyops.arrays import Info
+from cupyops.compile.cuda_text import Code
+from cupyops.dtypes import DTYPES
+from cupyops.errors import expected
+
+__all__ = [
+    "Element",
+    "assertions",
+    "check_elements",
+    "check_structs",
+    "conditions",
+    "element_of",
+    "explained",
+    "packed",
+    "resolved",
+    "seen",
+    "specification",
+    "struct_elements",
+    "vector_of",
+]
+
+_STRUCT = re.compile(
+    r"\b(?:struct|class|union)(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s+(\w+)\s*(?:final\s*)?[:{]"
+    r"|\}\s*(\w+)\s*;"
+)
+_LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
+
+
+@dataclass(frozen=True)
+class Element:
+    """The C type of a parameter that is no number.
+
+    Attributes:
+        name: the name in the text, ``float4``.
+        dtype: the dtype of the array; uint8 for a struct.
+        width: the last dimension of the array: the numbers of a vector, or the bytes of a struct.
+        alignment: bytes of which an address is a multiple.
+        record: the NumPy dtype of a struct, else None.
+        handle: the CuPy class of a texture or surface object, else ``""``.
+    """
+
+    name: str
+    dtype: str
+    width: int
+    alignment: int
+    record: Any = None
+    handle: str = ""
+
+
+def _vectors() -> Iterator[Element]:
+    names = {"char": "int8", "uchar": "uint8", "short": "int16", "ushort": "uint16", "int": "int32", "uint": "uint32"}
+    names |= {"longlong": "int64", "ulonglong": "uint64", "float": "float32", "double": "float64"}
+    for name, dtype in names.items():
+        size = DTYPES[dtype].itemsize
+        for width in (1, 2, 3, 4):
+            aligned = size * width if width in (2, 4) else size
+            yield Element(f"{name}{width}", dtype, width, min(aligned, _LARGEST_ALIGNMENT))
+    for name, dtype in {"half2": "float16", "__half2": "float16"}.items():
+        yield Element(name, dtype, 2, 4)
+    for name in ("nv_bfloat162", "__nv_bfloat162"):
+        yield Element(name, "bfloat16", 2, 4)
+
+
+_KNOWN = {e.name: e for e in _vectors()} | {
+    f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
+    for kind in ("Texture", "Surface")
+}
+
+
+def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
+    """Returns a parsed parameter with the dtype and the shape of its array, if its type is a vector, a struct, a texture
+    or a surface. Returns every other parameter unchanged.
+
+    Raises:
+        TypeError: the parameter is an array of textures or surfaces, or a struct whose layout is not given.
+    """
+    element = element_of(p.type, structs)
+    if element is None and p.type.startswith("struct "):
+        raise _unknown(kernel, p.name, p.type.removeprefix("struct "))
+    if element is None:
+        return p
+    if not p.pointer:
+        by_value = str(element.width) if not (element.handle or element.record is not None) else None
+        return replace(p, type=element.dtype, length=by_value, element=element)
+    if element.handle:
+        raise TypeError(f"{kernel}: `{p.name}` is an array of {element.name}; pass each object by value")
+    shape = None if p.shape is None else (*p.shape, str(element.width))
+    return replace(p, type=element.dtype, shape=shape, element=element)
+
+
+def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
+    """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
+    name = name.removeprefix("struct ")
+    return structs.get(name) or _KNOWN.get(name)
+
+
+def vector_of(name: str) -> Element | None:
+    """Returns the element of a vector type, or None for another type."""
+    found = _KNOWN.get(name)
+    return None if found is None or found.handle else found
+
+
+# Structs: the layout from Python, and its comparison with the compiler's
+
+
+def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str, Element]:
+    """Returns the elements of ``structs=``: a NumPy structured dtype or a subclass of ctypes.Structure for each name.
+
+    Raises:
+        TypeError: a value gives no layout, a field cannot be in a kernel's memory, or a name is no C name.
+    """
+    if not structs:
+        return {}
+    import numpy
+
+    found = {}
+    for name, given in structs.items():
+        where = f"structs[{name!r}]"
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _KNOWN or name in DTYPES:
+            raise TypeError(expected(kernel, "structs", "have names of structs of the text", repr(name)))
+        wanted = "be a NumPy structured dtype or a ctypes.Structure"
+        try:
+            dtype = numpy.dtype(given)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise TypeError(expected(kernel, where, wanted, f"{given!r} ({error})")) from None
+        if dtype.names is None or dtype.shape:
+            raise TypeError(expected(kernel, where, wanted, repr(given)))
+        for path, leaf, _ in _leaves(dtype, ()):
+            if leaf.hasobject or not leaf.isnative:
+                got = f"`{'.'.join(path)}` of {leaf}"
+                raise TypeError(expected(kernel, where, "have fields of numbers in this machine's byte order", got))
+        # The alignment of a struct divides its size. The largest such power of two is safe, and every whole struct of
+        # an allocation has it.
+        alignment = min(dtype.itemsize & -dtype.itemsize, _LARGEST_ALIGNMENT)
+        found[name] = Element(name, "uint8", dtype.itemsize, alignment, dtype)
+    return found
+
+
+def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+    """Yields the path, the dtype and the offset of each field that is no struct. Of an array of structs, yields the fields
+    of the first element, and the array itself."""
+    for name in dtype.names:
+        field, at = dtype.fields[name][:2]
+        if field.base.names is None:
+            yield (*path, name), field, offset + at
+            continue
+        if field.shape:
+            yield (*path, name), field, offset + at
+        first = name + "[0]" * len(field.shape)
+        yield from _leaves(field.base, (*path, first), offset + at)
+
+
+_KINDS = {"f": 1, "i": 2, "u": 3}
+_PROBES = """
+template <unsigned long long...> struct CupyopsLayout_{name};
+template <> struct CupyopsLayout_{name}<{wanted}> {{}};
+static_assert(sizeof(CupyopsLayout_{name}<{found}>) == 1, "");
+"""
+# The overloads return arrays of 1 byte for a float, 2 for a signed integer, 3 for an unsigned one, 4 for another type.
+# NVRTC has no offsetof.
+_KIND_OF = """
+#ifdef CUPYOPS_SIMULATOR
+#define CUPYOPS_OFFSET_OF(T, member) __builtin_offsetof(T, member)
+#else
+#define CUPYOPS_OFFSET_OF(T, member) __INTADDR__(&(((T*)0)->member))
+#endif
+template <class T> __device__ char (&cupyops_kind_of(const volatile T&))[4];
+#define CUPYOPS_KIND(T, n) __device__ char (&cupyops_kind_of(const volatile T&))[n];
+CUPYOPS_KIND(float, 1) CUPYOPS_KIND(double, 1)
+CUPYOPS_KIND(signed char, 2) CUPYOPS_KIND(short, 2) CUPYOPS_KIND(int, 2) CUPYOPS_KIND(long, 2) CUPYOPS_KIND(long long, 2)
+CUPYOPS_KIND(unsigned char, 3) CUPYOPS_KIND(unsigned short, 3) CUPYOPS_KIND(unsigned, 3)
+CUPYOPS_KIND(unsigned long, 3) CUPYOPS_KIND(unsigned long long, 3)
+#define CUPYOPS_KIND_OF(e, n) (sizeof(cupyops_kind_of(e)) == 4 ? n : sizeof(cupyops_kind_of(e)))
+"""
+
+
+def assertions(structs: Mapping[str, Element]) -> str:
+    """Returns the CUDA C++ that follows a text and compares the layout of its structs with Python's.
+
+    The numbers of a layout are template arguments. The template is defined for the layout from Python alone, so the
+    compiler's message for another layout has the compiler's numbers.
+    """
+    if not structs:
+        return ""
+    lines = ['\n#line 1 "cupyops/structs"', _KIND_OF]
+    for name, element in structs.items():
+        wanted, found = [element.width], [f"sizeof({name})"]
+        for path, leaf, offset in _leaves(element.record, ()):
+            member = ".".join(path)
+            kind = _KINDS.get(leaf.base.kind, 0) if leaf.base.itemsize > 2 or leaf.base.kind != "f" else 0
+            first = member + "[0]" * len(leaf.shape)
+            wanted += [offset, leaf.itemsize, kind]
+            found += [f"CUPYOPS_OFFSET_OF({name}, {member})", f"sizeof((({name}*)0)->{member})"]
+            found += [f"CUPYOPS_KIND_OF((({name}*)0)->{first}, {kind})" if kind else "0"]
+        numbers = ", ".join(f"{n}ULL" for n in wanted)
+        lines.append(_PROBES.format(name=name, wanted=numbers, found=", ".join(found)))
+    return "\n".join(lines)
+
+
+def explained(message: str, structs: Mapping[str, Element]) -> str:
+    """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
+    found = re.search(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else None
+    if found is None or found[1] not in structs:
+        return message
+    element, numbers = structs[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
+    lines = [
+        f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
+        f"{'field':24} {'text':>28} {'Python':>28}",
+        f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
+    ]
+    kinds = {1: "float", 2: "signed", 3: "unsigned"}
+    for i, (path, leaf, offset) in enumerate(_leaves(element.record, ())):
+        at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
+        wanted = _KINDS.get(leaf.base.kind, 0)
+        compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
+        python = f"{kinds.get(wanted, '') if kind else ''} {leaf.itemsize} bytes at {offset}".strip()
+        mark = "" if compiled == python else "  <-"
+        lines.append(f"{'.'.join(path):24} {compiled:>28} {python:>28}{mark}")
+    lines.append("numpy.dtype([...], align=True) has the offsets of a C struct without alignment of its own.")
+    return "\n".join(lines)
+
+
+def check_structs(kernel: str, parameters: Sequence[Any], code: Code) -> None:
+    """Raises if a parameter is of a struct that the text defines and ``structs=`` does not have.
+
+    Raises:
+        TypeError: so a call would have no layout for the struct.
+    """
+    for p in parameters:
+        if p.element is None and p.type not in DTYPES and p.type.isidentifier() and p.type in _defined(code.bare):
+            raise _unknown(kernel, p.name, p.type)
+
+
+def _unknown(kernel: str, name: str, struct: str) -> TypeError:
+    return TypeError(
+        f"{kernel}: `{name}` is of the struct {struct}, whose layout Python does not know; give it: "
+        f"structs={{{struct!r}: a NumPy structured dtype or a ctypes.Structure}}"
+    )
+
+
+@lru_cache(8)
+def _defined(bare: str) -> frozenset[str]:
+    """Returns the names of the structs that a text without comments defines."""
+    return frozenset(m[1] or m[2] for m in _STRUCT.finditer(bare))
+
+
+def specification(dtype: Any) -> dict[str, Any]:
+    """Returns a structured dtype as a dictionary of strings and numbers, from which ``numpy.dtype`` makes it again."""
+    fields = [dtype.fields[name][:2] for name in dtype.names]
+    formats = [f.str if f.base.names is None and not f.shape else _format(f) for f, _ in fields]
+    offsets = [offset for _, offset in fields]
+    return {"names": list(dtype.names), "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
+
+
+def _format(field: Any) -> Any:
+    base = field.base.str if field.base.names is None else specification(field.base)
+    return (base, tuple(field.shape)) if field.shape else base
+
+
+# Arguments
+
+
+def seen(kernel: str, p: Any, array: Any, info: Info) -> Info:
+    """Returns the properties of an array as its kernel sees them: an array of a struct's dtype as its bytes.
+
+    Raises:
+        TypeError: the array is neither of the struct's dtype nor of uint8.
+    """
+    if p.element is None or p.element.record is None or info.dtype == "uint8":
+        return info
+    dtype = getattr(array, "dtype", None)
+    if not hasattr(dtype, "fields") or dtype != p.element.record:
+        wanted = f"be an array of the dtype {p.element.record} ({p.element.name}), or of uint8 with {p.element.width} as its last dimension"
+        raise TypeError(expected(kernel, p.name, wanted, info.dtype))
+    width = p.element.width
+    shape, strides = (*info.shape, width), (*(s * width for s in info.strides), 1)
+    return replace(info, dtype="uint8", shape=shape, strides=strides, size=info.size * width)
+
+
+def check_elements(kernel: str, p: Any, info: Info) -> None:
+    """Raises unless a thread can read the array as vectors or structs.
+
+    Raises:
+        ValueError: the last dimension has another size or is not contiguous, or an address is not aligned.
+    """
+    element = p.element
+    assert element is not None
+    if not info.shape or info.shape[-1] != element.width:
+        wanted = f"have {element.width} as its last dimension, the {element.dtype}s of a {element.name}"
+        raise ValueError(expected(kernel, p.name, wanted, f"shape {tuple(info.shape)}"))
+    whole = all(s % element.width == 0 for n, s in zip(info.shape[:-1], info.strides[:-1], strict=True) if n > 1)
+    if not whole or (element.width > 1 and info.strides[-1] != 1):
+        wanted = f"have every {element.name} in one piece, a whole number of them apart"
+        raise ValueError(expected(kernel, p.name, wanted, f"strides {tuple(info.strides)}"))
+    if not info.fake and info.size and info.pointer % element.alignment:
+        wanted = f"begin at a multiple of {element.alignment} bytes, as {element.name} does"
+        raise ValueError(f"{expected(kernel, p.name, wanted, hex(info.pointer))}. Pass a copy")
+
+
+def conditions(p: Any, x: str) -> list[str]:
+    """Returns the conditions of a generated launch under which a call of an array of vectors or structs is refused."""
+    element = p.element
+    assert element is not None
+    found = [f"{x}.shape[-1] != {element.width}", f"{x}.data_ptr() % {element.alignment}"]
+    if p.shape is None:
+        found += [f"{x}.stride(-1) != 1", f"any([s % {element.width} for s in {x}.stride()[:-1]])"]
+    return found
+
+
+def packed(kernel: str, p: Any, value: Any) -> Any:
+    """Returns the argument for a struct, a texture or a surface as the driver takes it: bytes, or the handle.
+
+    Raises:
+        TypeError: the value is of another type, or of another struct.
+    """
+    element = p.element
+    assert element is not None
+    if element.handle:
+        if type(value).__name__ != element.handle or not isinstance(getattr(value, "ptr", None), int):
+            wanted = f"be a cupy.cuda.texture.{element.handle}"
+            raise TypeError(expected(kernel, p.name, wanted, type(value).__name__))
+        return value.ptr
+    if element.record is None:
+        return value
+    import numpy
+
+    if isinstance(value, bytes):
+        given: Any = value
+    elif isinstance(value, ctypes.Structure):
+        given = bytes(value) if numpy.dtype(type(value)) == element.record else b""
+    else:
+        of_record = getattr(value, "dtype", None) == element.record and math.prod(numpy.shape(value)) == 1
+        given = value.tobytes() if of_record and isinstance(value, (numpy.void, numpy.ndarray)) else b""
+    if len(given) != element.width:
+        wanted = f"be a {element.name}: one element of the dtype {element.record}, or an object of its ctypes.Structure"
+        raise TypeError(expected(kernel, p.name, wanted, repr(value)))
+    return given

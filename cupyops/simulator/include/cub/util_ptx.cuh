@@ -1,0 +1,77 @@
+// Replaces CUB's util_ptx.cuh: shuffles of values of any size.
+#pragma once
+
+#include "../../cuda/copies.h"
+#include "../../cuda/shuffles.h"
+
+namespace cub {
+
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleUp(T value, int offset, int first, unsigned mask) {
+    const int from = int(cupyops_lane()) - offset;
+    return cupyops_shuffled(CUPYOPS_SHFL, mask, value, from < (first | int(cupyops_lane() & ~(THREADS - 1))) ? int(cupyops_lane()) : from, 32);
+}
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleDown(T value, int offset, int last, unsigned mask) {
+    const int from = int(cupyops_lane()) + offset;
+    return cupyops_shuffled(CUPYOPS_SHFL, mask, value, from > (last | int(cupyops_lane() & ~(THREADS - 1))) ? int(cupyops_lane()) : from, 32);
+}
+template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleIndex(T value, int lane, unsigned mask) {
+    return cupyops_shuffled(CUPYOPS_SHFL, mask, value, lane, THREADS);
+}
+
+// What the twins of CUB's collectives share.
+namespace detail {
+
+struct Uninitialized {};
+struct NullType {};
+
+// The lanes of a logical warp of N threads: its first lane, the number of its lanes in the block, and their mask.
+template <int N> struct LogicalWarp {
+    unsigned first, count, rank, mask;
+    LogicalWarp() {
+        const unsigned lane = cupyops_lane(), start = cupyops_thread() - lane, left = cupyops_threads() - start;
+        const unsigned lanes = left < 32 ? left : 32;
+        first = lane / N * N;
+        count = first + N <= lanes ? N : lanes - first;
+        rank = lane - first;
+        mask = (count == 32 ? ~0u : (1u << count) - 1) << first;
+    }
+    template <typename T> T at(const T& value, unsigned rank) const {
+        return cupyops_shuffled(CUPYOPS_SHFL, mask, value, int(first + (rank < count ? rank : this->rank)), 32);
+    }
+    template <typename T> T before(const T& value, unsigned distance) const { return at(value, distance <= rank ? rank - distance : rank); }
+    template <typename T> T behind(const T& value, unsigned distance) const { return at(value, rank + distance); }
+
+    // The reduction of the first `valid` lanes, in the lane of rank 0.
+    template <typename T, typename F> T reduced(T value, F combine, unsigned valid) const {
+        for (unsigned step = 1; step < N; step *= 2) {
+            const T other = behind(value, step);
+            if (rank + step < (valid < count ? valid : count)) value = combine(value, other);
+        }
+        return value;
+    }
+    template <typename T, typename F> T scanned(T value, F combine) const {
+        for (unsigned step = 1; step < N; step *= 2) {
+            const T other = before(value, step);
+            if (rank >= step) value = combine(other, value);
+        }
+        return value;
+    }
+};
+
+struct Plus {
+    template <typename T> T operator()(const T& a, const T& b) const { return T(a + b); }
+};
+
+}  // namespace detail
+
+typedef detail::NullType NullType;
+
+// The functions of a collective that has temporary storage in shared memory.
+#define CUPYOPS_COLLECTIVE(NAME)                              \
+   private:                                                   \
+    TempStorage& storage;                                     \
+                                                              \
+   public:                                                    \
+    explicit NAME(TempStorage& temporary) : storage(temporary) {}
+
+}  // namespace cub

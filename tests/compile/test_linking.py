@@ -1,0 +1,65 @@
+"""Texts that nvJitLink links. Linking needs no GPU."""
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from cupyops import CompileError, Kernel, MissingDependencyError, Threads
+from cupyops.compile import linking
+from cupyops.compile.compiler import OPTIONS, compile_text
+from tests.launch.test_variables_lanes import MAIN, NEEDS_LINKER, linked_kernel
+
+TYPES = {"scalar_t": "float32"}
+
+
+@NEEDS_LINKER
+@pytest.mark.parametrize("options", [(), ("-dlto",)])
+def test_linked_code_reports_its_kernel(options: tuple[str, ...]) -> None:
+    binary = compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", (*OPTIONS, *options))
+    assert binary.code.startswith(b"\x7fELF")
+    assert list(binary.resources) == ["linked"]
+    assert binary.resources["linked"][0] > 0
+
+
+@NEEDS_LINKER
+def test_a_function_that_no_text_defines_is_named_by_the_linker() -> None:
+    kernel = Kernel(MAIN, "linked", Threads("n"), link=["__device__ int unused() { return 0; }"])
+    with pytest.raises(CompileError, match=r"linked: the texts do not link \(-arch=sm_90\): .*_Z6shapedf"):
+        compile_text(kernel.final_text(TYPES), "linked", "sm_90", OPTIONS)
+
+
+def test_each_text_is_compiled_apart_and_its_error_has_its_line() -> None:
+    """With no linker: each text of linked_kernel has a function `helper` of its own."""
+    kernel = linked_kernel()
+    texts = linking.parts(kernel.final_text(TYPES))
+    assert len(texts) == 3
+    for text in texts:
+        compile_text(text, "linked", "sm_90", OPTIONS, relocatable=True)
+    broken = Kernel(MAIN, "linked", Threads("n"), link=["\n__device__ int wrong() { return nothing; }"])
+    with pytest.raises(CompileError, match=r"linked_link1.cu:2: error: identifier \"nothing\" is undefined"):
+        compile_text(linking.parts(broken.final_text(TYPES))[1], "linked", "sm_90", OPTIONS, relocatable=True)
+
+
+def test_a_missing_linker_is_named_with_its_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(path: str) -> Any:
+        raise OSError(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    linking._library.cache_clear()
+    with pytest.raises(
+        MissingDependencyError, match="linked texts need nvJitLink, and .* Install it with: pip install .*nvjitlink"
+    ):
+        compile_text(linked_kernel().final_text(TYPES), "linked", "sm_90", OPTIONS)
+
+
+def test_a_gpu_newer_than_the_compiler_is_refused_in_words() -> None:
+    with pytest.raises(
+        CompileError, match="linked: linked texts are compiled for a GPU that NVRTC .* knows, and this GPU is newer"
+    ):
+        compile_text(linked_kernel().final_text(TYPES), "linked", "compute_90", OPTIONS)
+
+
+def test_one_text_is_no_list() -> None:
+    with pytest.raises(TypeError, match="linked: `link` must be a list of texts, got one text"):
+        linked_kernel(link=MAIN)

@@ -1,0 +1,1 @@
+"""Texts that use CUDA's libraries, and what NumPy says of them."""

@@ -1,0 +1,121 @@
+"""CUDA's libraries in the simulator: the texts of library/ give on the simulator and on a GPU what NumPy says, and compile.
+
+A text has several constructs, so that one compilation tests them all. The same texts are compiled by NVRTC for sm_80 and
+sm_90: nothing may run in the simulator that does not compile there.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyops
+import cupyops.simulator.build
+from cupyops import Kernel, Rows
+from cupyops.compile import toolchain
+from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.compile.header_list import HEADERS, PARTS, SAME
+from cupyops.errors import MissingDependencyError
+from cupyops.simulator.library import DECLINED, INTRINSICS
+from cupyops.simulator.ptx import INSTRUCTIONS
+from cupyops.simulator.translate import translate
+from tests.conftest import CUDA
+from tests.simulator.library.cases import CASES, Case
+
+FOLDER = Path(__file__).parent / "library"
+LANES = [pytest.param("cpu", marks=pytest.mark.simulator), CUDA]
+
+
+@functools.cache
+def text_of(name: str) -> str:
+    return (FOLDER / f"{name}.cu").read_text()
+
+
+def kernel(case: Case, **constants: int) -> Kernel:
+    return Kernel(
+        text_of(case.text),
+        case.kernel,
+        Rows("M", block=case.block) if case.rows else cupyops.Threads("N", block=case.block),
+        dtypes=("int32",),
+        constants={**case.constants, **constants},
+        cooperative=case.cooperative,
+    )
+
+
+def run(case: Case, where: str, arrays: Mapping[str, Any], **constants: int) -> dict[str, np.ndarray]:
+    if where == "cuda":
+        import torch
+
+        found = {name: torch.from_numpy(a.copy()).cuda() for name, a in arrays.items()}
+        kernel(case, **constants)(*found.values(), case.count)
+        return {name: a.cpu().numpy() for name, a in found.items()}
+    found = {name: a.copy() for name, a in arrays.items()}
+    with cupyops.simulate(sanitize=True):
+        kernel(case, **constants)(*found.values(), case.count)
+    return found
+
+
+@pytest.mark.parametrize("where", LANES)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.kernel)
+def test_a_construct_has_another_value_than_numpy_says(case: Case, where: str) -> None:
+    if where == "cuda":
+        import torch
+
+        if torch.cuda.get_device_capability() < case.since:
+            pytest.skip(f"{case.kernel} needs sm_{case.since[0]}{case.since[1]}")
+    arrays = case.arrays()
+    found = run(case, where, arrays)
+    for name, wanted in case.expected(arrays).items():
+        tolerance = case.tolerance.get(name, 0.0)
+        for slot, value in wanted:
+            np.testing.assert_allclose(
+                found[name][slot], value, rtol=tolerance, atol=tolerance, err_msg=f"{name}{slot}"
+            )
+
+
+# All for sm_90, since a text for sm_80 has the same includes; the instructions for sm_80, too.
+COMPILED = [(t, "sm_90") for t in sorted({c.text for c in CASES})]
+COMPILED += [(t, "sm_80") for t in ("intrinsics", "ptx", "tensor_cores")]
+
+
+@pytest.mark.parametrize(("text", "architecture"), COMPILED)
+def test_a_text_runs_in_the_simulator_and_does_not_compile(text: str, architecture: str) -> None:
+    if not toolchain.has_nvrtc():
+        pytest.skip("NVRTC is not installed")
+    case = next(c for c in CASES if c.text == text)
+    try:
+        assert compile_text(kernel(case).final_text({}), text, architecture, OPTIONS).code
+    except MissingDependencyError as lacking:
+        pytest.skip(str(lacking))
+
+
+def test_a_header_or_an_instruction_is_missing_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    wanted = [f"| `<{row.names[0]}>` | {row.has} |" for row in HEADERS if row.has]
+    assert all(len(row.names) == 1 for row in HEADERS if row.has)
+    assert [line for line in page.splitlines() if line.startswith("| `<")] == wanted
+    instructions = page[page.index("### Inline PTX") : page.index("Special registers")]
+    assert re.findall(r"^- `(.+)`$", instructions, re.MULTILINE) == list(INSTRUCTIONS)
+    declined = page[page.index("### What is declined") :]
+    assert all(f"| {name} | {words} |" in declined for name, words in DECLINED.items())
+    assert f"Functions without a header: {INTRINSICS}." in page
+
+
+def test_a_header_is_there_and_not_in_the_table() -> None:
+    folder = Path(cupyops.simulator.build.HERE) / "include"
+    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    internal = {"cuda/scope.h"}
+    twins = {row.twin for row in HEADERS if row.twin not in (None, SAME, PARTS)}
+    in_cuda = {p.name for p in (Path(cupyops.simulator.build.HERE) / "cuda").iterdir()}
+    assert there - internal == twins - in_cuda
+
+
+def test_a_text_without_these_headers_includes_them() -> None:
+    text = 'extern "C" __global__ void k(float* y, long long n) { y[0] = __popc(7); }'
+    assert "#include" not in translate(f'#line 1 "k.cu"\n{text}', ["k"], "k").replace('#include "attributes.h"', "")
+    with_simd = translate('#line 1 "k.cu"\n' + text.replace("__popc(7)", "__vadd4(1, 2)"), ["k"], "k")
+    assert with_simd.startswith('#include "simd.h"\n#line 1')
