@@ -62,7 +62,7 @@ class Digits(lightning.LightningModule):
         self.log("accuracy", 100 * right, prog_bar=True, sync_dist=True, batch_size=len(labels))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"])
 
 
 def train(options: argparse.Namespace, **more: Any) -> dict[str, float]:
