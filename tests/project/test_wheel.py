@@ -115,6 +115,31 @@ def test_the_long_description_has_no_link_that_an_index_cannot_follow(wheel: Pat
     assert "docs/benchmarks.md has all sizes" in " ".join(text.split())
 
 
+def test_a_public_address_gives_project_urls_and_absolute_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, blob = "https://example.org/owner/cupyops", "https://example.org/owner/cupyops/blob/main/"
+    code = (
+        "import sys; from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_wheel(sys.argv[1]))"
+    )
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    monkeypatch.setenv("CUPYOPS_PROJECT_URL", home + "/")
+    (tmp_path / "made").mkdir()
+    made = run("-c", code, tmp_path / "made", cwd=tmp_path).stdout.splitlines()[-1]
+    metadata, _, text = (tmp_path / "made" / made / "METADATA").read_text(encoding="utf-8").partition("\n\n")
+    assert f"\nProject-URL: Homepage, {home}\n" in metadata
+    assert f"\nProject-URL: Documentation, {blob}docs/index.md\n" in metadata
+    assert f"[docs/benchmarks.md]({blob}docs/benchmarks.md)" in text
+    assert f"]({home}/raw/main/docs/plots/layer_norm-rows.svg)" in text
+
+    monkeypatch.setenv("CUPYOPS_PROJECT_URL", "example.org")
+    with pytest.raises(AssertionError, match="CUPYOPS_PROJECT_URL must begin with https://, got 'example.org'"):
+        run("-c", code, tmp_path / "made", cwd=tmp_path)
+
+
 def test_installed_wheel_works_from_an_empty_folder(installed: Path, empty: Path) -> None:
     run("-c", USE, installed, cwd=empty, first=installed)
     assert list(empty.iterdir()) == []
