@@ -46,6 +46,7 @@ WANTED = 0.95
 NO_TESTS = 5  # pytest's exit status where -k leaves none
 # Seconds for those of a mutant, beside four times what they take without it: one that hangs has been noticed.
 PATIENCE = 60
+PROJECT = ("autograd_bridge", "cupyops", "kernels_cu", "tests")  # what the processes import anew
 # A process for each run, forked where what takes longest to import is there.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["pytest", "torch"])
@@ -145,15 +146,20 @@ def _run_pytest(checkout: str, options: list[str], output: str) -> None:
     with open(output, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    os.chdir(checkout)
-    os.environ["PYTHONPATH"] = checkout
-    sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]
-    # This process has imported `tests` of the checkout that it was started in, and shall import the copy's.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
+    enter(checkout)
     import pytest
 
     sys.exit(int(pytest.main(options)))
+
+
+def enter(checkout: str) -> None:
+    """Has this process import the project from a checkout, whatever it has imported of the project already: the starting of a
+    process imports this module, and with it the texts that have no fault."""
+    os.chdir(checkout)
+    os.environ["PYTHONPATH"] = checkout
+    sys.path[:] = [checkout, *(p for p in sys.path if p and Path(p) not in (ROOT, ROOT / "tests"))]
+    for name in [name for name in sys.modules if name.partition(".")[0] in PROJECT]:
+        del sys.modules[name]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

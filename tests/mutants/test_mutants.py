@@ -1,6 +1,9 @@
 """The planted faults fit the texts they are planted in, and each kernel has as many as were promised."""
 
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -95,3 +98,13 @@ def test_mutants_have_names_of_their_own_and_tests() -> None:
     assert set(KNOWN) <= set(names)
     for stem in {m.stem or m.kernel.partition("_")[0] for m in MUTANTS}:
         assert any((ROOT / name.format(stem=stem)).exists() for name in TESTS[:6]), stem
+
+
+def test_a_mutant_is_not_hidden_by_what_was_imported_before_it(tmp_path: Path) -> None:
+    """Every mutant survived then, since its tests ran on the unbroken texts."""
+    shutil.copytree(ROOT / "kernels_cu", tmp_path / "kernels_cu", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "kernels_cu" / "gelu.cu").write_text("broken", encoding="utf-8")
+    code = "from tests.mutants import mutate; import cupyops, sys; mutate.enter(sys.argv[1]); import kernels_cu"
+    code += "; print(kernels_cu.source('gelu'))"
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout.strip() == "broken", found.stderr
