@@ -18,7 +18,7 @@ from .peers import Unavailable
 
 __all__ = ["compile_each", "run"]
 
-COMPILED = ("compile", "triton", "liger", "quack")
+COMPILED = ("compile", "triton", "liger")
 
 
 def run(
