@@ -303,7 +303,7 @@ HEADERS = (
             ),
             *("helper_*.h",),
         ),
-        reason="it is of host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
+        reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
         "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",
         host=True,
     ),

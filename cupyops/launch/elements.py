@@ -125,10 +125,13 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
     """Returns the elements of ``structs=``: a NumPy structured dtype or a subclass of ctypes.Structure for each name.
 
     Raises:
-        TypeError: a value gives no layout, a field cannot be in a kernel's memory, or a name is no C name.
+        TypeError: `structs` is no mapping, a value gives no layout, a field cannot be in a kernel's memory, or a name is
+            no C name.
     """
-    if not structs:
+    if structs is None:
         return {}
+    if not isinstance(structs, Mapping):
+        raise TypeError(expected(kernel, "structs", "be a mapping of names to layouts", type(structs).__name__))
     import numpy
 
     found = {}

@@ -125,8 +125,9 @@ def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[L
         ValueError: a text looks like a path, or launches a kernel from device code.
         OSError: a file cannot be read.
     """
-    if isinstance(link, (str, os.PathLike)):
-        raise TypeError(expected(kernel, "link", "be a list of texts", "one text"))
+    if isinstance(link, (str, os.PathLike)) or not isinstance(link, Sequence):
+        got = "one text" if isinstance(link, (str, os.PathLike)) else type(link).__name__
+        raise TypeError(expected(kernel, "link", "be a list of texts", got))
     found = []
     for number, given in enumerate(link):
         filename = f"{kernel}_link{number + 1}.cu"

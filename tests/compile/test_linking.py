@@ -63,3 +63,5 @@ def test_a_gpu_newer_than_the_compiler_is_refused_in_words() -> None:
 def test_one_text_is_no_list() -> None:
     with pytest.raises(TypeError, match="linked: `link` must be a list of texts, got one text"):
         linked_kernel(link=MAIN)
+    with pytest.raises(TypeError, match="linked: `link` must be a list of texts, got int"):
+        linked_kernel(link=3)

@@ -99,8 +99,8 @@ def test_every_twin_is_a_file() -> None:
     [
         ("<torch/extension.h>", "it is of the host half of a PyTorch extension, which a Kernel does not need"),
         ("<ATen/cuda/CUDAContext.h>", "it is of the host half of a PyTorch extension"),
-        ("<vector>", "it is of host code, and NVRTC compiles kernels alone"),
-        ('"helper_cuda.h"', "it is of host code, and NVRTC compiles kernels alone"),
+        ("<vector>", "it belongs to host code, and NVRTC compiles kernels alone"),
+        ('"helper_cuda.h"', "it belongs to host code, and NVRTC compiles kernels alone"),
         ("<cub/device/device_reduce.cuh>", "it calls the GPU from the host, and NVRTC compiles kernels alone"),
         (
             "<cooperative_group.h>",

@@ -130,6 +130,7 @@ def test_a_struct_of_the_text_needs_its_layout() -> None:
     for given, words in (
         ({"Pair": "f4"}, r"`structs\['Pair'\]` must be a NumPy structured dtype or a ctypes.Structure"),
         ({"Pair": PAIR.newbyteorder()}, "must have fields of numbers in this machine's byte order, got `a` of"),
+        ([PAIR], "`structs` must be a mapping of names to layouts, got list"),
         ({"float4": PAIR}, "`structs` must have names of structs of the text, got 'float4'"),
     ):
         with pytest.raises(TypeError, match=words):
