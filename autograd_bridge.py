@@ -11,18 +11,22 @@ from torch import Tensor
 from cupyops.compile import toolchain
 from cupyops.torch.ops.add2 import add2
 from cupyops.torch.ops.add_layer_norm import AddLayerNorm, add_layer_norm
+from cupyops.torch.ops.cross_entropy import CrossEntropyLoss, cross_entropy
 from cupyops.torch.ops.gelu import GELU, gelu, gelu_backward
 from cupyops.torch.ops.layer_norm import LayerNorm, layer_norm, layer_norm_backward
 from cupyops.torch.ops.linear import Linear, linear, linear_backward
 from cupyops.torch.ops.linear_gelu import LinearGELU, linear_gelu, linear_gelu_backward
 from cupyops.torch.ops.lltm import LLTM, LLTMLayers, lltm
 from cupyops.torch.ops.lltm_cell import LLTMCell, lltm_cell
+from cupyops.torch.ops.log_softmax import log_softmax
 from cupyops.torch.ops.rms_norm import RMSNorm, rms_norm
+from cupyops.torch.ops.softmax import softmax
 
 __all__ = [
     "GELU",
     "LLTM",
     "AddLayerNorm",
+    "CrossEntropyLoss",
     "LLTMCell",
     "LLTMLayers",
     "LayerNorm",
@@ -31,6 +35,7 @@ __all__ = [
     "RMSNorm",
     "add2",
     "add_layer_norm",
+    "cross_entropy",
     "gelu",
     "gelu_backward",
     "layer_norm",
@@ -41,7 +46,9 @@ __all__ = [
     "linear_gelu_backward",
     "lltm",
     "lltm_cell",
+    "log_softmax",
     "rms_norm",
+    "softmax",
     "to_cupy",
     "to_torch",
 ]

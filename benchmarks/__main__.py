@@ -8,6 +8,7 @@
     python -m benchmarks --ops lenet5 --mnist DIR --merge
     python -m benchmarks --ops models
     python -m benchmarks --ops scale                      # on several GPUs
+    python -m benchmarks --ops rows --half first --implementations ours eager   # into benchmarks/results/rows-<gpu>.json
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
 """
@@ -22,13 +23,25 @@ from typing import Any
 
 from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
+from cupyops.ops.registry import families
 
-from .choices import DTYPE_NAMES, EXTRA, FORMS, IMPLEMENTATIONS, OPERATORS, RECIPES, SIZES
+from .choices import (
+    DTYPE_NAMES,
+    EXTRA,
+    FORMS,
+    HALVES,
+    IMPLEMENTATIONS,
+    OPERATORS,
+    RECIPES,
+    ROW_SCALE,
+    ROWS,
+    SIZES,
+)
 
 __all__ = ["main"]
 
 KINDS = ("device", "host", "build")
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward", "tangent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     problem = _misuse(options)
     if problem:
         parser.error(problem)
+    options.of_rows = ROWS in (options.ops or ())
+    if options.of_rows:
+        _take_rows(options)
     # PyTorch is imported once there is something to do with it: a wrong argument is answered before.
     from . import results_file
 
@@ -76,8 +92,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ops",
         nargs="+",
-        choices=(*OPERATORS, *EXTRA, "lenet5", "models", "scale"),
-        help=f"default: {' '.join(OPERATORS)}; models and scale come first and alone, and have options of their own (--ops models --help)",
+        choices=(*OPERATORS, *EXTRA, ROWS, "lenet5", "models", "scale"),
+        help=f"default: {' '.join(OPERATORS)}; rows: the operators on rows, at many lengths; models and scale come first and"
+        " alone, and have options of their own (--ops models --help)",
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help=f"default: {' '.join(KINDS)}")
     parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, help="default: all")
@@ -91,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--row-lengths", nargs="+", type=_size, metavar="N", help="of layer_norm; default: 15 from 64 to 2^18"
     )
+    parser.add_argument("--half", choices=HALVES, help="with --ops rows: every other row length")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPE_NAMES, help="of the rows on the GPU; default: all")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, help="of the rows on the GPU; default: both")
     parser.add_argument(
@@ -129,6 +147,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _take_rows(options: argparse.Namespace) -> None:
+    """Replaces ``--ops rows`` by the operators on rows, the time on the GPU, and the row lengths that are measured."""
+    options.ops = list(families("rows"))
+    options.kinds = options.kinds or ["device"]
+    options.sizes = options.sizes or [max(SIZES)]
+    lengths = options.row_lengths or ROW_SCALE
+    options.row_lengths = list(lengths[HALVES.index(options.half) :: 2] if options.half else lengths)
+
+
 def _size(text: str) -> int:
     base, power, exponent = text.partition("^")
     try:
@@ -150,6 +177,10 @@ def _misuse(options: argparse.Namespace) -> str:
     """What is wrong with options that argparse has taken one by one, or nothing."""
     names = ("ops", "kinds", "implementations", "sizes", "row_lengths", "dtypes", "directions", "full", "warm_up")
     measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
+    if ROWS in (options.ops or ()) and len(options.ops) > 1:
+        return "--ops rows stands alone: it has a file of its own"
+    if options.half and ROWS not in (options.ops or ()):
+        return "--half is for --ops rows"
     for name in {"models", "scale"} & set(options.ops or ()):
         return f"--ops {name} comes first and alone: python -m benchmarks --ops {name} --help shows its options"
     if options.source is not None:
@@ -178,7 +209,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         )
     device = torch.device("cuda", torch.cuda.current_device())
     environment = results_file.environment()
-    path = options.out or results_file.default_path(environment["gpu"])
+    path = options.out or results_file.default_path(f"{'rows ' if options.of_rows else ''}{environment['gpu']}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

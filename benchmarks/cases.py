@@ -293,7 +293,7 @@ class Choice:
     Attributes:
         sizes, row_lengths, full: as of :func:`device_cases`.
         dtypes: a case is taken if it reads no other.
-        directions: "forward", "backward".
+        directions: "forward", "backward", "tangent".
     """
 
     sizes: tuple[int, ...] = SIZES

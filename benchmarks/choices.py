@@ -4,12 +4,32 @@ from typing import Literal
 
 from cupyops.ops.registry import families
 
-__all__ = ["DTYPE_NAMES", "EXTRA", "FORMS", "IMPLEMENTATIONS", "LABELS", "OPERATORS", "RECIPES", "SIZES", "Form"]
+__all__ = [
+    "DTYPE_NAMES",
+    "EXTRA",
+    "FORMS",
+    "HALVES",
+    "IMPLEMENTATIONS",
+    "LABELS",
+    "OPERATORS",
+    "RECIPES",
+    "ROWS",
+    "ROW_SCALE",
+    "SIZES",
+    "Form",
+]
 
 # ``benchmarks.lltm`` measures steps by a command of its own.
 OPERATORS = families("elements", "rows", "products")
 # What is measured only when asked for, into a file of its own: operators of examples and documentation.
 EXTRA = ("own_ops", "tutorial")
+# `--ops rows` measures the operators on rows, into a file of its own, at these lengths.
+ROWS = "rows"
+ROW_SCALE = (
+    *(96, 128, 192, 256, 384, 512, 768, 1024, 1152, 1280, 1600, 2048, 2560, 3072, 4096, 4544, 5120, 8192),
+    *(16384, 32768, 65536, 131072, 262144),
+)
+HALVES = ("first", "second")  # every other row length, from the first on or from the second
 SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")  # the last in rows of its own
 RECIPES = ("default", "fast")  # of lenet5
@@ -20,6 +40,7 @@ LABELS = {
     "compile": "torch.compile",
     "triton": "Triton",
     "liger": "Liger",
+    "quack": "quack",
     "extension": "C++ extension",
     "dlpack": "cupyops through DLPack",
     "function": "autograd.Function, RawKernel",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import cupyops
 from autograd_bridge import gelu, gelu_backward, to_cupy, to_torch
+from cupyops.torch.core.operator import operator_of
 
 from .cases import DTYPES, HOST_ELEMENTS, SIZES, Case, Operand, forward_backward, gradient_of, recording
 from .peers import compiled, triton_kernels
@@ -63,6 +64,16 @@ def _backward(approximate: str) -> Makers:
     }
 
 
+def _tangent(approximate: str) -> Makers:
+    """The tangent of forward mode, from the tangent of x and x."""
+    jvp = operator_of(torch.ops.cupyops.gelu.default).jvp  # type: ignore[union-attr]
+    backward = _backward(approximate)
+    return {
+        "ours": lambda: lambda tangent_x, x: jvp(tangent_x, x, approximate),  # type: ignore[misc]
+        **{name: backward[name] for name in ("eager", "compile")},
+    }
+
+
 def _differentiable(approximate: str) -> Makers:
     """The forward with gradients: for bare kernels, in the ``autograd.Function`` that their user writes."""
     forward, backward = _forward(approximate), _backward(approximate)
@@ -101,6 +112,7 @@ def cases(sizes: Sequence[int] = SIZES) -> Iterator[Case]:
                 forward = REFERENCES[approximate]
                 yield Case("gelu", approximate, "forward", (x,), (x,), _forward(approximate), forward)
                 yield Case("gelu", approximate, "backward", (x, x), (x,), _backward(approximate), _grad_first(forward))
+                yield Case("gelu", approximate, "tangent", (x, x), (x,), _tangent(approximate), _grad_first(forward))
 
 
 def host_cases() -> Iterator[Case]:

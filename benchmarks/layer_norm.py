@@ -208,6 +208,32 @@ def _liger_backward() -> Callable[..., Any]:
     return lambda grad_y, x, stats, weight: function(grad_y, x, weight, weight, stats[0].view(-1), stats[1].view(-1))
 
 
+def tangent_reference(
+    tangent_x: Tensor, x: Tensor, stats: Tensor, weight: Tensor, tangent_weight: Tensor, tangent_bias: Tensor
+) -> Tensor:
+    """With x_hat = (x - mean)·rstd and t = tangent_x: weight·rstd·(t - mean(t) - x_hat·mean(t·x_hat)) +
+    tangent_weight·x_hat + tangent_bias."""
+    tangent_y = torch.empty_like(x)
+    for rows in _chunks(x):
+        tangent_y[rows] = _moved(tangent_x[rows], x[rows], stats[:, rows], weight, tangent_weight, tangent_bias)
+    return tangent_y
+
+
+def _moved(t: Tensor, x: Tensor, stats: Tensor, weight: Tensor, tangent_weight: Tensor, tangent_bias: Tensor) -> Tensor:
+    x_hat = (x - stats[0]) * stats[1]
+    moved = stats[1] * (t - t.mean(-1, keepdim=True) - x_hat * (t * x_hat).mean(-1, keepdim=True))
+    return (weight * moved + tangent_weight * x_hat + tangent_bias).to(x.dtype)
+
+
+def _tangent(n: int) -> Makers:
+    shape = [n]
+
+    def ours(tangent_x: Tensor, x: Tensor, stats: Tensor, *affine: Tensor) -> Any:
+        return torch.ops.cupyops.layer_norm_jvp(tangent_x, x, stats, *affine, shape, EPS)
+
+    return {"ours": lambda: ours, "eager": lambda: _moved, "compile": lambda: compiled(_moved)}
+
+
 def _added_forward(n: int) -> Makers:
     shape = (n,)
 
@@ -353,6 +379,11 @@ def _both(rows: Rows, variant: str) -> Iterator[Case]:
         _added_forward(rows.n) if added else _forward(rows.n, affine),
         added_reference if added else reference,
     )
+    if variant == AFFINE:
+        moved = {"tangent_x": x, "x": x, "stats": rows.stats, "weight": vector}
+        moved |= {"tangent_weight": vector, "tangent_bias": vector}
+        reads = [operand for role, operand in moved.items() if role != "stats"]
+        yield _case(rows, variant, "tangent", moved, (x,), _tangent(rows.n), tangent_reference, reads=tuple(reads))
     weight = {"weight": vector} if affine else {}
     read = {"grad_y": x, **({"grad_s": x} if added else {}), "x": x}
     yield _case(

@@ -18,6 +18,7 @@ COLOURS = {
     "compile": "#009e73",
     "triton": "#cc79a7",
     "liger": "#d55e00",
+    "quack": "#f0e442",
     "extension": "#7f7f7f",
     "dlpack": "#56b4e9",
     "function": "#8c564b",

@@ -10,7 +10,7 @@ from torch import Tensor
 from autograd_bridge import rms_norm
 
 from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
-from .peers import compiled
+from .peers import compiled, quack_function
 
 __all__ = ["ROW_LENGTHS", "cases", "host_cases"]
 
@@ -32,7 +32,11 @@ def _makers(n: int) -> Makers:
     def eager(x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (n,), weight, EPS)
 
-    return {"ours": lambda: ours, "eager": lambda: eager, "compile": lambda: compiled(eager)}
+    def quack() -> Callable[..., Any]:
+        function = quack_function("rmsnorm")
+        return lambda x, weight: function(x, weight, eps=EPS)
+
+    return {"ours": lambda: ours, "eager": lambda: eager, "compile": lambda: compiled(eager), "quack": quack}
 
 
 def cases(
@@ -46,9 +50,11 @@ def cases(
     for n in sorted(set(row_lengths)):
         for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
             m = max(1, max(sizes) // n)
-            case = _case(m, n, dtype)
-            yield case("forward")
-            yield case("backward", bind=backward_alone)
+            # Mixed precision brings a float32 weight beside rows of 16 bits.
+            for of_weight in (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,):
+                case = _case(m, n, dtype, of_weight)
+                yield case("forward")
+                yield case("backward", bind=backward_alone)
 
 
 def host_cases() -> Iterator[Case]:
@@ -59,14 +65,15 @@ def host_cases() -> Iterator[Case]:
     yield case("forward and backward", bind=forward_backward)
 
 
-def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
-    x, weight, total = Operand((m, n), dtype), Operand((n,), dtype), Operand((n,), dtype, terms=m)
+def _case(m: int, n: int, dtype: torch.dtype, of_weight: torch.dtype | None = None) -> Callable[..., Case]:
+    of_weight = of_weight or dtype
+    x, weight, total = Operand((m, n), dtype), Operand((n,), of_weight), Operand((n,), of_weight, terms=m)
 
     def make(direction: str, **options: Any) -> Case:
         gradients = "backward" in direction
         return Case(
             "rms_norm",
-            "affine",
+            "affine" if of_weight == dtype else "float32 weight",
             direction,
             (x, weight, x) if gradients else (x, weight),
             (x, total) if gradients else (x,),

@@ -18,7 +18,7 @@ from .peers import Unavailable
 
 __all__ = ["compile_each", "run"]
 
-COMPILED = ("compile", "triton", "liger")
+COMPILED = ("compile", "triton", "liger", "quack")
 
 
 def run(

@@ -19,12 +19,6 @@
 #define GRAD_SUM 0
 #endif
 
-// a·b, rounded: the compiler may not fuse the product with a later sum.
-__device__ __forceinline__ acc_t product(acc_t a, acc_t b) {
-    if constexpr (sizeof(acc_t) == 8) return __dmul_rn(a, b);
-    else return __fmul_rn(a, b);
-}
-
 // w = g·γ, rounded. Fused with the next operation w would have more digits, and would not cancel against mean(w).
 __device__ __forceinline__ acc_t weighted(acc_t g, acc_t weight) { return WEIGHTED ? product(g, weight) : g; }
 

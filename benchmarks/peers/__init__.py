@@ -20,6 +20,7 @@ __all__ = [
     "Unavailable",
     "compiled",
     "liger_kernels",
+    "quack_function",
     "raw_function",
     "triton_kernels",
 ]
@@ -65,6 +66,21 @@ def liger_kernels(op: str) -> ModuleType:
         raise Unavailable("liger_kernel is not installed")
     _need_triton()
     return importlib.import_module(f"liger_kernel.ops.{op}")
+
+
+def quack_function(name: str) -> Callable[..., Any]:
+    """A function of the package quack, such as ``softmax``.
+
+    Raises:
+        Unavailable: the package is missing, or cannot be imported here.
+    """
+    if importlib.util.find_spec("quack") is None:
+        raise Unavailable("quack is not installed")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module("quack"), name)
+    except (ImportError, AttributeError, OSError) as error:
+        raise Unavailable(f"quack has no {name} here: {error}") from None
+    return function
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,6 +39,9 @@ SHIPPED = (
     Shipped("layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
     Shipped("add_layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
     Shipped("rms_norm", "rows", "rms_norm"),
+    Shipped("softmax", "rows", "softmax"),
+    Shipped("log_softmax", "rows", "softmax"),
+    Shipped("cross_entropy", "rows", "cross_entropy"),
     Shipped("linear", "products", "linear", body="cupyops.ops.linear.body"),
     Shipped("linear_gelu", "products", "linear", body="cupyops.ops.linear.fused_gelu"),
     Shipped("lltm_cell", "steps", "lltm", body="cupyops.ops.lltm.cell"),
@@ -50,6 +53,6 @@ def families(*work: str) -> tuple[str, ...]:
     """Returns the families of the operators whose ``work`` is one of the arguments, in the order of the list.
 
     >>> families("rows", "products")
-    ('layer_norm', 'rms_norm', 'linear')
+    ('layer_norm', 'rms_norm', 'softmax', 'cross_entropy', 'linear')
     """
     return tuple(dict.fromkeys(s.family for s in SHIPPED if s.work in work))

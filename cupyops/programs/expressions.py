@@ -131,6 +131,7 @@ _CUDA_FUNCTIONS = frozenset(
     ]
 )
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
+_AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 # Words of an expression that are not variables.
 _KNOWN = frozenset(
@@ -163,12 +164,13 @@ class Statement:
         return f"{self.name} = {self.expression}"
 
 
-def parse(program: str, where: str) -> list[Statement]:
+def parse(program: str, where: str, indices: Collection[str] = ()) -> list[Statement]:
     """Returns the assignments of a program. An assignment ends at ``;`` or at the end of its line.
 
     Args:
         program: the program.
         where: the operator's name, for messages.
+        indices: names that may stand in brackets, as ``t`` in ``x[t]``.
 
     Raises:
         ValueError: a statement is not an assignment, a name is assigned twice, or the program is empty.
@@ -180,7 +182,7 @@ def parse(program: str, where: str) -> list[Statement]:
     for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
         if not piece.strip():
             continue
-        if words := other_language(piece):
+        if words := other_language(_AT.sub(lambda m: m[1] if m[2] in indices else m[0], piece)):
             raise ValueError(f"{where}: in `{piece.strip()}`: {words}")
         match = _ASSIGNMENT.fullmatch(piece)
         if match is None:

@@ -1,39 +1,92 @@
 // Passes over rows, for kernels that reduce over a row and then compute the row's elements. cupyops.row_reduce
-// generates kernels that use them. A group of ROW_THREADS threads holds a row in registers. Rows too long for the
-// registers are loaded again in every pass. A group takes several rows, one after the other.
+// generates kernels that use them. A group of threads, or the groups of a cluster's blocks, hold a row in registers. Rows
+// too long for the registers are loaded again in every pass. A group takes several rows, one after the other.
 //
-// Macro    values   meaning                                            set by
-// STREAM   0, 1     1: a row does not fit the registers of a group     the row program's config
+// Macro          values   meaning                                                   set by
+// STREAM         0, 1     1: a row does not fit the registers of a group            the row program's config
+// PREFETCH       0, 1     1: a group loads its next row while it computes a row     the row program's config
+// COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
+// SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
+//                more     memory, with STREAM; 0: none
 // The others: see rows.cuh.
 #pragma once
 
 #ifndef STREAM
 #define STREAM 0
 #endif
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+#ifndef COLUMNS_HELD
+#define COLUMNS_HELD 0
+#endif
+#ifndef SUMS_SHARED
+#define SUMS_SHARED 0
+#endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
 
+#include "exchange.cuh"
 #include "extrema.cuh"
 #include "fast_math.cuh"
+#include "registers.cuh"
 #include "scalar.cuh"
 #include "rows.cuh"
+
+// Returns whether accesses of up to 16 bytes can load and store VECTOR_WIDTH elements at every access to an array.
+template <typename T> __device__ __forceinline__ bool whole_accesses(const T* p) {
+    constexpr unsigned BYTES = VECTOR_WIDTH * sizeof(T) < 16 ? VECTOR_WIDTH * sizeof(T) : 16;
+    return reinterpret_cast<unsigned long long>(p) % BYTES == 0;
+}
 
 // The elements of one array's row that a thread holds.
 template <typename T> struct Held {
     Packed<T> of[VECTORS];
 
-    __device__ __forceinline__ void load(const T* row, const Columns& at, bool vectors) {
+    template <typename Vectors> __device__ __forceinline__ void load(const T* row, const Columns& at, Vectors vectors) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
     }
+
+    // Begins a pass over registers. The compiler would keep the widened elements of the pass before, which take twice the
+    // registers of 16-bit elements, and would spill them.
+    __device__ __forceinline__ void begin_pass() {
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < Packed<T>::WORDS; ++i) opaque(of[v].word[i]);
+    }
+};
+
+// An array (N). With COLUMNS_HELD a thread keeps its columns in registers, for all rows; else it loads them at each use.
+template <typename T> struct ColumnValues {
+    const T* columns;
+    Packed<T> held[COLUMNS_HELD ? VECTORS : 1];
+
+    template <typename Vectors>
+    __device__ __forceinline__ ColumnValues(const T* columns, long long n, Vectors vectors) : columns(columns) {
+        const Columns at = columns_of_block(n);
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (COLUMNS_HELD && at.has(v)) held[COLUMNS_HELD ? v : 0] = load_packed(columns + at.of(v), vectors);
+    }
+
+    // The thread's v-th access, which begins at `column`.
+    template <typename Vectors> __device__ __forceinline__ Packed<T> take(int v, int column, Vectors vectors) const {
+        if (COLUMNS_HELD) return held[COLUMNS_HELD ? v : 0];
+        return load_packed(columns + column, vectors);
+    }
 };
 
 // Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`.
-template <typename Load, typename F> __device__ __forceinline__ void pass(int n, const Load& load, const F& f) {
-    for (int start = 0; start < n; start += SLICE) {
-        const Columns at{start, n};
+template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
+    for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
+        if (STREAM && at.start >= at.n) break;
         if (STREAM) load(at);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
@@ -42,8 +95,9 @@ template <typename Load, typename F> __device__ __forceinline__ void pass(int n,
     }
 }
 
-__device__ __forceinline__ void store_vector(scalar_t* to, const acc_t (&values)[VECTOR_WIDTH], bool vectors) {
-    Packed<scalar_t> packed;
+template <typename T, typename Vectors>
+__device__ __forceinline__ void store_vector(T* to, const acc_t (&values)[VECTOR_WIDTH], Vectors vectors) {
+    Packed<T> packed;
     packed.set(values);
     store_packed(to, packed, vectors);
 }
@@ -61,65 +115,177 @@ __device__ __forceinline__ int whole_number(long long i) {
     return static_cast<int>(i < -2147483647ll ? -2147483647ll : i > 2147483647ll ? 2147483647ll : i);
 }
 
-// Reductions over the group of threads on one row. All threads of the block call each function together. Every thread of a
-// group gets the same bits, and the macros alone decide the order of a sum.
-struct Group {
-    unsigned turn = 0;
+// Returns the element `column` of a row of n elements, or 0 if the row has no such column.
+template <typename T> __device__ __forceinline__ acc_t element_at(const T* row, int column, long long n) {
+    return column >= 0 && column < n ? convert<acc_t>(row[column]) : acc_t(0);
+}
 
-    template <typename F> __device__ __forceinline__ acc_t combine(acc_t v, acc_t nothing, F f) {
+// How a value of each thread becomes a value of the row. Exps follows a Max: the value is Σ exp(a - most), where `most` is the
+// thread's greatest a, which is the value before. Reduced, it is the same of the whole row.
+enum class Fold { Sum, Max, Min, Exps };
+
+template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
+    return FOLD == Fold::Max ? acc_t(-INFINITY) : FOLD == Fold::Min ? acc_t(INFINITY) : acc_t(0);
+}
+
+// The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
+__device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
+
+// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row.
+__device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
+    acc_t found = most;
 #pragma unroll
-        for (int step = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; step > 0; step /= 2)
-            v = f(v, __shfl_xor_sync(0xffffffffu, v, step));
-        if constexpr (ROW_WARPS > 1) {
-            // Two tables alternate: a thread that writes to a table again has passed a barrier after all threads read the
-            // table.
-            __shared__ acc_t table[2][BLOCK_THREADS / 32];
-            acc_t* parts = table[turn++ % 2] + group_of_block() * ROW_WARPS;
-            if (threadIdx.x % 32 == 0) parts[threadIdx.x % ROW_THREADS / 32] = v;
-            __syncthreads();
-            v = threadIdx.x % READERS < ROW_WARPS ? parts[threadIdx.x % READERS] : nothing;
+    for (int k = 0; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
+    const acc_t origin = origin_of(found);
+    exps *= exponential(most - origin);
 #pragma unroll
-            for (int step = READERS / 2; step > 0; step /= 2) v = f(v, __shfl_xor_sync(0xffffffffu, v, step));
+    for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
+    most = found;
+}
+
+// Σ exp(a - most) of a row whose greatest a is infinite is NaN, as the formula is.
+__device__ __forceinline__ acc_t exps_of_row(acc_t most, acc_t exps) { return exps + (most - most); }
+
+// Reduces each value over LANES neighbouring lanes. All of these lanes get the same bits.
+template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(acc_t (&v)[sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+    acc_t own[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) own[i] = v[i];
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (folds[i] == Fold::Max) v[i] = larger(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
+            if (folds[i] == Fold::Min) v[i] = smaller(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
         }
-        return v;
-    }
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i)
+        if (folds[i] == Fold::Exps) v[i] *= exponential(own[i - 1] - origin_of(v[i - 1]));
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
+}
 
-    __device__ __forceinline__ acc_t sum(acc_t v) {
-        return combine(v, acc_t(0), [](acc_t a, acc_t b) { return a + b; });
-    }
-    __device__ __forceinline__ acc_t max(acc_t v) { return combine(v, acc_t(-INFINITY), larger<acc_t>); }
-    __device__ __forceinline__ acc_t min(acc_t v) { return combine(v, acc_t(INFINITY), smaller<acc_t>); }
+// What a warp publishes to the other warps on its row: up to MOST values.
+template <int MOST> struct Parts {
+    alignas(8) acc_t of[MOST + MOST % 2];
 };
 
-// Returns whether this thread stores the results of its group's row.
-__device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREADS == 0; }
+// Two tables: a thread may still read one when another thread is one reduction, and so one barrier, ahead.
+template <int MOST> using PartsExchange = Exchange<Parts<MOST>, 2>;
 
-// Sums of each column over the rows that a group takes. Each group of the grid stores one row of `partial`, (parts, N).
-// The sums accumulate in registers, or with STREAM in `partial`, which then must be zero before the launch.
-struct ColumnSums {
-    acc_t held[VECTORS][VECTOR_WIDTH];
-    acc_t* part;
+// The threads on a row, which reduce up to MOST values of the row at once. All threads of the block call reduce() together,
+// after cluster_wait(). Every thread of a row gets the same bits, and the macros alone decide the order of a sum.
+template <int MOST> struct Team {
+    PartsExchange<MOST>& exchange;
+    unsigned turn = 0;
 
-    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n)
-        : part(partial ? partial + group_of_grid() * n : nullptr) {
+    __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
+
+    template <Fold... FOLDS> __device__ __forceinline__ void reduce(acc_t (&v)[sizeof...(FOLDS)]) {
+        fold_lanes<(ROW_THREADS < 32 ? ROW_THREADS : 32), FOLDS...>(v);
+        if constexpr (PARTS > 1) {
+            constexpr int COUNT = sizeof...(FOLDS);
+            constexpr Fold folds[COUNT] = {FOLDS...};
+            Parts<MOST> known = {};
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
+            for (int i = 0; i < COUNT; ++i) known.of[i] = v[i];
+            const Parts<MOST>* parts = exchange.all_gather(known, turn++);
+            const acc_t none[COUNT] = {nothing<FOLDS>()...};
+            acc_t read[EACH_READS][COUNT];
+#pragma unroll
+            for (int p = 0; p < EACH_READS; ++p)
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) read[p][i] = part_read(p) < PARTS ? parts[part_read(p)].of[i] : none[i];
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                v[i] = folds[i] == Fold::Exps ? acc_t(0) : read[0][i];
+#pragma unroll
+                for (int p = 1; p < EACH_READS; ++p) {
+                    if (folds[i] == Fold::Max) v[i] = larger(v[i], read[p][i]);
+                    if (folds[i] == Fold::Min) v[i] = smaller(v[i], read[p][i]);
+                    if (folds[i] == Fold::Sum) v[i] += read[p][i];
+                }
+            }
+#pragma unroll
+            for (int i = 1; i < COUNT; ++i)
+#pragma unroll
+                for (int p = 0; p < EACH_READS; ++p)
+                    if (folds[i] == Fold::Exps) v[i] += read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));
+            fold_lanes<READERS, FOLDS...>(v);
+        }
+    }
+};
+
+// Returns the row of this thread's group, of the GROUPS rows from `first` on; the last row for groups beyond the end.
+__device__ __forceinline__ long long row_of_group(long long first, long long rows) {
+    return first + group_of_block() < rows ? first + group_of_block() : rows - 1;
+}
+
+// Returns whether this thread stores the results of its row.
+__device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREADS == 0 && block_of_cluster() == 0; }
+
+// Sums of each column over the rows that a block, or a cluster, takes: one row of `partial`, (parts, N). The sums accumulate in
+// registers. With STREAM they accumulate in shared memory, or in `partial`, which then must be zero before the launch.
+extern __shared__ __align__(16) unsigned char sums_memory[];
+
+struct ColumnSums {
+    acc_t held[STREAM ? 1 : VECTORS][VECTOR_WIDTH];
+    acc_t* part;
+    acc_t* shared;  // this thread's sums, ROW_THREADS apart, so that the threads of a warp access neighbouring words
+
+    // `index` counts the kernel's sums.
+    __device__ __forceinline__ ColumnSums(acc_t* partial, long long n, int index)
+        : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr),
+          shared(reinterpret_cast<acc_t*>(sums_memory) + index * SUMS_SHARED + threadIdx.x) {
+#pragma unroll
+        for (int v = 0; v < (STREAM ? 1 : VECTORS); ++v)
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) held[v][k] = 0;
+        for (int i = 0; i < SUMS_SHARED / ROW_THREADS; ++i) shared[i * ROW_THREADS] = 0;
+    }
+
+    // The place in `shared` of the k-th element of the v-th access, which begins at `column`.
+    static __device__ __forceinline__ int place(int v, int k, int column) {
+        return ((column / (CLUSTER * SLICE) * VECTORS + v) * VECTOR_WIDTH + k) * ROW_THREADS;
     }
 
     __device__ __forceinline__ void add(int v, int k, int column, acc_t value) {
-        if (!STREAM) held[v][k] += value;
+        if (!STREAM) held[STREAM ? 0 : v][k] += value;
+        else if (SUMS_SHARED) shared[place(v, k, column)] += value;
         else if (part) part[column + k] += value;
     }
 
-    __device__ __forceinline__ void store(int n) const {
-        if (STREAM || !part) return;
-        const Columns at{0, n};
+    // Adds up the groups of the block, in their order, and stores the sums. All threads of the block call it.
+    __device__ __forceinline__ void store(long long n) {
+        if (STREAM && SUMS_SHARED && part)
+            for (Columns at = columns_of_block(n); at.start < at.n; at.start += CLUSTER * SLICE)
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
-            if (at.has(v))
+                for (int v = 0; v < VECTORS; ++v)
+                    if (at.has(v))
 #pragma unroll
-                for (int k = 0; k < VECTOR_WIDTH; ++k) part[at.of(v) + k] = held[v][k];
+                        for (int k = 0; k < VECTOR_WIDTH; ++k) part[at.of(v) + k] = shared[place(v, k, at.of(v))];
+        if (STREAM) return;
+        __shared__ acc_t total[GROUPS > 1 ? SLICE : 1];
+        const Columns at = columns_of_block(n);
+        for (int group = 0; group < GROUPS; ++group) {
+            if (group_of_block() == group)
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                    for (int k = 0; k < VECTOR_WIDTH; ++k) {
+                        acc_t& own = held[STREAM ? 0 : v][k];
+                        if constexpr (GROUPS > 1) {
+                            acc_t& sum = total[place_of(v) + k];
+                            sum = own += group ? sum : acc_t(0);
+                        }
+                        if (group == GROUPS - 1 && part && at.has(v)) part[at.of(v) + k] = own;
+                    }
+            if (GROUPS > 1) __syncthreads();
+        }
     }
 };

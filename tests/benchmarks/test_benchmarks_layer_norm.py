@@ -109,7 +109,11 @@ def test_cases_cover_what_is_claimed() -> None:
     cases = [*device_cases("layer_norm")]
     labels = [json.dumps(case.labels()) for case in cases]
     assert len(set(labels)) == len(labels)
+    assert {case.direction for case in cases} == {"forward", "backward", "tangent"}
     for case in cases:
+        if case.direction == "tangent":
+            assert set(case.implementations) == {"ours", "eager", "compile"}
+            continue
         assert set(case.implementations) >= PEERS
         assert ("liger" in case.implementations) == (case.variant == "affine" and case.shape[1] <= 65536)
     for direction in ("forward", "backward"):

@@ -11,6 +11,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import measure, results_file, warm_up
 from benchmarks.cases import Case, Choice, device_cases
+from benchmarks.choices import ROW_SCALE
 from benchmarks.measure import Findings
 from benchmarks.merging import merged
 from benchmarks.table import markdown
@@ -163,7 +164,7 @@ def test_shares_are_all_the_cases_and_each_once() -> None:
     assert sorted(itertools.chain(*parts)) == sorted(whole)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     both = [c.direction for c in warm_up.share(Choice((2**10,), (64, 768)), ("layer_norm",), ("device",), 0, 2)]
-    assert len(set(both)) == 2
+    assert len(set(both)) == 3
     with_host = [*warm_up.share(choice, ("layer_norm",), ("device", "host"), 0, 1)]
     assert len(with_host) == len(whole) + 3
 
@@ -215,3 +216,23 @@ def test_processes_that_compile_leave_the_environment_as_it_was(monkeypatch: pyt
     assert started == [(0, 2), (1, 2)]
     assert warm_up.os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "7"
     assert "ended with [3, 3]" in lines[0]
+
+
+def test_the_halves_of_the_row_lengths_share_none_and_leave_none_out() -> None:
+    halves = []
+    for half in ("first", "second"):
+        options = command.build_parser().parse_args(["--ops", "rows", "--half", half])
+        command._take_rows(options)
+        assert set(options.ops) == {"layer_norm", "rms_norm", "softmax", "cross_entropy"}
+        halves.append(options.row_lengths)
+    assert sorted(halves[0] + halves[1]) == sorted(ROW_SCALE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--ops", "rows", "gelu"], "--ops rows stands alone"), (["--ops", "gelu", "--half", "first"], "--half is for")],
+)
+def test_rows_are_asked_for_alone(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert words in capsys.readouterr().err

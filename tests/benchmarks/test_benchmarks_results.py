@@ -188,7 +188,7 @@ def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, caps
         (("--dtypes", "int8"), "invalid choice: 'int8'"),
         (("--warm-up", "0"), "expected a whole number of at least 1, got '0'"),
         (("--ops", "lenet5"), "--ops lenet5 needs --mnist DIR"),
-        (("--ops", "softmax"), "invalid choice: 'softmax'"),
+        (("--ops", "argmax"), "invalid choice: 'argmax'"),
         (("--sizes", "2^40"), "expected a number of elements from 2 to 2^31, such as 2^20, got '2^40'"),
         (("--sizes", "many"), "got 'many'"),
         (("--sizes", "2^-3"), "got '2^-3'"),

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autograd_bridge import add_layer_norm, layer_norm
-from cupyops.torch.ops.layer_norm import _layer_norm_inference
+from cupyops.torch.core.tensors import wide_dtype
+from cupyops.torch.ops.layer_norm import _layer_norm_inference, _layer_norm_jvp
 
 from .data import (
     COLUMNS,
@@ -87,11 +88,20 @@ def _backward_samples() -> list[Arguments]:
     ]
 
 
+def _jvp_samples() -> list[Arguments]:
+    # Not by x: a derivative takes the statistics for functions of x, and differences keep them.
+    tangent, x = wanted(Z.double()), X.double()
+    stats = reference("layer_norm", x, WEIGHT.double(), None, *NORM)[1]
+    full = [wanted(p.double()) for p in (WEIGHT, BIAS, WEIGHT.flip(0))]
+    return [(tangent, x, stats, *full, *NORM), (tangent, x, stats, None, None, None, *NORM)]
+
+
 SAMPLES = {
     "layer_norm": _samples,
     "layer_norm_inference": _samples,
     "add_layer_norm": _add_samples,
     "layer_norm_backward": _backward_samples,
+    "layer_norm_jvp": _jvp_samples,
 }
 # Lengths of rows whose ways differ: by a warp, a block, persistent blocks with stages, clusters, streams; odd ones.
 LENGTHS = (1, 7, 64, 100, 128, 384, 768, 1000, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 200000)
@@ -116,8 +126,14 @@ def _launches() -> Iterator[LaunchCase]:
                 yield launch_case("layer_norm", f"bias alone {d}", lambda x, b: plain(x, None, b), x, weight)
                 add = lambda x, r, w, b: add_layer_norm(x, r, x.shape[-1:], w, b)  # noqa: E731
                 yield launch_case("add_layer_norm", d, add, x, x, weight, weight)
+                moved = lambda t, x, s, w, u, b: _layer_norm_jvp(t, x, s, w, u, b, x.shape[-1:], 1e-5)  # noqa: E731
+                given = (*x, False), (*x, False), ((2, 2500, 1), wide_dtype(dtype), False), *[frozen] * 3
+                yield launch_case("layer_norm_jvp", d, moved, *given)
                 infer = lambda x, w, b: _layer_norm_inference(x, w, b, x.shape[-1:], 1e-5)  # noqa: E731
                 yield launch_case("layer_norm_inference", d, infer, (*x, False), frozen, frozen)
+    moved = lambda t, x, s: _layer_norm_jvp(t, x, s, None, None, None, x.shape[-1:], 1e-5)  # noqa: E731
+    x = (3, 10**6), torch.float32, False
+    yield launch_case("layer_norm_jvp", "streaming", moved, x, x, ((2, 3, 1), torch.float32, False))
     for dtype in FLOATS[:2]:
         f = torch.float32
         for n in (1024, 16384):

@@ -19,9 +19,14 @@ import cupyops
 from cupyops.arrays import LIBRARIES
 from cupyops.launch import driver
 from cupyops.launch.tensor_map import tensor_map
+from cupyops.ops.layer_norm.tangent import tangent
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import FORWARD
 from cupyops.ops.linear.sm90 import sm90_kernel
+from cupyops.programs.expressions import parse
+from cupyops.programs.row_config import config_of, kernel_of, work_of
+from cupyops.programs.row_source import text_of
+from cupyops.programs.rows import RowProgram
 
 PLANTED = """
 extern "C" __global__ void bounds(float* y,  // (n)
@@ -78,7 +83,8 @@ def run() -> int:
             cupyops.layer_norm_backward(y, x, stats, n, weight)
             cupyops.layer_norm_backward(y, x, stats, n, weight, wants=(False, True, True))
             cupyops.add_layer_norm(x, y, n, weight)
-            calls += 4
+            tangent(y, x, stats.reshape(2, m, 1), weight, weight, None, (n,), 1e-5)
+            calls += 5
     for dtype in ("float16", "float32", "float64"):
         # Clusters, groups, odd lengths; the products are the library's, and not asked for.
         for m, n in ((5, 7), (70, 96), (300, 1023), (2000, 64), (33, 2048), (20_000, 24)):
@@ -97,8 +103,48 @@ def run() -> int:
                     cupyops.linear(x, weight, weight[:, 0])
                     cupyops.linear_gelu(x, weight, weight[:, 0])
                     calls += 2
-    calls += recurrent() + tensor_cores()
+    calls += programs() + recurrent() + tensor_cores()
     cupy.cuda.runtime.deviceSynchronize()
+    return calls
+
+
+# By name: the program, the arrays (M, N), the other inputs and the results.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[str, ...]], tuple[str, ...]]] = {
+    "softmax": ("m = max(x); e = exp(x - m); r = 1 / sum(e); y = e * r", ("x",), {}, ("y",)),
+    "picked": ("m = max(x); s = sum(exp(x - m)); y = log(s) + m - x[t]", ("x",), {"indices": ("t",)}, ("y",)),
+    "norm_backward": (
+        "r = rsqrt(sum(x * x) / N + eps); d = sum(g * w * x) / N * r * r; gx = r * (g * w - x * d); gw = column_sum(g * x * r)",
+        ("g", "x"),
+        {"columns": ("w",), "scalars": ("eps",)},
+        ("gx", "gw"),
+    ),
+}
+
+
+def programs() -> int:
+    """Kernels of row programs: several rows in a block, rows of blocks and clusters, blocks that stay and load ahead, and
+    rows that stream."""
+    calls = 0
+    rows_and_lengths = ((5, 7), (70, 96), (9, 1000), (7, 4096), (40, 16_384), (20, 65_536), (5, 262_144))
+    for (name, given), dtype in itertools.product(PROGRAMS.items(), ("float16", "float32")):
+        text, elements, others, results = given
+        fields = {"rows": (), "indices": (), "columns": (), "scalars": ()} | others
+        statements = tuple(parse(text, name, fields["indices"]))
+        program = RowProgram(name, statements, elements, results=results, **fields)
+        source, kinds = text_of(program), program.kinds()
+        sizes = {x: 8 if x in program.indices else cupy.dtype(dtype).itemsize for x in program.inputs}
+        for m, n in rows_and_lengths:
+            config = config_of(n, dtype, work_of(program, sizes), driver.capability(0))
+            blocks = min(-(-m // config.groups), 3)  # some blocks have several rows
+            shapes = {"element": (m, n), "row": (m,), "column": (blocks, n)}
+            arrays: dict[str, Any] = dict.fromkeys(elements, cupy.linspace(-8, 8, m * n).astype(dtype).reshape(m, n))
+            arrays |= dict.fromkeys(program.indices, cupy.arange(m) % n)
+            arrays |= dict.fromkeys(program.columns, cupy.ones(n, dtype=dtype))
+            outs = [cupy.zeros(shapes[kinds[y]], dtype="float32" if kinds[y] == "column" else dtype) for y in results]
+            numbers = (m, n, blocks, blocks) if "column" in kinds.values() else (m, n, blocks)
+            scalars = [1e-5] * len(program.scalars)
+            kernel_of(program, source, config, dtype)(*(arrays[x] for x in program.inputs), *outs, *scalars, *numbers)
+            calls += 1
     return calls
 
 

@@ -169,13 +169,14 @@ def test_a_former_header_leads_to_one_of_today(name: str) -> None:
 def written() -> list[str]:
     """Texts as they are written from programs."""
     from cupyops.programs import elementwise as elementwise_text
-    from cupyops.programs import rows as row_text
+    from cupyops.programs import row_source as row_text
     from cupyops.programs.expressions import parse
+    from cupyops.programs.rows import RowProgram
 
     steps = tuple(parse("y = x", "copy"))
     return [
         elementwise_text.text_of(elementwise_text.Program("copy", steps, ("x",), (), ("y",))),
-        row_text.text_of(row_text.RowProgram("copy", steps, ("x",), (), (), (), (), ("y",))),
+        row_text.text_of(RowProgram("copy", steps, ("x",), (), (), (), (), ("y",))),
     ]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import autograd_bridge as bridge
 import cupyops
 from cupyops.torch import Operator
-from cupyops.torch.compiled import calls, lowering
+from cupyops.torch.compiled import calls, versions
 from tests.conftest import CUDA
 from tests.support import HANG, alike
 
@@ -129,7 +129,7 @@ def test_generated_code_calls_bodies_and_no_registered_operator(backend: str, de
 def test_code_is_the_plain_way_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a version of PyTorch whose Inductor is not known, the generated code calls the registered operator."""
     scale = _scale("plain_scale")
-    monkeypatch.setattr(lowering, "NEWEST", (2, 8))
+    monkeypatch.setattr(versions, "NEWEST", (2, 8))
     x = torch.randn(6)
     code = code_of(lambda: torch.compile(lambda x: scale(x, 2.0) + 1, fullgraph=True)(x))
     assert lines_of(code, "torch.ops.tests.plain_scale")

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from tests.mutants.mutants_layer_norm import LAYER_NORM
 from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+from tests.mutants.mutants_layer_norm_tangent import LAYER_NORM_TANGENT
 from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
 from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
 from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 from tests.mutants.mutants_lltm_tensor_cores import LLTM_TENSOR_CORES
+from tests.mutants.mutants_row_programs import ROW_PROGRAMS
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Mutant:
     """One fault.
 
     Attributes:
-        kernel: that is held against it.
+        kernel: that is held against it; for kernels that are generated, the header that they include.
         what: in words.
         file: its name in ``kernels_cu``, or its path in the checkout.
         old, new: what is replaced, which stands there once, and by what.
@@ -302,6 +304,12 @@ MUTANTS = [
         for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
+    *(
+        mutant
+        for kernel, (tests, faults) in LAYER_NORM_TANGENT.items()
+        for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
+    ),
+    *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
     *(
         mutant
         for kernel, (tests, faults) in LINEAR_GELU_SM90.items()

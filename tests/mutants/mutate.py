@@ -37,6 +37,7 @@ TESTS = (
     "tests/kernels/test_simulated_{stem}_large.py",
     "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
+    "tests/programs/test_{stem}_kernels.py",
     "tests/operators/test_{stem}.py",
     "tests/simulator/test_simulator_use.py",
     "tests/operators/test_operators.py",
@@ -182,12 +183,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             checkouts.put(copy_of_checkout(Path(folder) / str(i)))
 
         unbroken = copy_of_checkout(Path(folder) / "unbroken")
-        baselines = {m.kernel: baseline_of(m, unbroken) for m in {m.kernel: m for m in mutants}.values()}
+        baselines = {of: baseline_of(m, unbroken) for of, m in {(m.kernel, m.tests): m for m in mutants}.items()}
 
         def one(mutant: Mutant) -> Outcome:
             checkout = checkouts.get()
             try:
-                outcome = run(mutant, checkout, baselines[mutant.kernel])
+                outcome = run(mutant, checkout, baselines[mutant.kernel, mutant.tests])
             finally:
                 checkouts.put(checkout)
             told = outcome.noticed or "SURVIVED"

@@ -24,10 +24,10 @@ PAGE = "docs/shipped_operators.md"
 
 
 def operators_of(shipped: Shipped) -> list[Operator]:
-    """The operators that a file declares, without those of gradients."""
+    """The operators that a file declares, without those of gradients and tangents."""
     module = importlib.import_module(f"cupyops.torch.ops.{shipped.name}")
     found = [x for x in vars(module).values() if isinstance(x, Operator)]
-    return [op for op in found if op.name.startswith(shipped.name) and not op.name.endswith("_backward")]
+    return [op for op in found if op.name.startswith(shipped.name) and not op.name.endswith(("_backward", "_jvp"))]
 
 
 def unlisted() -> Iterator[str]:

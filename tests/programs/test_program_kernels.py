@@ -99,6 +99,119 @@ def test_sums_over_rows_and_columns(place: str, n: int) -> None:
             torch.testing.assert_close(got, exact, rtol=1e-6, atol=1e-9)
 
 
+# Rows of three warps, of several blocks with more warps than lanes that collect their parts, and of a few threads.
+@pytest.mark.parametrize("n", [36, 2300, 40_000])
+@pytest.mark.simulator
+def test_a_reduction_forgets_a_part_or_adds_one_that_is_not_there(n: int) -> None:
+    """A maximum below 0, a minimum above 0, an infinite maximum, and a sum of exponentials behind another reduction."""
+    op = row_reduce(
+        "s = sum(x); m = max(x); p = exp(x - m); e = sum(p); low = min(x)",
+        results=["s", "m", "p", "e", "low"],
+        name=f"programs_test::folds_{n}",
+    )
+    x = torch.rand(6, n) + 1
+    x[0] *= -1
+    x[2] = torch.linspace(-80, 0, n)
+    x[3, 1::2] = -torch.inf
+    x[4] = -torch.inf
+    x[5, n // 2] = torch.inf
+    with cupyops.simulate():
+        found = op(x)
+    exact = x.double()
+    m = exact.amax(-1)
+    p = torch.exp(exact - m[:, None])
+    for got, wanted in zip(found, (exact.sum(-1), m, p, p.sum(-1), exact.amin(-1)), strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1.3e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.simulator
+def test_the_rows_of_a_block_are_summed_in_another_order() -> None:
+    """In float32, 2^24 + 1 + 1 is 2^24 in this order alone."""
+    op = row_reduce("r = sum(x); y = x * r; z = column_sum(x)", results=["y", "z"], name="programs_test::order")
+    x = torch.ones(8, 40)
+    x[0] = 2**24
+    with cupyops.simulate():
+        assert torch.equal(op(x)[1], x[0])
+
+
+# Rows of a few threads, of a warp, of a block; prefetched by a cluster; and read again in each pass.
+@pytest.mark.parametrize(("n", "capability"), [(40, 0), (1152, 0), (33_000, 0), (33_000, 89), (190_000, 0)])
+@pytest.mark.simulator
+def test_mixed_dtypes_at_every_cut(n: int, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 columns, a float32 row operand and float32 results beside 16-bit rows; and a GPU without clusters."""
+    if capability:
+        monkeypatch.setattr("cupyops.launch.driver.capability", lambda device: capability)
+    op = row_reduce(
+        "s = x + residual; m = max(s); l = m + log(sum(exp(s - m))); y = (s - l) * weight * gain; top = m",
+        """
+            s = x + residual
+            g = grad_y * weight * gain
+            d = sum(g) - grad_l
+            grad_x = g - exp(s - l) * d
+            grad_residual = grad_x
+            grad_weight = column_sum(grad_y * gain * (s - l))
+            grad_gain = column_sum(grad_y * weight * (s - l))
+        """,
+        results=["y", "l", "top"],
+        columns=["weight", "gain"],
+        wide=["y", "l"],
+        name=f"programs_test::mixed_{n}_{capability}",
+    )
+    rows = 6 if capability else 3  # more than there are blocks, where the sums over the rows are in global memory
+    x, residual, weight, gain = torch.randn(rows, n).bfloat16(), torch.randn(rows, n), torch.randn(n), torch.randn(n)
+    inputs = [t.requires_grad_() for t in (x, residual, weight, gain)]
+    with cupyops.simulate():
+        y, lse, top = op(*inputs)
+        assert [t.dtype for t in (y, lse, top)] == [torch.float32, torch.float32, torch.bfloat16]
+        grads = torch.randn_like(y), torch.randn_like(lse)
+        found = torch.autograd.grad((y, lse), inputs, grads)
+    assert [g.dtype for g in found] == [t.dtype for t in inputs]
+    s = x.double() + residual.double()
+    torch.testing.assert_close(lse.double(), s.logsumexp(-1), rtol=1e-6, atol=1e-5)
+    wanted_y = s.log_softmax(-1) * weight * gain
+    torch.testing.assert_close(y.double(), wanted_y, rtol=1e-5, atol=1e-4)
+    exact = torch.autograd.grad((wanted_y, s.logsumexp(-1)), inputs, [g.double() for g in grads])
+    for got, wanted in zip(found, exact, strict=True):
+        scale = wanted.abs().max().item()
+        torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=torch.finfo(got.dtype).eps * scale * 8)
+
+
+def test_the_bits_of_a_row_do_not_depend_on_the_others_or_on_its_address(place: str) -> None:
+    """Few rows have blocks of their own; unaligned rows take another path; prefetched rows come round by round."""
+    op = row_reduce("m = max(x); e = exp(x - m); y = e / sum(e); z = sum(tanh(x))", name="programs_test::bits")
+    for n, rows in ((40, 1100), (40_000, 30)):
+        storage = torch.randn(rows * n + 1, device=place)
+        x = storage[:-1].view(rows, n)
+        storage[1:].copy_(x.flatten().clone())
+        shifted = storage[1:].view(rows, n)
+        x = shifted.clone()
+        y, z = op(x)
+        for part in (x[5:6].clone(), x[5:8].clone(), shifted[5:6]):
+            assert torch.equal(op(part)[0][0], y[5])
+            assert torch.equal(op(part)[1][0], z[5])
+        assert torch.equal(op(shifted)[0], y)
+
+
+def test_an_element_at_an_index_and_names_of_every_kind(place: str) -> None:
+    """`k`, `n`, `out`, `at`, `group`, `v`: the kernel's own names give way. jvp translates the element at an index."""
+    op = row_reduce(
+        "k = sum(x) / N; n = x - k; v = sum(n * n) / N; at = x[group] * weight[group]; out = n * rsqrt(v) + at",
+        indices=["group"],
+        columns=["weight"],
+        name="programs_test::named",
+    )
+    x, weight = torch.randn(4, 37, device=place), torch.rand(37, device=place)
+    group = torch.tensor([0, 36, 37, -1], device=place)
+    inside = (group >= 0) & (group < 37)
+    of = group.clamp(0, 36)
+    at = torch.where(inside, x.gather(1, of[:, None])[:, 0] * weight[of], 0)
+    d = x - x.mean(1, keepdim=True)
+    wanted = d * torch.rsqrt(d.square().mean(1, keepdim=True)) + at[:, None]
+    torch.testing.assert_close(op(x, group, weight), wanted)
+    tangent = torch.func.jvp(lambda x: op(x, group, weight), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(tangent, torch.where(inside, weight[of], 0)[:, None].expand(4, 37), atol=1e-4, rtol=1e-4)
+
+
 def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:
     op = row_reduce("y = x - max(x); z = min(x)", name="programs_test::extremes")
     x = torch.randn(4, 50, device=place)

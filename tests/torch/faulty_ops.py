@@ -108,6 +108,7 @@ class Mix:
     autocast: str | None = None
     schema: str = "(Tensor x, Tensor w, float factor) -> Tensor"
     sharding: str | None = None
+    jvp: Body | None = None
 
     def operator(self) -> Operator:
         """An operator of these parts, under a name of its own."""
@@ -139,6 +140,7 @@ class Mix:
             elementwise=self.elementwise,
             autocast=self.autocast,
             sharding=self.sharding,
+            jvp=self.jvp,
         )
 
 

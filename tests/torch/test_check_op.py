@@ -201,6 +201,11 @@ PLANTED: dict[str, tuple[str, Callable[[], Mix], str]] = {
         lambda: Mix(reference=faulty_scale.reference_with_a_wrong_tangent),
         "float64, torch.func.jvp: the tangents times a gradient are .*, and reverse mode gives .* a right `jvp`",
     ),
+    "a jvp without a term": (
+        "jvp",
+        lambda: Mix(jvp=faulty_scale.jvp_without_a_term),
+        "float64, torch.func.jvp: the tangents times a gradient are .*, and reverse mode gives .* the declared `jvp`",
+    ),
     "counts no FLOPs": (
         "flops",
         lambda: Mix(reference=faulty_scale.reference_with_a_product),

@@ -1,4 +1,4 @@
-"""Checks of higher-order derivatives by every road: autograd, torch.func and torch.ops.
+"""Roads to derivatives of higher order: autograd, torch.func and forward mode. :mod:`.derivatives` checks them.
 
 A road is one way to compute derivatives of an order in PyTorch. All roads of an order compute the same numbers. L is a
 loss, and v are fixed directions: order 1 is grad L, order 2 is grad Σ v·grad L, order 3 is grad Σ v·grad(Σ v·grad L).
@@ -6,26 +6,16 @@ L is not linear in the operator's results, so the gradient that a backward recei
 backward loses or counts twice then changes the derivatives of higher order.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .inputs import Arguments, fresh, lead_of
-from .registry import Fault, Skip, check
-from .subject import Subject, first_words, quiet, refuses_gradient
+from cupyops.torch.core.operator import Operator
 
-__all__ = ["ROADS", "Problem", "Road", "derivatives", "transforms"]
-
-# Rows of a sample that are kept: the derivative of a row does not depend on the number of rows.
-ROWS = 2
-# Elements that are kept of a sample whose lead has one dimension.
-ELEMENTS = 7
-# Roads that compute a Jacobian or Hessian matrix run on inputs with at most this many elements in total.
-MATRIX = 64
+__all__ = ["ROADS", "Problem", "Road", "has_forward_mode", "nested_autograd"]
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -76,7 +66,7 @@ class Road:
         run: takes a problem, and returns the derivatives by each of its inputs.
         transforms: whether the road uses torch.func.
         matrix: whether the road computes a Jacobian or Hessian matrix.
-        forward: whether the road uses forward mode, which needs an operator's reference or a program's expressions.
+        forward: whether the road uses forward mode (:func:`has_forward_mode`).
     """
 
     order: int
@@ -84,6 +74,11 @@ class Road:
     transforms: bool = False
     matrix: bool = False
     forward: bool = False
+
+
+def has_forward_mode(op: Operator) -> bool:
+    """Returns whether forward mode differentiates an operator: by its jvp, its reference or a program's expressions."""
+    return op.jvp is not None or op._with_derivatives is not None
 
 
 # Autograd
@@ -96,7 +91,7 @@ def _by_autograd(value: Tensor, leaves: Sequence[Tensor], graph: bool) -> tuple[
     return torch.autograd.grad(value, leaves, create_graph=graph, materialize_grads=True)
 
 
-def _autograd(order: int, graph: bool) -> Callable[[Problem], Sequence[Tensor]]:
+def nested_autograd(order: int, graph: bool) -> Callable[[Problem], Sequence[Tensor]]:
     """Returns a road of nested torch.autograd.grad; ``graph`` is create_graph of the last derivative."""
 
     def run(p: Problem) -> Sequence[Tensor]:
@@ -180,7 +175,11 @@ def _slopes(p: Problem, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _jacobian(p: Problem) -> Sequence[Tensor]:
-    rows = torch.func.jacrev(p.outputs, p.argnums)(*p.inputs)
+    return _of_rows(p, torch.func.jacrev(p.outputs, p.argnums)(*p.inputs))
+
+
+def _of_rows(p: Problem, rows: Any) -> Sequence[Tensor]:
+    """Returns the gradient of the loss from the Jacobian of the results."""
     slopes = _slopes(p, [y.detach() for y in p.outputs(*p.inputs)])
     return [
         _total(torch.tensordot(g, row[i], dims=g.dim()) for g, row in zip(slopes, rows, strict=True)) for i in p.argnums
@@ -201,13 +200,43 @@ def _hessian_by_func(p: Problem) -> Sequence[Tensor]:
     return _times_directions(p, torch.func.hessian(p.loss, p.argnums)(*p.inputs))
 
 
+# Forward mode
+
+
+def _along(p: Problem, value: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the tangent of a function along the directions."""
+    return lambda *inputs: torch.func.jvp(value, inputs, p.directions)[1]
+
+
+def _forward_jacobian(p: Problem) -> Sequence[Tensor]:
+    return _of_rows(p, torch.func.jacfwd(p.outputs, p.argnums)(*p.inputs))
+
+
+def _forward_over_reverse(p: Problem) -> Any:
+    return _along(p, torch.func.grad(p.loss, p.argnums))(*p.inputs)
+
+
+def _reverse_over_forward(p: Problem) -> Any:
+    return torch.func.grad(_along(p, p.loss), p.argnums)(*p.inputs)
+
+
+def _batched_forward_over_reverse(p: Problem) -> Sequence[Tensor]:
+    """Returns the second derivative along three directions at once, and keeps that of the second."""
+    gradient = torch.func.grad(p.loss, p.argnums)
+
+    def moved(*directions: Tensor) -> Any:
+        return torch.func.jvp(gradient, p.inputs, directions)[1]
+
+    return [g[1] for g in torch.func.vmap(moved)(*(torch.stack((2 * v, v, -v)) for v in p.directions))]
+
+
 ROADS: dict[str, Road] = {
-    "autograd of autograd": Road(2, _autograd(2, False)),
-    "autograd of autograd, with create_graph at the last": Road(2, _autograd(2, True)),
+    "autograd of autograd": Road(2, nested_autograd(2, False)),
+    "autograd of autograd, with create_graph at the last": Road(2, nested_autograd(2, True)),
     "autograd.functional.hessian": Road(2, _hessian(False), matrix=True),
     "autograd.functional.hessian, with create_graph": Road(2, _hessian(True), matrix=True),
-    "autograd, three times": Road(3, _autograd(3, False)),
-    "autograd, three times, with create_graph at the last": Road(3, _autograd(3, True)),
+    "autograd, three times": Road(3, nested_autograd(3, False)),
+    "autograd, three times, with create_graph at the last": Road(3, nested_autograd(3, True)),
     "torch.func.grad": Road(1, _by_func(1), transforms=True),
     "torch.func.jacrev": Road(1, _jacobian, transforms=True, matrix=True),
     "torch.func.vjp, pulled when the transform has ended": Road(1, _pulled_later(1), transforms=True),
@@ -217,221 +246,12 @@ ROADS: dict[str, Road] = {
     "torch.func.jacrev of grad": Road(2, _jacobian_of_gradient, transforms=True, matrix=True),
     "torch.func.jacrev of jacrev": Road(2, _jacobian_of_jacobian, transforms=True, matrix=True),
     "torch.func.hessian": Road(2, _hessian_by_func, transforms=True, matrix=True, forward=True),
+    "torch.func.jacfwd": Road(1, _forward_jacobian, transforms=True, matrix=True, forward=True),
+    "torch.func.jvp of grad": Road(2, _forward_over_reverse, transforms=True, forward=True),
+    "torch.func.grad of jvp": Road(2, _reverse_over_forward, transforms=True, forward=True),
+    "torch.func.vmap of jvp of grad": Road(2, _batched_forward_over_reverse, transforms=True, forward=True),
     "torch.func.vjp of grad, pulled when the transform has ended": Road(2, _pulled_later(2), transforms=True),
     "torch.func.vmap of grad of grad": Road(2, _batched(2), transforms=True),
     "torch.func.grad of grad of grad": Road(3, _by_func(3), transforms=True),
     "autograd of torch.func.grad of grad": Road(3, _then_autograd(3), transforms=True),
 }
-
-
-# A sample's problem
-
-
-def _few_rows(subject: Subject, args: Arguments) -> Arguments:
-    """Returns the sample with few rows, or with all of its rows if the operator refuses another number of rows."""
-    lead = lead_of(args)
-    count = ROWS if lead.dim() > 1 else ELEMENTS
-    if not lead.dim() or lead.shape[0] <= count:
-        return fresh(args)
-    try:
-        return subject.rows(args, count)
-    except Skip:
-        return fresh(args)
-
-
-def _problem(
-    subject: Subject, args: Arguments, wanted: Sequence[int], function: Callable[..., Any] | None = None
-) -> Problem:
-    """Returns the problem of differentiating a function, by default the operator, by the arguments `wanted`."""
-    ready = subject.need_gradients(args)
-    taken = [int(name.partition(" ")[2] or 0) for name in ready]
-
-    def outputs(*inputs: Tensor) -> tuple[Tensor, ...]:
-        full = list(args)
-        for i, x in zip(wanted, inputs, strict=True):
-            full[i] = x
-        found = subject.call(full, function)
-        return tuple(found[k] for k in taken)
-
-    inputs = tuple(args[i].detach() for i in wanted)
-    directions = subject.seeds({str(i): args[i] for i in wanted})
-    return Problem(outputs, inputs, tuple(subject.seeds(ready).values()), tuple(directions.values()))
-
-
-def _problems(subject: Subject, args: Arguments) -> Iterator[tuple[str, list[int], bool]]:
-    """Yields the sets of inputs to differentiate by: all inputs, each input alone, and a set small enough for a matrix.
-
-    Yields:
-        A label for messages, the positions of the inputs, and whether they are small enough for a matrix road.
-    """
-    wanted = subject.wanted(args)
-    few: list[int] = []
-    for i in sorted(wanted, key=lambda i: args[i].numel()):
-        if sum(args[k].numel() for k in (*few, i)) <= MATRIX:
-            few.append(i)
-    few.sort()
-    yield "", wanted, few == wanted
-    if len(wanted) > 1:
-        for i in wanted:
-            yield f" by `{subject.schema[i].name}` alone", [i], few == [i]
-    if len(few) > 1 and few != wanted:
-        yield f" by {', '.join(subject.schema[i].name for i in few)}", few, True
-
-
-class _Targets:
-    """The right derivatives of a problem, by order.
-
-    Nested torch.autograd.grad computes the derivatives, without create_graph at the last order. It differentiates the
-    reference. If there is no reference, it differentiates the operator, whose first and second derivatives `gradcheck`
-    and `gradgradcheck` have tested.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.found: dict[int, list[Tensor]] = {}
-
-    def of(self, order: int) -> list[Tensor]:
-        """Returns the derivatives of an order; order 0 is the loss."""
-        if order not in self.found:
-            value = [self.problem.loss(*self.problem.inputs).detach()]
-            self.found[order] = [x.detach() for x in _autograd(order, False)(self.problem)] if order else value
-        return self.found[order]
-
-    def allowed(self, order: int) -> float:
-        """Returns the allowed absolute error of the derivatives of an order.
-
-        Half of the digits of the largest derivative may be wrong, because sums cancel. A second term covers rounding
-        errors of the lower orders if all derivatives of this order are zero.
-        """
-        eps = torch.finfo(torch.float64).eps
-        before = max(_largest(self.of(k)) for k in range(order))
-        return math.sqrt(eps) * _largest(self.of(order)) + 1024 * eps * before
-
-    def trusted(self, order: int) -> bool:
-        """Returns whether finite differences agree: they do not for PyTorch's third derivative of layer_norm."""
-        p, h = self.problem, 1e-5
-        ahead, behind = (_autograd(order - 1, False)(replace(p, inputs=tuple(_step(p, sign * h)))) for sign in (1, -1))
-        slopes = [(a - b) / (2 * h) for a, b in zip(ahead, behind, strict=True)]
-        off = _largest([x - right for x, right in zip(slopes, self.of(order), strict=True)])
-        return off <= 1e-3 * max(_largest(self.of(k)) for k in range(order + 1))
-
-
-def _step(p: Problem, h: float) -> Iterator[Tensor]:
-    return (x + h * v for x, v in zip(p.inputs, p.directions, strict=True))
-
-
-def _largest(found: Sequence[Tensor]) -> float:
-    return max((float(x.abs().max()) for x in found if x.numel()), default=0.0)
-
-
-def _hold(targets: _Targets, road: Road, problem: Problem, names: Sequence[str], than: str) -> None:
-    """Raises unless the road gives the target derivatives of its order.
-
-    Raises:
-        Fault: a derivative has another shape, or its error is larger than allowed.
-    """
-    wanted, allowed = targets.of(road.order), targets.allowed(road.order)
-    for name, x, right in zip(names, road.run(problem), wanted, strict=True):
-        if x.shape != right.shape:
-            raise Fault(f"by `{name}` has shape {tuple(x.shape)}, and {than} {tuple(right.shape)}")
-        off = (x.detach() - right).abs()
-        if right.numel() and not float(off.max()) <= allowed:  # true for NaN as well
-            at = tuple(int(i) for i in torch.unravel_index(off.nan_to_num(nan=math.inf).argmax(), off.shape))
-            raise Fault(
-                f"by `{name}`{list(at)} is {x[at].item()!r}, and {than} {right[at].item()!r}: off by "
-                f"{off[at].item():.3g}, {allowed:.3g} are allowed"
-            )
-
-
-def _orders(own: Problem, targets: _Targets) -> tuple[list[int], str]:
-    """Returns the orders of derivatives to check, and why higher orders are left out.
-
-    The operator may refuse an order, and PyTorch may have no correct derivative of that order of the reference.
-    """
-    for order in (1, 2, 3):
-        try:
-            if order > 1:
-                _autograd(order, False)(own)
-                if not targets.trusted(order):
-                    words = f"PyTorch's own of order {order} of the reference is not what differences give"
-                    return list(range(1, order)), words
-            targets.of(order)
-        except Exception as error:
-            if refuses_gradient(error):
-                return list(range(1, order)), f"no derivative of order {order}: {first_words(error)}"
-            if order not in targets.found:
-                return list(range(1, order)), f"none of order {order} of the reference: {first_words(error)}"
-    return [1, 2, 3], ""
-
-
-def _goes(road: Road, problem: Problem) -> bool:
-    """Returns whether PyTorch can run the road on the problem."""
-    try:
-        road.run(problem)
-    except Exception:
-        return False
-    return True
-
-
-def _walk(subject: Subject, roads: Mapping[str, tuple[Road, Callable[..., Any] | None]]) -> str:
-    """Runs each road on every sample, by all inputs and by each input alone; a road that failed is not run again."""
-    samples = subject.of_dtype("float64")
-    reference = subject.reference if subject.op.reference is not None else None
-    than = f"autograd of autograd{' of the reference' if reference else ''} gives"
-    walked, faults, why = 0, dict[str, str](), ""
-    for args in (_few_rows(subject, args) for args in samples):
-        subject.need_gradients(args)
-        if any(args[i].dtype != torch.float64 for i in subject.wanted(args)):
-            raise Skip("the operator does not take all of its inputs in float64")
-        for by, wanted, few in _problems(subject, args):
-            names = [subject.schema[i].name for i in wanted]
-            right, own = (_problem(subject, args, wanted, function) for function in (reference, None))
-            targets = _Targets(right)
-            with quiet():
-                orders, reason = _orders(own, targets)
-            why = why or reason
-            for name, (road, function) in roads.items():
-                left_out = (road.matrix and not few) or (road.forward and subject.op._with_derivatives is None)
-                if name in faults or road.order not in orders or left_out:
-                    continue
-                problem = own if function is None else _problem(subject, args, wanted, function)
-                try:
-                    with quiet():
-                        _hold(targets, road, problem, names, than)
-                except Fault as fault:
-                    faults[name] = f"{name}{by}: the derivative of order {road.order} {fault}"
-                except Exception as error:
-                    # If PyTorch cannot run the road on the reference either, the operator is not at fault.
-                    if reference is None or _goes(road, right):
-                        faults[name] = f"{name}{by}: {first_words(error)}"
-                walked += 1
-    if faults:
-        first, *others = faults
-        raise Fault(f"{faults[first]}{'; wrong, too: ' if others else ''}{'; '.join(others)}")
-    if not walked:
-        raise Skip(why)
-    return f"{walked} roads of {len(samples)} samples in float64{f'; {why}' if why else ''}"
-
-
-@check(
-    "A backward that runs autograd on saved tensors must run it on copies of its own, x.view_as(x): saved tensors are "
-    "part of a graph, and the incoming gradient may depend on them in that graph. A declared backward, and a backward "
-    "that calls operators, do not need the copies.",
-    needs=("gradgradcheck", "subsets", "differentiable", "defaults"),
-)
-def derivatives(subject: Subject) -> str:
-    """Second and third derivatives by autograd are those of the reference, with and without create_graph."""
-    plain = {name: (road, None) for name, road in ROADS.items() if not road.transforms}
-    through = {f"{name}, of torch.ops": (road, subject.op.op) for name, (road, _) in plain.items() if not road.matrix}
-    return _walk(subject, {**plain, **through})
-
-
-@check(
-    "Save tensors in setup_context, by ctx.save_for_backward, never on ctx. In the backward call operators, neither "
-    "torch.autograd.grad nor requires_grad_: a transform passes wrapper tensors, which are invalid after the transform "
-    "has ended.",
-    needs=("strides", "gradient_strides", "derivatives", "torch_func", "vmap"),
-)
-def transforms(subject: Subject) -> str:
-    """Nested grad, vmap, jacrev and delayed vjp of torch.func give the derivatives of the reference."""
-    return _walk(subject, {name: (road, None) for name, road in ROADS.items() if road.transforms})

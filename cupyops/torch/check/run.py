@@ -21,13 +21,13 @@ from cupyops.simulator import host
 from cupyops.torch.core.operator import Operator
 
 from . import (
+    derivatives as check_derivatives,
+)
+from . import (
     layouts as check_layouts,
 )
 from . import (
     machinery as check_machinery,
-)
-from . import (
-    roads as check_roads,
 )
 from . import (
     running as check_running,
@@ -71,13 +71,13 @@ CHECKS: dict[str, Check] = {
         check_machinery.fakes,
         check_machinery.differentiable,
         check_machinery.defaults,
-        check_roads.derivatives,
+        check_derivatives.derivatives,
         check_machinery.compile_static,
         check_machinery.compile_dynamic,
         check_machinery.export,
         check_machinery.torch_func,
         check_machinery.vmap,
-        check_roads.transforms,
+        check_derivatives.transforms,
         check_machinery.autocast,
         check_machinery.opcheck,
         check_scale.jvp,

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from .compare import assert_close
 from .inputs import Arguments, fresh, tensors_in
 from .registry import Fault, Skip, check
+from .roads import has_forward_mode
 from .subject import Subject, first_words, quiet
 
 __all__ = ["checkpointing", "flops", "jvp", "nested"]
@@ -26,14 +27,14 @@ def _widest(subject: Subject) -> tuple[str, list[Arguments]]:
 
 
 @check(
-    "Forward mode differentiates the reference. Write the reference in PyTorch's differentiable functions, and give an "
-    "autograd.Function in the reference a right `jvp`.",
+    "Forward mode calls the declared `jvp` where kernels run, and differentiates the reference elsewhere. Write the "
+    "reference in PyTorch's differentiable functions, and give an autograd.Function in the reference a right `jvp`.",
     needs=("gradients", "gradgradcheck", "differentiable"),
 )
 def jvp(subject: Subject) -> str:
     """Tangents of forward mode are those of reverse mode, eagerly; under torch.compile they are, or an error is raised."""
-    if subject.op._with_derivatives is None:
-        raise Skip("forward mode needs a reference")
+    if not has_forward_mode(subject.op):
+        raise Skip("forward mode needs a jvp or a reference")
     dtype, samples = _widest(subject)
     if dtype != "float64":
         raise Skip("needs float64, and the operator does not take it")

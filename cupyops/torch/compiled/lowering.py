@@ -16,10 +16,10 @@ from weakref import WeakSet
 import torch
 
 from .calls import known
+from .versions import supported
 
 __all__ = ["prepare"]
 
-OLDEST, NEWEST = (2, 9), (2, 13)  # versions of PyTorch whose Inductor has the classes that this module uses
 _MODULE = "torch._inductor.lowering"
 # The operators with a lowering of this module. A name that is declared again is another operator.
 _LOWERED: "WeakSet[Any]" = WeakSet()
@@ -31,19 +31,13 @@ def prepare(name: str) -> None:
     Args:
         name: the qualified name of the operator, ``"mylib::scale"``.
     """
-    if _MODULE not in sys.modules or not OLDEST <= _version() <= NEWEST:
+    if _MODULE not in sys.modules or not supported():
         return
     namespace, _, short = name.partition("::")
     overload = getattr(getattr(torch.ops, namespace), short).default
     if overload not in _LOWERED:
         _register(overload)
         _LOWERED.add(overload)
-
-
-@functools.cache
-def _version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 def _register(overload: Any) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "gradient_of",
     "named_for_its_arguments",
     "of_reference",
+    "of_the_first",
     "refused",
     "type_of",
     "without_autocast",
@@ -128,7 +129,7 @@ class Backward:
         if reference is not None and lacking and not any(x in schema.tensors for x in lacking):
             # The second derivative differentiates the forward's reference, which needs all non-tensor arguments of the
             # forward. The gradient's operator therefore takes these arguments, although the function does not.
-            function, names = _of_the_first(function, len(names)), [*names, *lacking]
+            function, names = of_the_first(function, len(names)), [*names, *lacking]
         types = [type_of(schema, name) for name in names]
         results = ", ".join(f"Tensor grad_{name}" for name in wrt)
         arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
@@ -145,7 +146,9 @@ class Backward:
             self.refusal = f"have the backward take {words}, too, since the reference's derivative needs all inputs"
 
 
-def _of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+def of_the_first(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Returns the function with further arguments, which are ignored."""
+
     def body(*args: Any) -> Any:
         return function(*args[:count])
 

@@ -13,7 +13,8 @@ import torch
 from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent
-from .gradients import Context, Schema
+from .gradients import Context, Gradient, Schema
+from .tangents import Tangents
 
 __all__ = [
     "completed",
@@ -87,28 +88,33 @@ def with_care(backward: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def transformable(
+    gradient: Gradient,
     name: str,
     forward: Callable[[tuple[Any, ...]], Any],
-    setup_context: Callable[..., Any],
-    backward: Callable[..., Any],
     vmap: Callable[..., Any] | None,
     count: int,
+    tangents: Tangents | None = None,
 ) -> type[torch.autograd.Function]:
     """Returns an ``autograd.Function`` in the form that ``torch.func`` requires: with a separate ``setup_context``.
 
     Args:
+        gradient: ``setup_context`` and ``backward``.
         name: the operator's name.
         forward: calls the registered operator with a tuple of all arguments.
-        setup_context, backward, vmap: the functions of the same names.
+        vmap: the rule of vmap, or None.
         count: the number of the operator's arguments.
+        tangents: computes the tangents of the results, or None.
     """
 
     def packed(*args: Any) -> Any:
         return forward(args)
 
+    setup_context, backward = gradient
     backward = with_care(backward, count)
     members: dict[str, Any] = {"forward": packed, "setup_context": setup_context, "backward": backward, "vmap": vmap}
     static = {name: staticmethod(member) for name, member in members.items()}
+    if tangents is not None:
+        static |= zip(("setup_context", "jvp"), map(staticmethod, tangents.function_parts(setup_context)), strict=True)
     return type(f"{name}_transformed", (torch.autograd.Function,), static)
 
 

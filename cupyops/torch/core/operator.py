@@ -13,6 +13,7 @@ CPU                        the reference, which autograd differentiates. Inside 
 tracing, modes,            a ``torch.library`` operator of the same parts, whose fake kernel is the body on fake tensors
 tensor subclasses
 torch.func                 an autograd Function of the same parts, with a separate ``setup_context``
+forward mode               the declared jvp, an operator; else the reference on tensors with tangents
 second derivatives         the gradients of the operators that the backward calls: each has a declared backward, or the
                            gradient of its reference
 vmap                       the declared rule; else one call on the batched tensors, for elementwise operators; else vmap
@@ -39,7 +40,7 @@ from torch import Tensor
 
 from cupyops import simulator
 from cupyops.errors import expected
-from cupyops.torch.compiled import calls
+from cupyops.torch.compiled import calls, recompute
 from cupyops.torch.compiled.lowering import prepare
 from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
@@ -55,7 +56,6 @@ from .dispatch import (
     forward_mode,
     function_of,
     grad_enabled,
-    has_tangent,
     in_plain_backward,
     is_compiling,
     once,
@@ -76,6 +76,7 @@ from .implementations import (
     without_tangents,
 )
 from .results import held_to_schema
+from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
@@ -106,6 +107,10 @@ class Operator:
             result); the name of an input or result is its value; ``want_x`` is whether the gradient of x is needed. If
             ``want_x`` is False, the function may return None for that gradient. Tensors come first.
         wrt: names of the inputs whose gradients ``backward`` returns, in order; by default all tensors.
+        jvp: a function that computes the tangents of the differentiable results in forward mode, or an
+            :class:`Operator`. The names of its parameters select its arguments: ``tangent_x`` is the tangent of the
+            input x, or zeros (None, if the parameter has the default None); the name of an input or result is its
+            value. Tensors come first. By default, and on CPU tensors, forward mode differentiates the reference.
         reference: the same operation in plain PyTorch. The reference runs on CPU tensors. The gradient of the reference
             is the operator's gradient if no other is declared, and gives the second derivative. The reference must not
             return an input or a view of an input. Without a reference, CPU tensors run the kernels in the simulator.
@@ -139,7 +144,7 @@ class Operator:
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
         call: the operator as a plain function, which takes slightly less host time than calling the Operator.
-        backward: the operator that computes the gradient, or None if no backward was declared.
+        backward, jvp: the operators that compute the gradient and the tangents, or None if not declared.
 
     Raises:
         ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
@@ -155,6 +160,7 @@ class Operator:
         *,
         backward: "Operator | Callable[..., Any] | None" = None,
         wrt: Sequence[str] | None = None,
+        jvp: "Operator | Callable[..., Any] | None" = None,
         reference: Callable[..., Any] | None = None,
         elementwise: bool = False,
         autocast: str | Mapping[str, str | None] | None = None,
@@ -184,12 +190,14 @@ class Operator:
         self._withdrawn = False
         self._by_reference = False  # whether the gradient is the reference's
         self.backward: Operator | None = None
+        self.jvp: Operator | None = None
+        self._tangents: Tangents | None = None
         self.body: Callable[..., Any] = implementation
         recording: Callable[..., Any] | None = None
         if parsed.mutated:
             if repeats:
                 raise ValueError(expected("Operator", "repeats", "be False for an operator that writes", "True"))
-            if backward is not None or isinstance(implementation, type):
+            if backward is not None or jvp is not None or isinstance(implementation, type):
                 raise ValueError(f"{self.name} writes to {', '.join(parsed.mutated)}, so it can have no gradient")
             self.body = counted(implementation, [i for i, name in self._tensors if name in parsed.mutated])
             gradient = None
@@ -220,6 +228,12 @@ class Operator:
             self._by_reference = plain is not None
             words = (self.name, _mend) if _mend else (self.name,)
             gradient = refused(*words) if plain is None else of_reference(plain)
+        if jvp is not None:
+            moving = [name for name in parsed.tensors if name in (wrt or parsed.tensors)]
+            if not isinstance(jvp, Operator):
+                options = options_of_jvp(parsed, jvp, moving, fixed, plain)
+                jvp = Operator(**options, elementwise=elementwise, repeats=repeats)
+            self.jvp, self._tangents = jvp, Tangents(parsed, jvp, moving, fixed)
         self._plain = plain if plain is None or not (fixed or constant) else detaching(plain, constant, fixed)
         # Forward mode differentiates this function. cupyops.torch.programs sets it if a program has no reference.
         self._with_derivatives = self._plain
@@ -253,13 +267,12 @@ class Operator:
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         # What _by_transforms applies, for calls of the Operator and for calls through torch.ops.
-        self._transformed = (
-            None if gradient is None else transformable(self.name, self._registered, *gradient, vmap, len(parsed.types))
-        )
+        parts = self.name, self._registered, vmap, len(parsed.types), self._tangents
+        self._transformed = None if gradient is None else transformable(gradient, *parts)
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
-        parts = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
-        self.call: Callable[..., Any] = write_call(text, parts, first=self._held)
+        called = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
+        self.call: Callable[..., Any] = write_call(text, called, first=self._held)
         _DECLARED[self.qualified_name] = self
 
     def __repr__(self) -> str:
@@ -329,7 +342,7 @@ class Operator:
         tensors = [args[i] for i, _ in self._tensors if args[i] is not None]
         if self._mutated and grad_enabled() and any(x.requires_grad for x in tensors):
             self._refuse()
-        if forward_mode() and (found := self._with_tangents(args)) is not None:
+        if forward_mode() and (found := with_tangents(self, args)) is not None:
             return found
         if is_compiling():
             plain = self._plain
@@ -366,23 +379,9 @@ class Operator:
         return self._registered(args)  # is_grads_batched=True: the dispatcher calls the operator for each gradient
 
     def _by_transforms(self, args: tuple[Any, ...]) -> Any:
-        if forward_mode() and (found := self._with_tangents(args)) is not None:
+        if forward_mode() and (found := with_tangents(self, args)) is not None:
             return found
         return self._registered(args) if self._transformed is None else self._transformed.apply(*args)
-
-    def _with_tangents(self, args: tuple[Any, ...]) -> Any:
-        """Returns the results with their tangents, computed by the reference.
-
-        Returns None if the operator has no reference and no tensor carries a tangent.
-
-        Raises:
-            RuntimeError: a tensor carries a tangent, and the operator has no reference.
-        """
-        if self._with_derivatives is not None and not self._mutated:
-            return self._with_derivatives(*args)
-        if has_tangent(args):
-            raise RuntimeError(f"{self.name} has no forward-mode derivative: give it a reference")
-        return None
 
     def _registered(self, args: tuple[Any, ...]) -> Any:
         if self._withdrawn:
@@ -418,7 +417,8 @@ class Operator:
             library.impl(
                 self.name, under_transforms(partial(_DECLARED.get, name), schema), "FuncTorchDynamicLayerFrontMode"
             )
-        torch.library.register_fake(name, preparing((partial(prepare, name), self._scale.prepare), body), lib=library)
+        steps = partial(prepare, name), partial(recompute.allow, name, self.elementwise), self._scale.prepare
+        torch.library.register_fake(name, preparing(steps, body), lib=library)
         if gradient is not None:
             setup_context, backward = gradient
 

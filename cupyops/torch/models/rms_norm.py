@@ -4,27 +4,27 @@ The operator ``cupyops::rms_norm`` computes this value again in its backward. AT
 """
 
 import math
-from collections.abc import Sequence
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cupyops.arrays import check_devices, device_of
-from cupyops.dtypes import DTYPES
-from cupyops.launch.kernel import Kernel
+from cupyops.arrays import check_devices
 from cupyops.launch.memo import memo
 from cupyops.ops.checks import check_floating, check_like
 from cupyops.ops.layer_norm.checks import check_normalized_shape, stats_shape
 from cupyops.programs.expressions import parse
-from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_of, text_of
-from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary
+from cupyops.programs.row_config import kernel_of
+from cupyops.programs.row_source import text_of
+from cupyops.programs.rows import RowProgram
+from cupyops.torch.core.tensors import DTYPE_NAMES
+from cupyops.torch.programs.row_reduce import body_of
 
 __all__ = ["backward", "check", "check_backward", "forward"]
 
 _EPS, _EPS_FLOAT64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
-_library = TorchLibrary()
 
 
 def _forward_program(weight: bool) -> RowProgram:
@@ -41,38 +41,24 @@ def _backward_program(weight: bool) -> RowProgram:
     formula += "; grad_weight = column_sum(grad_y * x * rstd)" if weight else ""
     name = "fused_rms_norm_backward" if weight else "fused_rms_norm_without_weight_backward"
     results = ("grad_x", "grad_weight") if weight else ("grad_x",)
-    return RowProgram(name, tuple(parse(formula, name)), ("grad_y", "x"), ("rstd",), (), columns, (), results)
+    like = (("grad_x", "x"), ("grad_weight", "weight"))
+    rows = ("rstd",)
+    return RowProgram(name, tuple(parse(formula, name)), ("grad_y", "x"), rows, (), columns, (), results, like=like)
+
+
+def _body(program: RowProgram, kinds: Sequence[str]) -> Callable[..., Any]:
+    """Returns the function of the program's tensors and numbers, and of a bool for each of several gradients."""
+    text = text_of(program)
+    wants = program.results == ("grad_x", "grad_weight")
+    return body_of(program, cache(partial(kernel_of, program, text)), kinds, wants=wants)
 
 
 # By whether there is a weight.
-_FORWARD = {weight: _forward_program(weight) for weight in (True, False)}
-_BACKWARD = {weight: _backward_program(weight) for weight in (True, False)}
-
-
-@cache
-def _forward_kernel(weight: bool, config: ProgramConfig, dtype: str) -> Kernel:
-    return kernel_of(_FORWARD[weight], text_of(_FORWARD[weight]), config, dtype)
-
-
-@cache
-def _backward_kernel(weight: bool, config: ProgramConfig, dtype: str) -> Kernel:
-    return kernel_of(_BACKWARD[weight], text_of(_BACKWARD[weight]), config, dtype)
-
-
-class _Plan(NamedTuple):
-    """The checked configuration of a forward.
-
-    Attributes:
-        kernel: the kernel; None if there are no rows.
-        aside: the shape of the statistics.
-        acc: the dtype of the statistics.
-        sizes: the values of the kernel's size parameters.
-    """
-
-    kernel: Kernel | None
-    aside: tuple[int, ...]
-    acc: str
-    sizes: tuple[int, ...]
+_FORWARD = {weight: _body(_forward_program(weight), ("element", "row")) for weight in (True, False)}
+_BACKWARD = {
+    True: _body(_backward_program(True), ("element", "column")),
+    False: _body(_backward_program(False), ("element",)),
+}
 
 
 def forward(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
@@ -87,43 +73,22 @@ def forward(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float |
     Raises:
         RuntimeError, TypeError, ValueError: as :func:`check`.
     """
-    kernel, aside, acc, sizes = _forward_plan(x, weight, tuple(shape))
+    aside, rows, n = _checked(x, weight, tuple(shape))
     if eps is None:
-        eps = _EPS_FLOAT64 if acc == "float64" else _EPS
-    x = x.contiguous()
-    y, rstd = torch.empty_like(x), _library.empty(aside, acc, x)
-    if kernel is not None:
-        operands = (x,) if weight is None else (x, weight.contiguous())
-        kernel.launch_vouched(*operands, y, rstd, eps, *sizes)
-    return y, rstd
+        eps = _EPS_FLOAT64 if x.dtype is torch.float64 else _EPS
+    columns = () if weight is None else (weight.reshape(n),)
+    y, rstd = _FORWARD[weight is not None](x.reshape(rows), *columns, eps)
+    return y.view(x.shape), rstd.view(aside)
 
 
 @memo("x", "weight?")
-def _forward_plan(x: Tensor, weight: Tensor | None, shape: tuple[int, ...]) -> _Plan:
+def _checked(
+    x: Tensor, weight: Tensor | None, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Returns the shape of the statistics, the shape of x with rows of one dimension, and the shape of a row then."""
     check(x, shape, weight)
-    dtype, aside = DTYPE_NAMES[x.dtype], stats_shape(x, shape, 1)[1:]
-    rows, n, acc = math.prod(aside), math.prod(shape), DTYPES[dtype].acc
-    if rows == 0:
-        return _Plan(None, aside, acc, ())
-    config = config_of(n, dtype, _FORWARD[weight is not None].held)
-    kernel = _forward_kernel(weight is not None, config, dtype)
-    return _Plan(kernel, aside, acc, (rows, n, min(-(-rows // config.groups), 2**31 - 1)))
-
-
-class _BackwardPlan(NamedTuple):
-    """The checked configuration of a backward.
-
-    Attributes:
-        kernel: the kernel; None if nothing is to be launched.
-        acc: the dtype of the partial sums.
-        zeroed: the kernel adds to the partial sums, which must start at zero.
-        sizes: the values of the kernel's size parameters. With a weight, the last size is the number of partial sums.
-    """
-
-    kernel: Kernel | None
-    acc: str = ""
-    zeroed: bool = False
-    sizes: tuple[int, ...] = ()
+    n = math.prod(shape)
+    return stats_shape(x, shape, 1)[1:], (*x.shape[: x.dim() - len(shape)], n), (n,)
 
 
 def backward(
@@ -144,45 +109,23 @@ def backward(
         RuntimeError, TypeError, ValueError: as :func:`check_backward`.
     """
     want_weight = want_weight and weight is not None
-    kernel, acc, zeroed, sizes = _backward_plan(grad, x, rstd, weight, tuple(shape), want_x, want_weight)
-    grad, x, rstd = grad.contiguous(), x.contiguous(), rstd.contiguous()
-    grad_x = torch.empty_like(x) if want_x else None
-    if kernel is None:
-        return grad_x, torch.zeros_like(weight) if want_weight else None  # type: ignore[arg-type]
+    rows, n = _checked_backward(grad, x, rstd, weight, tuple(shape))
+    if not (want_x or want_weight):
+        return None, None
+    tensors = grad.reshape(rows), x.reshape(rows), rstd.reshape(rows[:-1])
     if weight is None:
-        kernel.launch_vouched(grad, x, rstd, grad_x, *sizes)
-        return grad_x, None
-    sums = _library.empty((sizes[-1], sizes[1]), acc, x) if want_weight else None
-    if sums is not None and zeroed:
-        sums.zero_()
-    kernel.launch_vouched(grad, x, rstd, weight.contiguous(), grad_x, sums, *sizes)
-    return grad_x, None if sums is None else sums.sum(0).to(weight.dtype).view(weight.shape)
+        return _BACKWARD[False](*tensors).view(x.shape), None
+    grad_x, grad_weight = _BACKWARD[True](*tensors, weight.reshape(n), want_x, want_weight)
+    return grad_x.view(x.shape) if want_x else None, grad_weight.view(weight.shape) if want_weight else None
 
 
 @memo("grad", "x", "rstd", "weight?")
-def _backward_plan(
-    grad: Tensor,
-    x: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    shape: tuple[int, ...],
-    want_x: bool,
-    want_weight: bool,
-) -> _BackwardPlan:
+def _checked_backward(
+    grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     check_backward(grad, x, shape, rstd, weight)
-    rows, n = rstd.numel(), math.prod(shape)
-    if rows == 0 or not (want_x or want_weight):
-        return _BackwardPlan(None)
-    dtype, program = DTYPE_NAMES[x.dtype], _BACKWARD[weight is not None]
-    config, acc = config_of(n, dtype, program.held), DTYPES[dtype].acc
-    kernel = _backward_kernel(weight is not None, config, dtype)
-    blocks = min(-(-rows // config.groups), 2**31 - 1)
-    if weight is None:
-        return _BackwardPlan(kernel, acc, False, (rows, n, blocks))
-    dtypes = {"scalar_t": dtype, "rstd_t": DTYPE_NAMES[rstd.dtype], "weight_t": dtype}
-    types = {kind: dtypes[kind] for kind in kernel.signature.bindings}
-    blocks = min(blocks, kernel.resident_blocks(types, device_of(_library, x)))
-    return _BackwardPlan(kernel, acc, config.stream, (rows, n, blocks, blocks * config.groups))
+    n = math.prod(shape)
+    return (*x.shape[: x.dim() - len(shape)], n), (n,)
 
 
 def check(x: Tensor, shape: Sequence[int], weight: Tensor | None) -> None:

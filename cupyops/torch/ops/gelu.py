@@ -64,6 +64,12 @@ def _gelu_float64(op: Any, x: Any, approximate: str) -> Any:
     return op.Mul(x, op.Where(op.Greater(x, 0.0), op.Sub(1.0, tail), tail))
 
 
+def gelu_jvp(tangent_x: Tensor, x: Tensor, approximate: str) -> Tensor:
+    """Returns the tangent of y, dy/dx·tangent_x: the product that the backward computes of grad_y."""
+    tangent_y: Tensor = gelu_backward_body(tangent_x, x, approximate)
+    return tangent_y
+
+
 # y = x·Φ(x), so grad_x = grad_y·(Φ(x) + x·φ(x)). kernels_cu/gelu.cu states the gradient of the tanh form.
 gelu_backward_operator = Operator(
     "cupyops::gelu_backward(Tensor grad_y, Tensor x, str approximate) -> Tensor",
@@ -77,6 +83,7 @@ _gelu = Operator(
     "cupyops::gelu(Tensor x, str approximate) -> Tensor y",
     gelu_body,
     backward=gelu_backward_operator,
+    jvp=gelu_jvp,
     reference=gelu_reference,
     elementwise=True,
     onnx=gelu_onnx,

@@ -14,9 +14,11 @@ from cupyops.ops.layer_norm.body import inference as layer_norm_inference_body
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.ops.layer_norm.checks import check as check_layer_norm
 from cupyops.ops.layer_norm.checks import check_backward as check_layer_norm_backward
+from cupyops.ops.layer_norm.tangent import tangent as layer_norm_jvp_body
 from cupyops.torch.compiled.rules import contiguous
 from cupyops.torch.core.dispatch import (
     dispatch_modes,
+    forward_mode,
     grad_enabled,
     in_plain_backward,
     is_compiling,
@@ -27,6 +29,7 @@ from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias, wide_dtype
 from cupyops.torch.scale.sharding import Split
 
+from .layer_norm_tangent import layer_norm_jvp_reference
 from .native_layer_norm import native_layer_norm, recorded
 from .onnx_values import DOUBLE, FLOATS, cast, in_float32
 
@@ -241,10 +244,18 @@ def _backward_sharding(
     return [((dim, "sum", "sum"), (dim, dim, dim + 1, None, dim)) for dim in dims]
 
 
+_layer_norm_jvp = Operator(
+    "cupyops::layer_norm_jvp(Tensor tangent_x, Tensor x, Tensor stats, Tensor? weight, Tensor? tangent_weight,"
+    " Tensor? tangent_bias, SymInt[] normalized_shape, float eps, str? dtype=None) -> Tensor",
+    layer_norm_jvp_body,
+    reference=layer_norm_jvp_reference,
+    repeats=True,
+)
 _layer_norm = Operator(
     "cupyops::layer_norm(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps, str? dtype=None)"
-    " -> (Tensor, Tensor)",
+    " -> (Tensor y, Tensor stats)",
     LayerNormFunction,
+    jvp=_layer_norm_jvp,
     reference=layer_norm_reference,
     autocast={"cuda": "float32"},  # autocast on a CPU does not convert PyTorch's layer_norm
     onnx=layer_norm_onnx,
@@ -305,7 +316,8 @@ def _records(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
         return True
     if wanted and grad_enabled():
         return True
-    return bool(is_compiling() or transforms_active() or dispatch_modes())
+    # The tangent, too, is computed from the statistics.
+    return bool(is_compiling() or transforms_active() or dispatch_modes() or forward_mode())
 
 
 def name_of(where: str, dtype: torch.dtype | None) -> str | None:

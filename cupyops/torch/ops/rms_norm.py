@@ -54,9 +54,8 @@ def _onnx_without_weight(op: Any, x: Any, eps: float) -> Any:
 # With r = 1/√(mean x² + eps) and g = grad_y·weight, the gradients are grad_x = r·(g - x·r²·mean(g·x)), and grad_weight,
 # the sum of grad_y·x·r over the rows.
 
-# Row lengths whose kernels are compiled ahead. The first two kernels hold a row in registers, with two and four
-# accesses per thread. The third kernel reads its long rows from memory once for each pass.
-_AHEAD = (1024, 8192, 131072)
+# Row lengths whose kernels are compiled ahead: a row in a warp, in a block, and in a cluster of blocks.
+_AHEAD = (1024, 8192, 65536)
 # Autocast converts the tensors of PyTorch's rms_norm to float32 on a GPU, from PyTorch 2.12 on, and never on a CPU.
 _IN_FLOAT32 = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 _AUTOCAST = {"cuda": "float32"} if _IN_FLOAT32 else None

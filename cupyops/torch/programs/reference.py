@@ -23,7 +23,7 @@ __all__ = ["elementwise_reference", "row_reference"]
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)[fFlL]?|(?P<int>\d+)[uUlL]*(?![\w.])"
-    r"|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[<>=!]=|[-+*/%<>!?:(),]))"
+    r"|(?P<word>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[<>=!]=|[-+*/%<>!?:(),\[\]]))"
 )
 _BINARY: Sequence[Sequence[str]] = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 _TYPES = frozenset(("acc_t", "float", "double"))
@@ -151,6 +151,11 @@ class _Expression:
             raise _NoCounterpart(self._expression)
         if self._take("("):
             return self._call(text)
+        if self._take("["):
+            index = self._next()[1]
+            self._at += 1
+            self._need("]")
+            return lambda place: _element_at(place.values[text], place.values[index])
         return lambda place: _CONSTANTS[text] if text in _CONSTANTS else place.values[text]
 
     def _call(self, name: str) -> Callable[[_Place], Any]:
@@ -174,6 +179,13 @@ def _number(place: _Place, value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.bool:
         return place.tensor(value)
     return int(value) if isinstance(value, bool) else value
+
+
+def _element_at(x: Tensor, index: Tensor) -> Tensor:
+    """Returns x[index] of each row, 0 for an index outside the row. ``index`` has a last dimension of 1."""
+    n = x.shape[-1]
+    found = x.expand(*index.shape[:-1], n).gather(-1, index.clamp(0, n - 1))
+    return torch.where((index >= 0) & (index < n), found, 0)
 
 
 def _divided(a: Any, b: Any) -> Any:
@@ -261,7 +273,7 @@ def _named(names: Sequence[str], numbers: Sequence[Any]) -> dict[str, Any]:
 
 
 def row_reference(
-    program: RowProgram, kinds: Sequence[str], dtype_like: Callable[[int, Sequence[Tensor]], torch.dtype]
+    program: RowProgram, kinds: Sequence[str], dtype_of: Callable[[int, Sequence[Tensor]], torch.dtype]
 ) -> Any:
     """Returns a function in plain PyTorch that computes a row program. Arguments and results follow
     :func:`elementwise_reference`.
@@ -269,7 +281,7 @@ def row_reference(
     Args:
         program: the program.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
-        dtype_like: returns the dtype of a column result, given the result's position and the tensors.
+        dtype_of: returns the dtype of a result, given the result's position and the tensors.
     """
     column_sum = re.compile(r"\s*column_sum\s*\((.*)\)\s*", re.DOTALL)
     inner = [column_sum.fullmatch(s.expression) for s in program.statements]
@@ -278,13 +290,13 @@ def row_reference(
     )
     if statements is None:
         return None
-    names = (*program.elements, *program.rows, *program.indices, *program.columns)
+    names = program.inputs
     by_row = {*program.rows, *program.indices}
 
     def reference(*args: Any) -> Any:
         tensors = args[: len(names)]
         scalars = args[len(names) : len(names) + len(program.scalars)]
-        x = tensors[0]
+        x = tensors[names.index(program.lead)]
         shape, wide = x.shape, _wide(x.dtype)
         values = {
             name: (t.unsqueeze(-1) if name in by_row else t) if name in program.indices
@@ -292,7 +304,7 @@ def row_reference(
             for name, t in zip(names, tensors, strict=True)
         }  # fmt: skip
         values |= {**_named(program.scalars, scalars), "N": shape[-1], "j": torch.arange(shape[-1], device=x.device)}
-        like = values[names[0]]
+        like = values[program.lead]
 
         def whole(value: Any) -> Tensor:
             return place.tensor(value).expand(shape)
@@ -317,12 +329,10 @@ def row_reference(
                 found.append(x.new_empty(0))
                 continue
             if kind == "element":
-                value = value.expand(shape).to(x.dtype)
+                value = value.expand(shape)
             elif kind == "row":
-                value = value.expand(*shape[:-1], 1).squeeze(-1).to(x.dtype)
-            else:
-                value = value.to(dtype_like(i, tensors))
-            found.append(value.clone())
+                value = value.expand(*shape[:-1], 1).squeeze(-1)
+            found.append(value.to(dtype_of(i, tensors)).clone())
         return tuple(found) if len(found) > 1 else found[0]
 
     return reference

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
-from cupyops.dtypes import FLOATS
+from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected
+from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
-from cupyops.programs.elementwise import check_names
 from cupyops.programs.expressions import check_operations, inputs_of, parse
-from cupyops.programs.rows import ProgramConfig, RowProgram, config_of, kernel_of, text_of
+from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
+from cupyops.programs.row_source import text_of
+from cupyops.programs.rows import RowProgram, check_row_names
+from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.rows import at_once
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
@@ -38,6 +42,7 @@ def row_reduce(
     columns: Sequence[str] = (),
     scalars: Sequence[str] = (),
     results: Sequence[str] = (),
+    wide: Sequence[str] = (),
     ahead: Sequence[int] = (),
     **options: Any,
 ) -> Written:
@@ -67,14 +72,16 @@ def row_reduce(
         columns: inputs with one value per column, such as a weight of shape (N).
         scalars: inputs that are numbers. The operator takes the numbers after the tensors.
         results: names of the results; needed if the program reads a result again.
+        wide: results in the dtype of the arithmetic: float32 for rows in 16 bits.
         ahead: row lengths whose kernels :func:`cupyops.warmup` and the compile command compile. The kernel of any other
             length is created by the first call with that length.
         options: other arguments of :class:`cupyops.torch.Operator`: ``reference``, ``autocast``, ``onnx``, ``record``,
             ``vmap``, ``compiled``.
 
     Returns:
-        The operator. Its element inputs are floating tensors of one dtype; inputs in ``rows`` and ``columns`` may have
-        another floating dtype. ``op.show()`` prints the CUDA C++ text.
+        The operator. Its inputs are floating tensors. The results have the dtype of the first element input; the other
+        inputs may have other floating dtypes, such as a float32 weight beside rows in bfloat16. A gradient has its
+        input's dtype. ``op.show()`` prints the CUDA C++ text.
 
     Raises:
         ValueError: the program is not a list of assignments, or calls a function of Python or NumPy; the backward reads
@@ -83,54 +90,69 @@ def row_reduce(
         CompileError: raised by the first call for a dtype, if NVRTC rejects an expression.
     """
     where = (name or "row_reduce").rpartition(":")[2]
-    statements = parse(program, where)
+    statements = parse(program, where, indices)
     check_options(where, options)
     whole = ("j", "N", *indices)
     check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
     results = named_results(where, statements, results)
-    name = name or content_name(results[0], "rows", program, backward, rows, indices, columns, scalars, results)
+    named_results(where, [s for s in statements if s.name in results], wide)
+    content = (program, backward, rows, indices, columns, scalars, results, *([wide] if wide else []))
+    name = name or content_name(results[0], "rows", *content)
     where = name.rpartition(":")[2]
     kinds = {**dict.fromkeys(inputs, "element"), **dict.fromkeys(rows, "row"), **dict.fromkeys(indices, "index")}
     kinds |= dict.fromkeys(columns, "column")
 
-    def made(called: str, steps: Any, reads: Sequence[str], outputs: Sequence[str]) -> RowProgram:
-        check_names(where, [*reads, *scalars, *(s.name for s in steps)])
+    def made(
+        called: str, steps: Any, reads: Sequence[str], outputs: Sequence[str], like: Sequence[str] = ()
+    ) -> RowProgram:
+        check_row_names(where, [*reads, *scalars, *(s.name for s in steps)])
         of = {k: tuple(x for x in reads if kinds[x] == k) for k in ("element", "row", "index", "column")}
         if not of["element"]:
             raise ValueError(f"{where}: `{program}` reads no tensor of rows")
+        # A wide result and its gradient have another dtype than the rows.
+        of_rows = [x for x in of["element"] if x.removeprefix("grad_") not in wide]
         return RowProgram(
-            called, tuple(steps), of["element"], of["row"], of["index"], of["column"], tuple(scalars), tuple(outputs)
+            called,
+            tuple(steps),
+            of["element"],
+            of["row"],
+            of["index"],
+            of["column"],
+            tuple(scalars),
+            tuple(outputs),
+            () if like else tuple(wide),
+            tuple(zip(outputs, like, strict=True)) if like else (),
+            (of_rows or of["element"])[0],
         )
 
     forward = made(where, statements, inputs, results)
     kinds |= forward.kinds()
-    inputs = ordered(forward)
+    inputs = forward.inputs
     schema = schema_of(name, inputs, scalars, results)
     programs, texts = [forward], [text_of(forward)]
     kernels = [functools.cache(functools.partial(kernel_of, forward, texts[0]))]
     gradient, wrt = None, None
     if backward is not None:
-        steps = parse(backward, f"{where}'s backward")
+        steps = parse(backward, f"{where}'s backward", indices)
         check_operations(f"{where}'s backward", steps, rows=True, whole=whole)
         wrt, reads = of_backward(where, steps, inputs, results, scalars)
         kinds |= {f"grad_{y}": kinds[y] for y in results}
-        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt])
+        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt], wrt)
         _check_gradients(where, back, kinds, wrt)
         programs.append(back)
         texts.append(text_of(back))
         kernels.append(functools.cache(functools.partial(kernel_of, back, texts[1])))
         schema_back = named_for_its_arguments(
-            f"{name}_backward", schema_of("", ordered(back), scalars, back.results, wants=wrt)
+            f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=wrt)
         )
         takes = list(Schema.parse(schema_back).types)
         kinds_back = [kinds[x] for x in wrt]
         by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
         gradient = Operator(
             schema_back,
-            body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1, columns_like=wrt),
-            reference=by_reference
-            or row_reference(back, kinds_back, functools.partial(_dtype_like, wrt, ordered(back))),
+            body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1),
+            reference=by_reference or row_reference(back, kinds_back, functools.partial(_dtype_of, back)),
             repeats=True,
             sharding=_sharding_of(back, kinds_back),
         )
@@ -145,11 +167,12 @@ def row_reduce(
     )
     if operator.reference is None:
         of_results = [kinds[y] for y in results]
-        operator._with_derivatives = row_reference(forward, of_results, lambda i, tensors: tensors[0].dtype)
+        operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
     operator.text = "\n".join(texts)
-    for n, dtype in itertools.product(ahead, FLOATS):
+    for n, dtype, capability in itertools.product(ahead, FLOATS, (CLUSTERS_SINCE, 0)):
         for written, kernel in zip(programs, kernels, strict=True):
-            kernel(config_of(n, dtype, written.held), dtype)
+            sizes = dict.fromkeys(written.inputs, DTYPES[dtype].itemsize)
+            kernel(config_of(n, dtype, work_of(written, sizes), capability), dtype)
     return operator
 
 
@@ -163,15 +186,10 @@ def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., I
 
     def rule(*args: Any) -> Iterable[Split]:
         for dim in range(args[0].ndim - 1):
-            places: list[Place] = [None if x in program.columns else dim for x in ordered(program)]
+            places: list[Place] = [None if x in program.columns else dim for x in program.inputs]
             yield ["sum" if kind == "column" else dim for kind in results], places
 
     return rule
-
-
-def ordered(program: RowProgram) -> tuple[str, ...]:
-    """Returns the names of the tensors in the order of the kernel's parameters."""
-    return (*program.elements, *program.rows, *program.indices, *program.columns)
 
 
 def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: Sequence[str]) -> None:
@@ -186,12 +204,7 @@ _library = TorchLibrary()
 
 
 def body_of(
-    program: RowProgram,
-    kernel: Callable[[ProgramConfig, str], Kernel],
-    kinds: Sequence[str],
-    *,
-    wants: bool = False,
-    columns_like: Sequence[str] = (),
+    program: RowProgram, kernel: Callable[[ProgramConfig, str], Kernel], kinds: Sequence[str], *, wants: bool = False
 ) -> Callable[..., Any]:
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
@@ -200,49 +213,51 @@ def body_of(
         kernel: returns the kernel for a config and the dtype of the rows.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
-        columns_like: for a backward, the input whose gradient each result is. A column result has the dtype of that
-            input.
     """
-    names, held = ordered(program), program.held
+    names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
     calls: dict[Any, _Call] = {}
 
     def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
         _check(program, tensors)
-        x = tensors[0]
+        x = tensors[lead]
         n, rows = x.shape[-1], math.prod(x.shape[:-1])
-        shapes = {"element": x.shape, "row": x.shape[:-1]}
-        dtypes = [
-            _dtype_like(columns_like, names, i, tensors) if w and kind == "column" else None
-            for i, (kind, w) in enumerate(zip(kinds, wanted, strict=True))
-        ]
-        outs = [shapes[kind] if w and d is None else None for kind, w, d in zip(kinds, wanted, dtypes, strict=True)]
-        call = _Call(None, (), outs, dtypes, (n,), wide_dtype(x.dtype), zeros=True, dtype="")
+        shapes = {"element": x.shape, "row": x.shape[:-1], "column": x.shape[-1:]}
+        dtypes = [_dtype_of(program, i, tensors) for i in range(made)]
+        outs = [(shapes[kind], d, kind) if w else None for kind, d, w in zip(kinds, dtypes, wanted, strict=True)]
+        call = _Call(None, (), outs, wide_dtype(x.dtype))
         if _library.is_fake(x) or rows == 0 or not any(wanted):
             return call
         dtype = DTYPE_NAMES[x.dtype]
+        device = device_of(library_of(x), x)
+        sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
         try:
-            config = config_of(n, dtype, held)
+            config = config_of(n, dtype, work_of(program, sizes), driver.capability(device))
         except KeyError:
-            check_floating(program.name, names[0], dtype)
+            check_floating(program.name, program.lead, dtype)
             raise
+        if rows <= FEW_ROWS and config.groups > 1 and not column:
+            config = config.one_a_block()
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
+        if column or config.prefetch:  # persistent blocks
+            blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
-            return call._replace(kernel=chosen, sizes=(rows, n, blocks), dtype=dtype)
-        blocks = min(blocks, chosen.resident_blocks(_types(chosen, names, tensors), device_of(library_of(x), x)))
-        parts = blocks * config.groups
-        # If a row is too long for registers, the kernel adds to the column sums in global memory, which must start at
-        # zero.
+            return call._replace(kernel=chosen, sizes=(rows, n, blocks))
+        # If neither registers nor shared memory hold the column sums of a block, the kernel adds to them in global
+        # memory, which must start at zero.
         return call._replace(
-            kernel=chosen, sizes=(rows, n, blocks, parts), summed=(parts, n), zeros=bool(config.stream), dtype=dtype
+            kernel=chosen,
+            sizes=(rows, n, blocks, blocks),
+            summed=(blocks, n),
+            zeros=config.stream and not config.sums_shared,
         )
 
     def body(*args: Any) -> Any:
         tensors, scalars = args[:count], args[count : count + numbers]
         wanted = args[count + numbers :] if wants else (True,) * made
-        x = tensors[0]
+        x = tensors[lead]
         if _library.is_fake(x):  # its sizes may be symbols
             call = configured(tensors, wanted)
         else:
@@ -254,28 +269,31 @@ def body_of(
                 found = calls[key] = configured(tensors, wanted)
             call = found
         if call.kernel is None:
-            outs = [None if shape is None else x.new_empty(shape) for shape in call.outs]
+            make = [x.new_zeros if out is not None and out[2] == "column" else x.new_empty for out in call.outs]
+            outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
-            outs = [None if shape is None else _library.empty(shape, call.dtype, x) for shape in call.outs]
-        if column:
-            make = x.new_zeros if call.zeros else x.new_empty
-            outs = [
-                out if d is None else make(call.summed, dtype=call.wide)
-                for out, d in zip(outs, call.dtypes, strict=True)
-            ]
-        if call.kernel is not None:
+            outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
             given = [t.contiguous() for t in tensors]
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
-        if column:
-            outs = [
-                out if d is None or out is None else (out if call.kernel is None else out.sum(0)).to(d)
-                for out, d in zip(outs, call.dtypes, strict=True)
-            ]
+            if column:
+                outs = [
+                    y if y is None or out is None or out[2] != "column" else y.sum(0).to(out[1])
+                    for y, out in zip(outs, call.outs, strict=True)
+                ]
         if made == 1:
             return x.new_empty(0) if outs[0] is None else outs[0]
         return tuple(x.new_empty(0) if y is None else y for y in outs)
 
     return body
+
+
+def _allocate(call: "_Call", out: tuple[Any, torch.dtype, str], like: Tensor) -> Tensor:
+    """Returns a tensor for a result of the kernel: for a sum over the rows, a row for each block."""
+    shape, dtype, kind = out
+    if kind == "column":
+        return (like.new_zeros if call.zeros else like.new_empty)(call.summed, dtype=call.wide)
+    made: Tensor = _library.empty(shape, DTYPE_NAMES[dtype], like)
+    return made
 
 
 _MOST_CALLS = 4096  # cached configurations of an operator
@@ -288,28 +306,28 @@ class _Call(NamedTuple):
     Attributes:
         kernel: the kernel, or None if nothing is launched.
         sizes: the last arguments of the kernel.
-        outs: the shape of each result that the kernel writes, else None.
-        dtypes: the dtype of each result that is a column sum, else None.
-        summed: the shape of the column sums that the blocks write.
+        outs: shape, dtype and kind of each result, or None if the result is not wanted.
         wide: the dtype of the column sums that the blocks write.
+        summed: the shape of the column sums that the blocks write.
         zeros: whether the column sums start at zero.
-        dtype: the dtype of the results that the kernel writes.
     """
 
     kernel: Kernel | None
     sizes: tuple[int, ...]
-    outs: Sequence[Any]
-    dtypes: Sequence[torch.dtype | None]
-    summed: tuple[int, ...]
+    outs: Sequence[tuple[Any, torch.dtype, str] | None]
     wide: torch.dtype
-    zeros: bool
-    dtype: str
+    summed: tuple[int, ...] = ()
+    zeros: bool = False
 
 
-def _dtype_like(of: Sequence[str], names: Sequence[str], i: int, tensors: Sequence[Tensor]) -> torch.dtype:
-    """Returns the dtype of the gradient of the input ``of[i]``: the input's dtype, or x's if the program does not read
-    the input."""
-    return tensors[names.index(of[i])].dtype if of[i] in names else tensors[0].dtype
+def _dtype_of(program: RowProgram, i: int, tensors: Sequence[Tensor]) -> torch.dtype:
+    """Returns the dtype of the i-th result: of a gradient that of its input, if the program reads the input; of a wide
+    result that of the arithmetic; else that of the rows."""
+    result, of_rows = program.results[i], tensors[program.inputs.index(program.lead)].dtype
+    like = dict(program.like).get(result)
+    if like in program.inputs:
+        return tensors[program.inputs.index(like)].dtype
+    return wide_dtype(of_rows) if result in program.wide else of_rows
 
 
 def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:
@@ -327,7 +345,7 @@ def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
     Raises:
         ValueError: the first tensor has no dimension, or a shape or a device does not match.
     """
-    lead, x = program.elements[0], tensors[0]
+    lead, x = program.lead, tensors[program.inputs.index(program.lead)]
     if x.dim() == 0:
         raise ValueError(expected(program.name, lead, "have rows, at least one dimension", "a tensor of shape ()"))
     wanted = {
@@ -335,8 +353,8 @@ def _check(program: RowProgram, tensors: Sequence[Tensor]) -> None:
         **dict.fromkeys((*program.rows, *program.indices), ("have a value for each row", x.shape[:-1])),
         **dict.fromkeys(program.columns, ("have a value for each column", x.shape[-1:])),
     }
-    for name, tensor in zip(ordered(program), tensors, strict=True):
+    for name, tensor in zip(program.inputs, tensors, strict=True):
         words, shape = wanted[name]
         if tensor.shape != shape:
             raise ValueError(expected(program.name, name, f"{words} of `{lead}`, {tuple(shape)}", tuple(tensor.shape)))
-    check_devices(program.name, **dict(zip(ordered(program), tensors, strict=True)))
+    check_devices(program.name, **dict(zip(program.inputs, tensors, strict=True)))

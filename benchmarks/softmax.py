@@ -1,0 +1,73 @@
+"""Cases of softmax and log_softmax: rows of every length beside PyTorch's own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograd_bridge import log_softmax, softmax
+
+from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
+from .peers import compiled, quack_function
+from .rms_norm import ROW_LENGTHS
+
+__all__ = ["ROW_LENGTHS", "cases", "host_cases", "log_softmax", "softmax"]
+
+HOST_SHAPE = (8, 128)
+OF = {"softmax": (softmax, torch.softmax), "log_softmax": (log_softmax, torch.log_softmax)}
+
+
+def cases(
+    sizes: Sequence[int] = SIZES, row_lengths: Sequence[int] = ROW_LENGTHS, *, full: bool = False
+) -> Iterator[Case]:
+    """Rows of every length, so many of them that the elements are the largest size or a little less.
+
+    Args:
+        full: also log_softmax, and float16, which moves the bytes of bfloat16.
+    """
+    for n in sorted(set(row_lengths)):
+        for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
+            for name in OF if full else ["softmax"]:
+                case = _case(name, max(1, max(sizes) // n), n, dtype)
+                yield case("forward")
+                yield case("backward", bind=backward_alone)
+
+
+def host_cases() -> Iterator[Case]:
+    """8 × 128: without gradient, forward that records one, forward and backward."""
+    case = _case("softmax", *HOST_SHAPE, torch.float32)
+    yield case("forward")
+    yield case("forward, recording", bind=recording)
+    yield case("forward and backward", bind=forward_backward)
+
+
+def _case(name: str, m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
+    x = Operand((m, n), dtype)
+    ours, theirs = (partial(function, dim=-1) for function in OF[name])
+
+    def reference(x: Tensor) -> Tensor:
+        y: Tensor = theirs(x)
+        return y
+
+    def make(direction: str, **options: Any) -> Case:
+        gradients = "backward" in direction
+        return Case(
+            "softmax",
+            name,
+            direction,
+            (x, x) if gradients else (x,),
+            (x,),
+            {
+                "ours": lambda: ours,
+                "eager": lambda: theirs,
+                "compile": lambda: compiled(reference),
+                **({"quack": lambda: quack_function("softmax")} if name == "softmax" else {}),
+            },
+            gradient_of(reference) if gradients else reference,
+            capturable=not gradients,
+            **options,
+        )
+
+    return make

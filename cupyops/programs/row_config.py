@@ -1,0 +1,289 @@
+"""Configs of row programs: how the rows are distributed among threads, blocks and clusters.
+
+The rule has no table of lengths. It counts the registers that a thread needs for an access to a row, and chooses:
+
+1. **accesses of a thread**, within its registers, so that few lie beyond the end of the row, and enough are in flight;
+2. **threads of a row**: a part of a warp, a warp, a block, or a cluster of blocks;
+3. **resident threads** of a multiprocessor, as many as the registers allow.
+
+A row that does not fit the registers of a cluster is read again in each pass, and so is the row of a program with one
+pass. A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of
+which few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU
+decide the config, and with it the order of every sum. The number of rows decides only how many rows a block has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from cupyops.dtypes import DTYPES, FLOATS
+from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
+from cupyops.launch.kernel import Kernel
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
+from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
+
+from .expressions import kernel_name
+from .rows import REDUCED, RowProgram
+
+__all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
+
+ROW_REGISTERS = 32  # registers of a thread for its part of a row
+AHEAD_REGISTERS = 64  # the same with the next row
+PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the sums over the rows
+# Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
+# reductions.
+OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
+HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
+# than threads that load their next row meanwhile.
+IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
+MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
+WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
+SMALL_BLOCK = 128  # threads of a block with several rows
+# Threads of a block that has a row alone, and of a block of a cluster: several blocks are then resident on a
+# multiprocessor, and one block loads while another one computes.
+ROW_BLOCK, CLUSTER_BLOCK = 512, 256
+# A row of a program with one pass is not held. A thread has this many accesses to the row, so that the reductions among
+# threads take little of its time, and a block has up to this many bytes of the row.
+ONCE, ONCE_BYTES = 16, 64 * 1024
+ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
+FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
+REGISTERS = 65536  # registers of a multiprocessor
+
+
+@dataclass(frozen=True)
+class ProgramConfig(RowsConfig):
+    """The config of a row program's kernel.
+
+    Attributes:
+        stream: a row does not fit registers, so each pass reads the row from memory.
+        prefetch: persistent blocks load the next row while they compute a row.
+        columns_held: a thread keeps its columns of the arrays (N) in registers.
+        sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+    """
+
+    # Without defaults, so that each compilation defines the three macros.
+    min_blocks: int = field(kw_only=True)
+    full: bool = field(kw_only=True)
+    stream: bool = field(kw_only=True)
+    prefetch: bool = False
+    columns_held: bool = False
+    sums_shared: int = 0
+
+    def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
+        """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
+
+        Args:
+            n: elements of a row.
+            sums: sums over the rows.
+            acc: bytes of an element of a sum.
+            capability: compute capability of the GPU.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY) if capability >= CLUSTERS_SINCE else 0
+        if sums == 0 or held * sums * acc > room:
+            return self
+        return replace(self, sums_shared=held, shared=held * sums * acc, min_blocks=1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a thread holds of a row.
+
+    Attributes:
+        elements: bytes of an element of each array (M, N) that the program reads.
+        columns: bytes of an element of each array (N) that the program reads.
+        kept: values of an element that several passes read, in the dtype of the arithmetic.
+        sums: sums over the rows.
+        passes: passes over a row. Nothing is gained by holding a row for one pass.
+        reductions: reductions of a row.
+    """
+
+    elements: tuple[int, ...]
+    columns: tuple[int, ...] = ()
+    kept: int = 0
+    sums: int = 0
+    passes: int = 2
+    reductions: int = 1
+
+    def row(self, width: int, acc: int) -> int:
+        """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
+        return _words(self.elements, width) + self.kept * width * acc // 4
+
+    def persistent(self, width: int, acc: int) -> int:
+        """Returns the registers for the columns of an access: the arrays (N) and the sums over the rows."""
+        return _words(self.columns, width) + self.sums * width * acc // 4
+
+
+def _words(sizes: tuple[int, ...], width: int) -> int:
+    return sum(max(1, size * width // 4) for size in sizes)
+
+
+def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
+    """Returns what a thread holds of a row.
+
+    Args:
+        program: the program.
+        sizes: bytes of an element of each input.
+    """
+    return Work(
+        tuple(sizes[x] for x in program.elements),
+        tuple(sizes[x] for x in program.columns),
+        kept=len(program.kept),
+        sums=list(program.kinds().values()).count("column"),
+        passes=program.passes,
+        reductions=sum(s.over in REDUCED for s in program.steps),
+    )
+
+
+@cache
+def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
+    """Returns the config for rows of n elements.
+
+    Args:
+        n: elements of a row.
+        dtype: the dtype of the rows.
+        work: what a thread holds of a row.
+        capability: compute capability of the GPU, 90 for sm_90.
+    """
+    itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
+    width = vector_width_for(n, itemsize)
+    blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
+    row, columns = work.row(width, acc), work.persistent(width, acc)
+    ahead = row + _words(work.elements, width)
+    # The compiler widens some 16-bit elements long before their use, more of them if an access has several arrays.
+    halves = sum(size == 2 for size in work.elements)
+    unpacked = width // 4 + width // 2 * (halves - 1) if halves else 0
+    nbytes = sum(work.elements) * width
+    others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
+    # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
+    used = _words(work.columns, width) // 8
+    others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
+    others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
+    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    if work.sums:
+        most = PERSISTENT_REGISTERS // (ahead + columns)
+        plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
+        again = _Plan(
+            row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
+        )
+        found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
+    elif work.passes == 1:
+        return _once(n, width, itemsize, plain, blocks, capability)
+    else:
+        found = _held(n, width, plain, blocks, capability)
+        if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
+            # One row is in a multiprocessor at a time, or the blocks of clusters wait for each other.
+            plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
+            found = _held(n, width, plan, blocks, capability) or found
+    if found is not None:
+        return found
+    streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
+    return streamed.with_shared_sums(n, work.sums, acc, capability)
+
+
+def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, capability: int) -> ProgramConfig:
+    """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster."""
+    accesses = -(-n // width)
+    threads = min(max(threads_for(accesses, ONCE), WHOLE_LINE if accesses > 2 * WHOLE_LINE else 4), CLUSTER_BLOCK)
+    cluster = 1
+    while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and n * itemsize > ONCE_BYTES * cluster:
+        cluster *= 2
+    own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
+    most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
+    vectors = max(1, -(-own // max(1, -(-own // most))))
+    return _streamed(n, width, threads, vectors, plan, cluster, capability)
+
+
+def _streamed(
+    n: int, width: int, threads: int, vectors: int, plan: "_Plan", cluster: int, capability: int
+) -> ProgramConfig:
+    """Returns the config of a kernel that reads the row in every pass."""
+    block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
+    min_blocks = max(1, plan.resident(vectors, block, capability))
+    return ProgramConfig(
+        block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The needs of a kernel.
+
+    Attributes:
+        registers: registers for each access of a thread.
+        accesses: the most accesses that the registers for a row hold.
+        others: registers for everything else.
+        nbytes: bytes that an access loads from all arrays (M, N).
+        wanted: bytes that a multiprocessor loads at once.
+        prefetch, columns_held: the fields of the config.
+    """
+
+    registers: int
+    accesses: int
+    others: int
+    nbytes: int
+    wanted: int
+    prefetch: bool = False
+    columns_held: bool = False
+
+    @property
+    def most(self) -> int:
+        """The most accesses of a thread."""
+        return max(1, min(MOST_VECTORS, self.accesses))
+
+    def resident(self, vectors: int, block: int, capability: int) -> int:
+        """Returns how many blocks are resident on a multiprocessor, or 0."""
+        registers = -(-(vectors * self.registers + self.others) // 8) * 8
+        threads = THREADS_AT_ONCE.get(capability, 2048)
+        return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
+
+
+def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:
+    """Returns the config that holds a row in registers, or None if no block and no cluster does.
+
+    A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if a block is persistent), else the
+    smallest cluster of blocks of ``CLUSTER_BLOCK`` threads, or the next larger blocks.
+    """
+    clusters = [c for c in (2, 4, 8) if c <= most_blocks]
+    tiers = [(1, CLUSTER_BLOCK if plan.columns_held else ROW_BLOCK)]
+    tiers += [(c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) for c in (1, *clusters)]
+
+    def config_for(vectors: int, cluster: int) -> ProgramConfig:
+        config = ProgramConfig.of(
+            n, width, vectors, block=SMALL_BLOCK if cluster == 1 else 1, cluster=cluster, min_blocks=0, stream=False
+        )
+        min_blocks = plan.resident(vectors, config.block, capability)
+        return replace(config, min_blocks=min_blocks, prefetch=plan.prefetch, columns_held=plan.columns_held)
+
+    def cost(config: ProgramConfig) -> float:
+        all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row
+        flight = config.min_blocks * config.block * config.vectors * plan.nbytes / all_accesses
+        missing = max(0.0, 1 - flight / plan.wanted)
+        threads = config.row_threads
+        # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
+        return (
+            missing
+            + 0.5 * (all_accesses - 1)
+            + 0.1 * (threads > 32)
+            + 0.2 * (threads < WHOLE_LINE)
+            + config.vectors / 200
+        )
+
+    for cluster, most_threads in tiers:
+        configs = (config_for(v, cluster) for v in range(1, plan.most + 1))
+        fitting = [
+            c
+            for c in configs
+            if c.row_threads <= most_threads and c.min_blocks and (cluster == 1 or c.row_threads > 32)
+        ]
+        if fitting:
+            return min(fitting, key=cost)
+    return None
+
+
+def kernel_of(program: RowProgram, text: str, config: ProgramConfig, dtype: str) -> Kernel:
+    """Returns the kernel of a config for rows of ``dtype``."""
+    types = {program.type_of(x) for x in (*program.inputs, *program.results)} - {"acc_t", "long long"}
+    choice = dict.fromkeys(sorted(types), dtype)
+    return config.kernel(text, kernel_name(program.name), choice, geometry=config.persistent("blocks__"), dtypes=FLOATS)

@@ -1,0 +1,279 @@
+"""Generates readable CUDA sources from row programs."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from .expressions import arithmetic, kernel_name
+from .rows import EXPS, RowProgram, Step, reach
+
+__all__ = ["text_of"]
+
+# By the name of a reduction: its kind in row_passes.cuh, and the value that a thread begins with.
+FOLDS = {
+    "sum": ("Sum", "acc_t(0)"),
+    "max": ("Max", "acc_t(-INFINITY)"),
+    "min": ("Min", "acc_t(INFINITY)"),
+    EXPS: ("Exps", "acc_t(0)"),
+}
+
+
+def text_of(program: RowProgram) -> str:
+    """Returns the CUDA source of the kernel.
+
+    The program's names stand alone in the loop over the elements of an access. All names of the source around them
+    contain two underscores, which no name of a program does.
+
+    Raises:
+        ValueError: as :meth:`RowProgram.kinds`.
+    """
+    steps = program.steps
+    kinds = program.kinds()
+    of_inputs = {**dict.fromkeys(program.elements, "(M__, N)"), **dict.fromkeys(program.columns, "(N)")}
+    of_inputs = {x: of_inputs.get(x, "(M__)") for x in program.inputs}
+    of_results = {
+        y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results
+    }
+    null = " or null" if len(program.results) > 1 else ""
+    arrays = [f"    const {program.type_of(x)}* __restrict__ {x}, // {shape}" for x, shape in of_inputs.items()]
+    arrays += [f"    {program.type_of(y)}* __restrict__ {y}, // {shape}{null}" for y, shape in of_results.items()]
+    summed = [y for y in program.results if kinds[y] == "column"]
+    sizes = [*(f"acc_t {s}" for s in program.scalars), "long long M__", "long long N", "long long blocks__"]
+    sizes += ["long long parts__"] if summed else []
+    names = [*program.inputs, *program.results, *(s.rpartition(" ")[2] for s in sizes)]
+    vectors = [*program.elements, *program.columns, *(y for y in program.results if kinds[y] == "element")]
+    told = [f"{x}: {program.type_of(x)} {shape}" for x, shape in {**of_inputs, **of_results}.items()]
+    most = max([1, *(len(_reduced(group)) for group in program.groups())])
+    exchange = f"PartsExchange<{most}>& exchange__"
+    lines = [
+        *(f"// {s}" for s in program.statements),
+        "//",
+        "//   row by row, arithmetic in acc_t; " + ", ".join(told).replace("__", ""),
+        '#include "row_passes.cuh"',
+        "",
+        "template <typename Vectors> __device__ __forceinline__ void rows__(",
+        f"    Vectors vectors__, {exchange},",
+        *(line[: line.index(" //")] for line in arrays),
+        f"    {', '.join(sizes)}) {{",
+        *_rows(program, steps, summed, most),
+        "}",
+        "",
+        "template <typename... Arguments>",
+        f"__device__ __noinline__ void unaligned_rows__({exchange}, Arguments... arguments) {{",
+        "    rows__(false, exchange__, arguments...);",
+        "}",
+        "",
+        'extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) '
+        f"{kernel_name(program.name)}(",
+        *_aligned(arrays),
+        f"    {', '.join(sizes)}) {{",
+        f"    __shared__ PartsExchange<{most}> exchange__;",
+        f"    if ({' && '.join(f'::whole_accesses({x})' for x in vectors)})",
+        f"        rows__(Always(), exchange__, {', '.join(names)});",
+        f"    else unaligned_rows__(exchange__, {', '.join(names)});",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], most: int) -> list[str]:
+    """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
+    reduces = any(s.over in FOLDS for s in steps)
+    types = {x: program.type_of(x) for x in program.elements}
+    load = [f"{x}__row.load({x} + row__ * N, at__, vectors__);" for x in types]
+    ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
+    group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
+    lines = [
+        "    const Columns columns__ = columns_of_block(N);",
+        *([f"    Team<{most}> team__(exchange__);"] if reduces else []),
+        *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
+        *(f"    ColumnSums {y}__sums({y}, N, {i});" for i, y in enumerate(summed)),
+        *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
+    ]
+    lines += [
+        "    const auto load_next__ = [&](long long next__) {",
+        *(f"        {line}" for line in ahead),
+        "    };",
+        f"    if (PREFETCH) load_next__(::row_of_group({group}, M__));",
+        "    exchange__.init();",
+        "    cluster_arrive();",
+        "    bool others_began__ = false;",
+        f"    for (long long first__ = {group}; first__ < M__; first__ += blocks__ * GROUPS) {{",
+        "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
+        "        const long long row__ = ::row_of_group(first__, M__);",
+        "        const bool mine__ = first__ + group_of_block() < M__;",
+        "        const auto load__ = [&](const Columns& at__) {",
+        *(f"            {line}" for line in load),
+        "        };",
+        "        if (PREFETCH) {",
+        *(f"            {x}__row = {x}__next;" for x in types),
+        "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
+        "            if (next__ < M__) load_next__(next__);",
+        "        } else if (!STREAM) load__(columns__);",
+    ]
+    at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}
+    return [
+        *lines,
+        *(f"        const acc_t {x}__row = ::convert<acc_t>({x}[row__]);" for x in program.rows),
+        *(f"        const int {x}__row = ::whole_number({x}[row__]);" for x in program.indices),
+        *(
+            f"        const acc_t {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);"
+            for s in steps
+            if s.over == "at"
+        ),
+        "        if (!others_began__) cluster_wait();",
+        "        others_began__ = true;",
+        *_row(program, steps),
+        "    }",
+        *(f"    {y}__sums.store(N);" for y in summed),
+    ]
+
+
+def _aligned(lines: Sequence[str]) -> list[str]:
+    """Returns the lines with their comments aligned."""
+    width = max(line.index("//") for line in lines)
+    return [line[: line.index("//")].ljust(width + 1) + line[line.index("//") :] for line in lines]
+
+
+def _reduced(group: Sequence[Step]) -> list[Step]:
+    """Returns the reductions of a pass. The sum of exponentials follows its maximum."""
+    return [s for s in group if s.over in FOLDS]
+
+
+def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
+    """Returns the CUDA code for one row: the passes that reduce, and the last pass, which stores the results (M, N)."""
+    lines: list[str] = []
+    made: set[str] = set()  # the kept values that an earlier pass has computed
+    for group in program.groups():
+        if reduced := _reduced(group):
+            lines.extend(_begin_pass(program, lines))
+            lines.extend(_reducing_pass(program, reduced, steps, made))
+        for s in group:
+            if not s.over:
+                lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
+            if s.name in program.results:
+                given = f" && {s.name}" if len(program.results) > 1 else ""
+                value = f"::convert<{program.type_of(s.name)}>({s.name}__row)"
+                lines.append(f"        if (mine__{given} && ::first_of_row()) {s.name}[row__] = {value};")
+    last = _last_pass(program, steps, made)
+    return [*lines, *(_begin_pass(program, lines) if last else []), *last]
+
+
+def _begin_pass(program: RowProgram, before: Sequence[str]) -> list[str]:
+    """Returns the CUDA code at the beginning of a pass that is not the first."""
+    return [f"        if (!STREAM) {x}__row.begin_pass();" for x in program.elements] if before else []
+
+
+def _values(
+    program: RowProgram,
+    expressions: Sequence[str],
+    steps: Sequence[Step],
+    keep: Collection[str] = (),
+    made: Collection[str] = (),
+) -> tuple[list[str], list[str]]:
+    """Returns the loads of an access, and the declarations of all names that expressions of one element read: inputs,
+    then computed names in order.
+
+    Args:
+        program: the program.
+        expressions: the expressions.
+        steps: the program's steps.
+        keep: names whose values are kept for later passes.
+        made: names whose values an earlier pass has kept.
+    """
+    elements = program.element_steps
+    needed = set().union(*(reach(e, elements) for e in expressions))
+    rows = [*program.rows, *(s.name for s in steps if s.kind == "row")]
+    columns = [x for x in program.columns if x in needed]
+    lines = [
+        *(f"const acc_t {x} = {x}__row;" for x in rows if x in needed),
+        *(f"const int {x} = {x}__row;" for x in program.indices if x in needed),
+        *(["const int j = column__ + k__;"] if "j" in needed else []),
+        *(f"const acc_t {x} = {x}__row.of[v__][k__];" for x in program.elements if x in needed),
+        *(f"const acc_t {x} = {x}__access[k__];" for x in columns),
+    ]
+    for s in elements.values():
+        if s.name in needed:
+            again = f"STREAM ? {_written(s.expression)} : {s.name}__kept[v__][k__]"
+            lines.append(f"const acc_t {s.name} = {again if s.name in made else _written(s.expression)};")
+            if s.name in keep and s.name not in made:
+                lines.append(f"if (!STREAM) {s.name}__kept[v__][k__] = {s.name};")
+    return [f"const auto {x}__access = {x}__columns.take(v__, column__, vectors__);" for x in columns], lines
+
+
+def _written(expression: str) -> str:
+    """Returns the CUDA code of an expression."""
+    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", arithmetic(expression))
+
+
+def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
+    """Returns the CUDA code of an expression of row values, with the names of row values in the kernel."""
+    rows = {s.name for s in steps if s.kind == "row"} | {*program.rows, *program.indices}
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}__row" if m[0] in rows else m[0], _written(expression))
+
+
+def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str]) -> list[str]:
+    """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
+    expressions = [s.expression for s in reduced]
+    loads, body = _values(program, expressions, steps, program.kept, made)
+    elements = program.element_steps
+    keeps = [s for s in program.kept if s not in made and any(s in reach(e, elements) for e in expressions)]
+    made.update(keeps)
+    with_exps = {s.of: s for s in reduced if s.over == EXPS}
+    table = f"{reduced[0].name}__folded"
+    places = {s.name: f"{table}[{i}]" for i, s in enumerate(reduced)}
+    before, behind = loads, []
+    for s in reduced:
+        own, value = places[s.name], _written(s.expression)
+        if s.name in with_exps:
+            before = [*before, f"acc_t {s.name}__access[VECTOR_WIDTH];"]
+            body.append(f"{s.name}__access[k__] = {value};")
+            behind.append(f"::add_exps({own}, {places[with_exps[s.name].name]}, {s.name}__access);")
+        elif s.over != EXPS:
+            joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
+            joined["min"] = f"= ::smaller({own}, acc_t({value}))"
+            body.append(f"{own} {joined[s.over]};")
+    kinds = ", ".join(f"Fold::{FOLDS[s.over][0]}" for s in reduced)
+    return [
+        *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
+        f"        acc_t {table}[] = {{{', '.join(FOLDS[s.over][1] for s in reduced)}}};",
+        *_each(body, before, behind),
+        f"        team__.template reduce<{kinds}>({table});",
+        *(
+            f"        const acc_t {s.name}__row = "
+            + (f"::exps_of_row({places[s.of]}, {places[s.name]});" if s.over == EXPS else f"{places[s.name]};")
+            for s in reduced
+        ),
+    ]
+
+
+def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = ()) -> list[str]:
+    return [
+        "        ::pass(N, load__, [&](int v__, int column__) {",
+        *(f"            {line}" for line in before),
+        "#pragma unroll",
+        "            for (int k__ = 0; k__ < VECTOR_WIDTH; ++k__) {",
+        *(f"                {line}" for line in body),
+        "            }",
+        *(f"            {line}" for line in behind),
+        "        });",
+    ]
+
+
+def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]) -> list[str]:
+    """Returns the CUDA code of the last pass, which stores the results (M, N) and adds to the sums over rows."""
+    results = [s for s in steps if s.name in program.results and s.kind in ("element", "column")]
+    if not results:
+        return []
+    stored = [s for s in results if s.kind == "element"]
+    summed = [s for s in results if s.kind == "column"]
+    loads, body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
+    body += [f"{s.name}__values[k__] = {s.name};" for s in stored]
+    body += [f"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
+    before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
+    behind = []
+    for s in stored:
+        given = f" && {s.name}" if len(program.results) > 1 else ""
+        behind.append(
+            f"if (mine__{given}) ::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
+        )
+    return _each(body, before, behind)

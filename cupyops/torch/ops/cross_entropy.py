@@ -1,0 +1,260 @@
+"""The PyTorch operator cross_entropy, made by :func:`cupyops.torch.row_reduce`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cupyops.errors import expected
+from cupyops.ops.checks import check_floating, check_shapes
+from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call, wide_dtype
+from cupyops.torch.programs.row_reduce import row_reduce
+
+from .onnx_values import cast, in_float32
+
+__all__ = ["CrossEntropyLoss", "cross_entropy"]
+
+
+def _reference(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor]:
+    _, of_target, lse = _rows(x, target, ignore)
+    return torch.where(target == ignore, 0, -of_target), lse
+
+
+def _reference_smoothed(x: Tensor, target: Tensor, ignore: float, smoothing: float) -> tuple[Tensor, Tensor]:
+    logs, of_target, lse = _rows(x, target, ignore)
+    return torch.where(target == ignore, 0, (smoothing - 1) * of_target - smoothing * (logs / x.shape[-1]).sum(-1)), lse
+
+
+def _reference_weighted(
+    x: Tensor, target: Tensor, weight: Tensor, ignore: float, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    logs, of_target, lse = _rows(x, target, ignore)
+    weights = weight.to(logs.dtype)
+    share = weights[torch.where(target == ignore, 0, target)]
+    loss = (smoothing - 1) * share * of_target
+    if smoothing:
+        loss = loss - smoothing / x.shape[-1] * (weights * logs).sum(-1)
+    total = weights.sum().expand(lse.shape).clone()
+    return torch.where(target == ignore, 0, loss), lse, torch.where(target == ignore, 0, share), total
+
+
+def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the logarithms of softmax, those of the targets, and log Σ e^x of each row."""
+    check_shapes("cross_entropy", target=(target, x.shape[:-1]))
+    wide = x.to(wide_dtype(x.dtype))
+    logs = wide.log_softmax(-1)
+    of_target = logs.gather(-1, torch.where(target == ignore, 0, target).unsqueeze(-1)).squeeze(-1)
+    most = wide.detach().amax(-1, keepdim=True)
+    lse = most.squeeze(-1) + (wide - most).exp().sum(-1).log()  # of an infinite maximum NaN, as the loss is
+    return logs, of_target, lse
+
+
+def _onnx(op: Any, x: Any, target: Any, ignore: float) -> Any:
+    """Returns the ONNX form of the loss and of log Σ e^x by rows."""
+    _, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
+    return _onnx_kept(op, ignored, op.Neg(of_target)), lse
+
+
+def _onnx_smoothed(op: Any, x: Any, target: Any, ignore: float, smoothing: float) -> Any:
+    logs, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
+    smooth = op.Mul(op.ReduceMean(logs, [-1], keepdims=0), -smoothing)
+    return _onnx_kept(op, ignored, op.Add(op.Mul(of_target, smoothing - 1), smooth)), lse
+
+
+def _onnx_weighted(op: Any, x: Any, target: Any, weight: Any, ignore: float, smoothing: float) -> Any:
+    logs, ignored, of_target, lse = _onnx_rows(op, x, target, ignore)
+    weights = cast(op, weight, logs.dtype)
+    share = op.Gather(weights, op.Where(ignored, op.CastLike(0, target), target))
+    loss = op.Mul(op.Mul(share, of_target), smoothing - 1)
+    if smoothing:
+        loss = op.Add(loss, op.Mul(op.ReduceMean(op.Mul(weights, logs), [-1], keepdims=0), -smoothing))
+    total = op.Expand(op.ReduceSum(weights, [0], keepdims=0), op.Shape(lse))
+    return _onnx_kept(op, ignored, loss), lse, _onnx_kept(op, ignored, share), total
+
+
+def _onnx_rows(op: Any, x: Any, target: Any, ignore: float) -> tuple[Any, Any, Any, Any]:
+    wide = in_float32(op, x)
+    logs = op.LogSoftmax(wide, axis=-1)
+    ignored = op.Equal(target, op.CastLike(int(ignore), target))
+    places = op.Unsqueeze(op.Where(ignored, op.CastLike(0, target), target), [-1])
+    of_target = op.Squeeze(op.GatherElements(logs, places, axis=-1), [-1])
+    return logs, ignored, of_target, op.ReduceLogSumExp(wide, [-1], keepdims=0)
+
+
+def _onnx_kept(op: Any, ignored: Any, value: Any) -> Any:
+    return op.Where(ignored, op.CastLike(0, value), value)
+
+
+# lse = log Σ e^x is saved for the backward, which therefore reads x once and reduces nothing. A target that is no column
+# gives NaN. With p = softmax(x), grad_x = grad_loss·(p - [column = target]); with smoothing and weights w, and t the
+# target: grad_x = grad_loss·(p·((1 - smoothing)·w_t + smoothing/N·Σ w) - (1 - smoothing)·w_t·[column = t] - smoothing/N·w).
+_LENGTHS = (1024, 32768, 131072)
+_cross_entropy = row_reduce(
+    """
+        m = max(x)
+        l = log(sum(exp(x - m)))
+        lse = m + l
+        of_target = target >= 0 && target < N ? m - x[target] + l : NAN
+        loss = target == ignore ? 0 : of_target
+    """,
+    backward="""
+        g = target == ignore ? 0 : grad_loss
+        grad_x = (exp(x - lse) - (j == target ? 1 : 0)) * g
+    """,
+    name="cupyops::cross_entropy",
+    indices=["target"],
+    scalars=["ignore"],
+    results=["loss", "lse"],
+    wide=["loss", "lse"],
+    reference=_reference,
+    onnx=_onnx,
+    ahead=_LENGTHS,
+)
+_cross_entropy_smoothed = row_reduce(
+    """
+        m = max(x)
+        l = log(sum(exp(x - m)))
+        lse = m + l
+        of_target = target >= 0 && target < N ? m - x[target] + l : NAN
+        loss = target == ignore ? 0 : (1 - smoothing) * of_target + smoothing * (lse - sum(x) / N)
+    """,
+    backward="""
+        g = target == ignore ? 0 : grad_loss
+        s = smoothing / N
+        grad_x = (exp(x - lse) - (j == target ? 1 - smoothing : 0) - s) * g
+    """,
+    name="cupyops::cross_entropy_smoothed",
+    indices=["target"],
+    scalars=["ignore", "smoothing"],
+    results=["loss", "lse"],
+    wide=["loss", "lse"],
+    reference=_reference_smoothed,
+    onnx=_onnx_smoothed,
+    ahead=_LENGTHS,
+)
+_cross_entropy_weighted = row_reduce(
+    """
+        m = max(x)
+        l = log(sum(exp(x - m)))
+        lse = m + l
+        w = weight[target]
+        of_target = target >= 0 && target < N ? m - x[target] + l : NAN
+        total = sum(weight)
+        of_all = smoothing == 0 ? 0 : smoothing / N * (total * lse - sum(weight * x))
+        loss = target == ignore ? 0 : (1 - smoothing) * w * of_target + of_all
+        share = target == ignore ? 0 : w
+    """,
+    backward="""
+        g = target == ignore ? 0 : grad_loss
+        w = (1 - smoothing) * weight[target]
+        s = smoothing / N
+        p = w + s * total
+        grad_x = (exp(x - lse) * p - (j == target ? w : 0) - s * weight) * g
+    """,
+    name="cupyops::cross_entropy_weighted",
+    indices=["target"],
+    columns=["weight"],
+    scalars=["ignore", "smoothing"],
+    results=["loss", "lse", "share", "total"],
+    wide=["loss", "lse", "share", "total"],
+    reference=_reference_weighted,
+    onnx=_onnx_weighted,
+    ahead=_LENGTHS,
+)
+
+_EXACT = 2**24  # the kernels compare targets with `ignore` in float32
+
+
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Computes the cross entropy of logits and class indices; a drop-in for ``torch.nn.functional.cross_entropy``.
+
+    loss = w[t]·(log Σ e^x - x[t]) for each row x of logits with target t, and with label smoothing ε
+    (1 - ε)·loss + ε/C·Σ_c w[c]·(log Σ e^x - x[c]). ``"mean"`` divides the sum by Σ w[t]. Ignored rows count in neither.
+
+    The probabilities are never written to memory. The forward reads x once, and saves x and a number for each row. The
+    backward reads x once and writes the gradient. The loss is computed in float32, or in float64 for float64 logits,
+    and rounded once. Under autocast on a GPU the result is float32, as PyTorch's own is.
+
+    Args:
+        x: logits (C), (B, C) or (B, C, ...), float16, bfloat16, float32 or float64. With more than two dimensions, x is
+            copied so that the classes are the last dimension.
+        target: class indices, int64, of x's shape without the classes. A target that is neither a class nor
+            ``ignore_index`` gives a loss of NaN on a GPU; on a CPU it raises an error.
+        weight: a weight for each class, (C), or None. It has no gradient.
+        ignore_index: a target whose rows have loss 0 and gradient 0.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: ε, from 0 to 1.
+
+    Returns:
+        A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
+
+    Raises:
+        TypeError: x is not a floating tensor, or target is not int64.
+        ValueError: the shapes do not fit, or ``reduction`` is unknown.
+        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1.
+
+    Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015 (label smoothing).
+
+    >>> cross_entropy(torch.tensor([[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]))
+    tensor(0.1672)
+    """
+    if not isinstance(x, Tensor) or not isinstance(target, Tensor):
+        arguments = (x, target, weight, ignore_index, reduction, label_smoothing)
+        if (proxy := symbolic_call(cross_entropy, arguments)) is not None:
+            return proxy
+        name, other = ("target", target) if isinstance(x, Tensor) else ("x", x)
+        raise TypeError(expected("cross_entropy", name, "be a Tensor", type(other).__name__))
+    _check(x, target, weight, reduction, label_smoothing)
+    rows = x if x.dim() <= 2 else x.movedim(1, -1)
+    if abs(ignore_index) > _EXACT:
+        target, ignore_index = torch.where(target == ignore_index, -100, target), -100
+    share = None
+    if weight is not None:
+        loss, _, share, _ = _cross_entropy_weighted(rows, target, weight, ignore_index, label_smoothing)
+    elif label_smoothing:
+        loss, _ = _cross_entropy_smoothed(rows, target, ignore_index, label_smoothing)
+    else:
+        loss, _ = _cross_entropy(rows, target, ignore_index)
+    if reduction != "none":
+        loss = loss.sum()
+    if reduction == "mean":
+        loss = loss / (target != ignore_index).sum() if share is None else loss / share.detach().sum()
+    return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(x.dtype)
+
+
+def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
+    check_floating("cross_entropy", "x", DTYPE_NAMES[x.dtype])
+    if target.dtype is not torch.int64:
+        words = "be class indices in int64; class probabilities are not supported"
+        raise TypeError(expected("cross_entropy", "target", words, target.dtype))
+    if x.dim() == 0:
+        raise ValueError(expected("cross_entropy", "x", "have classes, at least one dimension", "a tensor of shape ()"))
+    classes = min(1, x.dim() - 1)
+    wanted = (*x.shape[:classes], *x.shape[classes + 1 :])
+    if target.shape != wanted:
+        words = f"have x's shape without the classes, {tuple(wanted)}"
+        raise ValueError(expected("cross_entropy", "target", words, tuple(target.shape)))
+    if weight is not None and weight.shape != (x.shape[classes],):
+        raise RuntimeError(
+            f"cross_entropy: weight tensor should be defined either for all {x.shape[classes]} classes or no classes but"
+            f" got weight tensor of shape: {list(weight.shape)}"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+
+
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """A ``torch.nn.CrossEntropyLoss`` that calls :func:`cross_entropy`, with the same arguments and ``state_dict``."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        weight: Tensor | None = self.weight
+        return cross_entropy(input, target, weight, self.ignore_index, self.reduction, self.label_smoothing)

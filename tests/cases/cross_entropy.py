@@ -1,0 +1,51 @@
+"""Test data of cross_entropy, with and without label smoothing and weights."""
+
+from collections.abc import Iterator
+
+import torch
+
+from autograd_bridge import cross_entropy
+
+from .data import COLUMNS, FLOATS, ROWS, Arguments, FamilyData, LaunchCase, dtype_name, launch_case, random, wanted
+
+X, WEIGHT = random(ROWS, COLUMNS), random(COLUMNS, seed=7).abs()
+# One row is ignored.
+TARGET = torch.arange(ROWS).mul(7).remainder(COLUMNS).index_fill(0, torch.tensor([2]), -100)
+IGNORE = -100.0
+
+
+def _samples() -> list[Arguments]:
+    return [(wanted(X), TARGET, IGNORE), (wanted(3 * X[:2]), TARGET[:2], 0.0)]
+
+
+def _samples_smoothed() -> list[Arguments]:
+    return [(wanted(X), TARGET, IGNORE, 0.1), (wanted(3 * X[:2]), TARGET[:2], IGNORE, 0.5)]
+
+
+def _samples_weighted() -> list[Arguments]:
+    return [(wanted(X), TARGET, WEIGHT, IGNORE, 0.0), (wanted(X[:2]), TARGET[:2], WEIGHT, IGNORE, 0.3)]
+
+
+def _launches() -> Iterator[LaunchCase]:
+    for dtype in FLOATS:
+        for n in (100, 1024, 32000, 50257, 131072):
+            x, weight, about = ((16, n), dtype), ((n,), torch.float32, False), f"{dtype_name(dtype)} {n}"
+            target = ((16,), torch.int64)
+            yield launch_case("cross_entropy", about, lambda x, t: cross_entropy(x, t, reduction="none"), x, target)
+        call = lambda x, t, w: cross_entropy(x, t, w, label_smoothing=0.1, reduction="none")  # noqa: E731
+        yield launch_case("cross_entropy", f"{about} weight", call, x, target, weight)
+        call = lambda x, t: cross_entropy(x, t, label_smoothing=0.1, reduction="none")  # noqa: E731
+        yield launch_case("cross_entropy", f"{about} smoothing", call, x, target)
+
+
+ELSEWHERE = "tests/operators/test_cross_entropy.py"
+DATA = FamilyData(
+    [],
+    {
+        "cross_entropy": _samples,
+        "cross_entropy_smoothed": _samples_smoothed,
+        "cross_entropy_weighted": _samples_weighted,
+    },
+    _launches,
+    dict.fromkeys(("cross_entropy", "cross_entropy_smoothed", "cross_entropy_weighted"), ELSEWHERE),
+)

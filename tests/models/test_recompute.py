@@ -1,0 +1,103 @@
+"""What a compiled layer saves for its backward, beside the same layer of PyTorch's modules: counted in the partitioned graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.partitioners as partitioners
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor.decomposition import select_decomp_table
+
+import autograd_bridge as bridge
+from cupyops.torch import elementwise
+from cupyops.torch.compiled import recompute
+
+ROWS, WIDTH = 32, 16
+
+
+def saved_bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    """Bytes of the tensors that the forward of a compiled module saves, without its parameters and inputs."""
+    saved: list[Tensor] = []
+
+    def forward(graph: torch.fx.GraphModule, _: Any) -> Any:
+        return make_boxed_func(graph.forward)
+
+    def backward(graph: torch.fx.GraphModule, _: Any) -> Any:
+        taken = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        saved.extend(n.meta["val"] for n in taken if not n.name.startswith(("primals", "tangents")))
+        return make_boxed_func(graph.forward)
+
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        decompositions=select_decomp_table(),  # Inductor's
+    )
+    torch.compiler.reset()
+    x = torch.randn(ROWS, WIDTH, dtype=dtype, requires_grad=True)
+    torch.compile(module.to(dtype), backend=compiler, fullgraph=True)(x).sum().backward()
+    assert saved
+    return sum(x.numel() * x.element_size() for x in saved)
+
+
+class Gated(nn.Module):
+    """GELU of one product, times another."""
+
+    def __init__(self, gelu: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.gelu, self.a, self.b = gelu, nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(WIDTH, 4 * WIDTH)
+        self.out = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.gelu(self.a(x)) * self.b(x))
+
+
+def mlp(gelu: type[nn.GELU]) -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), gelu(), nn.Linear(4 * WIDTH, WIDTH))
+
+
+def norm(layer_norm: type[nn.LayerNorm]) -> nn.Module:
+    return nn.Sequential(layer_norm(WIDTH), nn.Linear(WIDTH, WIDTH))
+
+
+LAYERS: dict[str, Callable[[], tuple[nn.Module, nn.Module]]] = {
+    "Linear, GELU, Linear": lambda: (mlp(bridge.GELU), mlp(nn.GELU)),
+    "LayerNorm, Linear": lambda: (norm(bridge.LayerNorm), norm(nn.LayerNorm)),
+    "gated GELU": lambda: (Gated(bridge.gelu), Gated(F.gelu)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_compiled_layer_saves_no_more_than_pytorchs(layer: str, dtype: torch.dtype) -> None:
+    """A gated GELU saved a third more, since the partitioner recomputes PyTorch's operations alone."""
+    ours, theirs = (saved_bytes(module, dtype) for module in LAYERS[layer]())
+    # PyTorch rounds mean and rstd of 16-bit rows to 16 bits; a kernel keeps their float32.
+    statistics = ROWS * 2 * 2 if layer.startswith("LayerNorm") and dtype is torch.bfloat16 else 0
+    assert ours <= theirs + statistics
+
+
+def test_an_elementwise_operator_of_a_user_is_recomputed_too() -> None:
+    squash = elementwise(
+        "y = x / (1 + fabs(x))", "grad_x = grad_y / ((1 + fabs(x)) * (1 + fabs(x)))", name="tests::squash"
+    )
+
+    def plain(x: Tensor) -> Tensor:
+        return x / (1 + x.abs())
+
+    assert saved_bytes(Gated(squash), torch.float32) <= saved_bytes(Gated(plain), torch.float32)
+
+
+def test_the_list_is_extended_once_and_forgets_operators_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    recompute.allow("cupyops::gelu", True)
+    extended = partitioners.get_default_op_list
+    recompute.allow("cupyops::gelu", True)
+    assert partitioners.get_default_op_list is extended
+    monkeypatch.setattr(recompute, "_NAMES", {"tests::never_declared", "cupyops::gelu"})
+    found = extended()
+    assert torch.ops.cupyops.gelu in found.recomputable_ops
+    assert torch.ops.cupyops.layer_norm not in found.recomputable_ops, "reductions are saved, as PyTorch's are"

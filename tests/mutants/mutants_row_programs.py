@@ -1,0 +1,160 @@
+"""The mutants of generated row programs: of the header that all of them include, and of the loop generated around it.
+
+A row program has no text in ``kernels_cu``. The tests of its strategies, each with a config of its own, are in
+``tests/programs/test_program_kernels.py``.
+"""
+
+ROWS, SOURCE = "row_passes.cuh", "cupyops/programs/row_source.py"
+
+Fault = tuple[str, str, str, str]  # what, file, old, new
+
+# Groups of faults, each with the tests of its strategies.
+ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
+    # Rows in registers, in every division among threads, blocks and clusters; the next row; sums over the rows.
+    (
+        "(sums_over_rows or another_order) and not cpu-40000",
+        [
+            ("groups beyond the last row read beyond it", ROWS, ": rows - 1;", ": first + group_of_block();"),
+            ("rows of a warp reduced together", ROWS, "(ROW_THREADS < 32 ? ROW_THREADS : 32)", "(32)"),
+            (
+                "the last row added once more to the sums over rows",
+                SOURCE,
+                '"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
+                '"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
+            ),
+            ("warps of a block exchange nothing", ROWS, "if constexpr (PARTS > 1) {", "if constexpr (CLUSTER > 1) {"),
+            (
+                "blocks of a cluster exchange nothing",
+                ROWS,
+                "if constexpr (PARTS > 1) {",
+                "if constexpr (PARTS > 1 && CLUSTER == 1) {",
+            ),
+            ("one table for all reductions", ROWS, "all_gather(known, turn++)", "all_gather(known, turn)"),
+            ("a part sent before the other block began", SOURCE, '"        if (!others_began__) cluster_wait();",', ""),
+            ("arrivals not initialised", SOURCE, '"    exchange__.init();",', ""),
+            ("access beyond the row", ROWS, "if (at.has(v)) f(v, at.of(v));", "f(v, at.of(v));"),
+            (
+                "next row loaded beyond the last one",
+                SOURCE,
+                '"            if (next__ < M__) load_next__(next__);"',
+                '"            load_next__(next__);"',
+            ),
+            (
+                "next row of the next block",
+                SOURCE,
+                '"            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();"',
+                '"            const long long next__ = first__ + GROUPS + group_of_block();"',
+            ),
+            ("columns of the first access for all", ROWS, "return held[COLUMNS_HELD ? v : 0];", "return held[0];"),
+            (
+                "columns of the first block for all",
+                ROWS,
+                "load_packed(columns + at.of(v), vectors);",
+                "load_packed(columns + place_of(v), vectors);",
+            ),
+            ("sums of all accesses in one", ROWS, "held[STREAM ? 0 : v][k] += value", "held[0][k] += value"),
+            ("first group alone stored", ROWS, "if (group == GROUPS - 1 && part", "if (group == 0 && part"),
+            ("groups summed without a barrier", ROWS, "if (GROUPS > 1) __syncthreads();", ""),
+            (
+                "groups summed backwards",
+                ROWS,
+                "if (group_of_block() == group)",
+                "if (group_of_block() == GROUPS - 1 - group)",
+            ),
+            ("a sum begins with what is there", ROWS, "own += group ? sum : acc_t(0);", "own += sum;"),
+            ("a column beyond the row stored", ROWS, "&& part && at.has(v)) part", "&& part) part"),
+            ("sums of another cluster", ROWS, "partial + blockIdx.x / CLUSTER * n", "partial + blockIdx.x * n"),
+            ("sums of all blocks in one row", ROWS, "partial + blockIdx.x / CLUSTER * n", "partial"),
+        ],
+    ),
+    # Rows that are read in every pass, and their sums in shared and in global memory.
+    (
+        "at_every_cut and (33000-89 or 190000)",
+        [
+            ("slices too close", ROWS, "; at.start += CLUSTER * SLICE) {\n if", "; at.start += SLICE) {\n if"),
+            ("last slice left out", ROWS, "if (STREAM && at.start >=", "if (STREAM && at.start + SLICE >="),
+            ("a streamed row loaded once", ROWS, "if (STREAM) load(at);", "if (STREAM && at.start < SLICE) load(at);"),
+            (
+                "columns of the first slice for all",
+                ROWS,
+                "load_packed(columns + column, vectors);",
+                "load_packed(columns + column % (CLUSTER * SLICE), vectors);",
+            ),
+            ("sums share memory", ROWS, "+ index * SUMS_SHARED + threadIdx.x", "+ threadIdx.x"),
+            ("shared sums not zeroed", ROWS, "shared[i * ROW_THREADS] = 0;", ";"),
+            ("shared sums of all slices in one", ROWS, "(column / (CLUSTER * SLICE) * VECTORS + v)", "(v)"),
+            (
+                "last slice of shared sums not stored",
+                ROWS,
+                "n); at.start < at.n;",
+                "n); at.start + CLUSTER * SLICE < at.n;",
+            ),
+            ("last row for all in global memory", ROWS, "part[column + k] += value;", "part[column + k] = value;"),
+        ],
+    ),
+    # Reductions among lanes, warps and blocks.
+    (
+        "forgets_a_part",
+        [
+            ("first row of a block alone stored", ROWS, "threadIdx.x % ROW_THREADS == 0 &&", "threadIdx.x == 0 &&"),
+            (
+                "values of rows stored by the other blocks of a cluster",
+                ROWS,
+                "block_of_cluster() == 0;",
+                "block_of_cluster() != 0;",
+            ),
+            ("parts beyond those of a warp left out", ROWS, "int p = 1; p < EACH_READS; ++p", "int p = 1; p < 1; ++p"),
+            ("parts of a thread for those of the row", ROWS, "fold_lanes<READERS, FOLDS...>(v);", ""),
+            ("a part left out", ROWS, "part_read(p) < PARTS ?", "part_read(p) < PARTS - 1 ?"),
+            ("one value for all of a part", ROWS, "parts[part_read(p)].of[i]", "parts[part_read(p)].of[0]"),
+            ("minimum for maximum among lanes", ROWS, "larger(v[i], __shfl", "smaller(v[i], __shfl"),
+            ("maximum for minimum among lanes", ROWS, "smaller(v[i], __shfl", "larger(v[i], __shfl"),
+            ("maximum for minimum among parts", ROWS, "smaller(v[i], read[p][i])", "larger(v[i], read[p][i])"),
+            ("maximum of parts not taken", ROWS, "v[i] = larger(v[i], read[p][i])", "v[i] = read[p][i]"),
+            ("sum of parts not taken", ROWS, "v[i] += read[p][i];", "v[i] = read[p][i];"),
+            ("exponentials not summed over lanes", ROWS, "== Fold::Sum || folds[i] == Fold::Exps)", "== Fold::Sum)"),
+            (
+                "exponentials of lanes not rescaled",
+                ROWS,
+                "v[i] *= exponential(own[i - 1] - origin_of(v[i - 1]));",
+                "v[i] *= acc_t(1);",
+            ),
+            ("exponentials of lanes rescaled by another value", ROWS, "exponential(own[i - 1]", "exponential(own[0]"),
+            (
+                "exponentials of parts not rescaled",
+                ROWS,
+                "read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));",
+                "read[p][i];",
+            ),
+            (
+                "exponentials of parts rescaled by another value",
+                ROWS,
+                "exponential(read[p][i - 1] -",
+                "exponential(read[p][0] -",
+            ),
+            ("exponentials of a thread not rescaled", ROWS, "exps *= exponential(most - origin);", ""),
+            ("greatest of an access for that of the thread", ROWS, "acc_t found = most;", "acc_t found = a[0];"),
+            ("origin of nothing is -inf", ROWS, "return most == acc_t(-INFINITY) ? acc_t(0) : most;", "return most;"),
+            ("an infinite maximum gives a number", ROWS, "return exps + (most - most);", "return exps;"),
+            ("a maximum begins with 0", ROWS, "FOLD == Fold::Max ? acc_t(-INFINITY)", "FOLD == Fold::Max ? acc_t(0)"),
+            ("a minimum begins with 0", ROWS, "FOLD == Fold::Min ? acc_t(INFINITY)", "FOLD == Fold::Min ? acc_t(0)"),
+            (
+                "short exponential for float32",
+                ROWS,
+                "sizeof(scalar_t) == 2) return fast",
+                "sizeof(scalar_t) <= 4) return fast",
+            ),
+        ],
+    ),
+    # Elements at an index, and rows at any address.
+    (
+        "at_an_index or an_index_beyond or bits_of_a_row",
+        [
+            ("an element behind the row", ROWS, "column >= 0 && column < n ?", "column >= 0 && column <= n ?"),
+            ("an element before the row", ROWS, "column >= 0 && column < n ?", "column < n ?"),
+            ("an index cut to 32 bits", ROWS, "i > 2147483647ll ? 2147483647ll : i", "i"),
+            ("a negative index cut to 32 bits", ROWS, "i < -2147483647ll ? -2147483647ll :", ""),
+            ("alignment not asked for", ROWS, "% BYTES == 0;", "% sizeof(T) == 0;"),
+        ],
+    ),
+]
