@@ -197,7 +197,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
     import torch
 
-    from cupyops.torch.bench.timing import copy_bandwidth
+    from cupyops.torch.bench.timing import copy_bandwidth, repeatable_backward
 
     from . import results_file
     from .merging import merged
@@ -224,11 +224,12 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     if old is not None:
         merged(old, fresh)  # refuses another machine's file before anything is measured
     document, failed = fresh, False
-    for section, name, findings in _sections(options, device, copy["gb_per_s"]):
-        results_file.add(fresh, section, name, findings)
-        document = fresh if old is None else merged(old, fresh)
-        results_file.save(path, document)
-        failed |= findings.failed
+    with repeatable_backward():
+        for section, name, findings in _sections(options, device, copy["gb_per_s"]):
+            results_file.add(fresh, section, name, findings)
+            document = fresh if old is None else merged(old, fresh)
+            results_file.save(path, document)
+            failed |= findings.failed
     print(f"written to {path}")
     for line in _closing(fresh):
         print(line)

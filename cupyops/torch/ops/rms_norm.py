@@ -64,7 +64,7 @@ _rms_norm = row_reduce(
     backward="""
         r = rsqrt(sum(x * x) / N + eps)
         d = sum(grad_y * weight * x) / N * r * r
-        grad_x = r * (grad_y * weight - x * d)
+        grad_x = r * fma(-x, d, grad_y * weight)
         grad_weight = column_sum(grad_y * x * r)
     """,
     name="cupyops::rms_norm",
