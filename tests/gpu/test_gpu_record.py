@@ -118,8 +118,9 @@ def test_every_kernel_is_launched_by_a_case(now: tuple[Seen, Fingerprints]) -> N
     assert {source.what.partition("<")[0] for source in seen.sources} == launched
 
 
-# What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and how many tests that were.
-LACKING = {"12": {"CuPy has no cuBLAS here": 3, "needs CUPYOPS_TEST_LARGE": 4}}
+# What could not run beside a CuPy for CUDA 12 on a machine whose libraries are CUDA 13's, and on one GPU.
+LACKING = {"12": {"CuPy has no cuBLAS here", "needs CUPYOPS_TEST_LARGE"}, "13": set()}
+ON_ONE_GPU = {"needs two GPUs", "the extra notebooks is not installed"}
 
 
 def test_both_cuda_majors_and_two_gpus_have_run() -> None:
@@ -136,7 +137,9 @@ def test_nothing_failed_and_nothing_was_skipped_but_what_a_machine_lacked(run: s
     tests = RUNS[run]["tests"]
     assert tests["passed"] > 1000
     assert tests["failed"] == []
-    assert {re.split("[:=]", why)[0]: n for why, n in tests["skipped"].items()} == LACKING.get(major(run), {})
+    lacking = LACKING[major(run)] | (ON_ONE_GPU if RUNS[run]["machine"]["gpus"] == 1 else set())
+    assert {re.split("[:=]", why)[0] for why in tests["skipped"]} <= lacking
+    assert sum(tests["skipped"].values()) < 40
     assert tests["exit_code"] == 0
 
 
