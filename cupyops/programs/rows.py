@@ -34,7 +34,8 @@ class RowProgram:
         scalars: names of the parameters that are numbers.
         results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
         wide: results in the dtype of the arithmetic. The other results (M, N) and (M) have the dtype of ``lead``.
-        like: pairs of a result and an input. The result has the input's dtype, if the program reads the input.
+        like: pairs of a result and an input. The result has the input's dtype, if the program reads the input. Else a
+            result (M) or (N) has the dtype of the arithmetic.
         leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
     """
 
@@ -67,7 +68,9 @@ class RowProgram:
         if name in self.wide or self.kinds()[name] == "column":
             return "acc_t"
         like = dict(self.like).get(name)
-        return self.type_of(like) if like in self.inputs else "scalar_t"
+        if like in self.inputs:
+            return self.type_of(like)
+        return "acc_t" if like is not None and self.kinds()[name] == "row" else "scalar_t"
 
     def kinds(self) -> dict[str, str]:
         """Returns the kind of each assigned name: ``"element"``, ``"row"`` or ``"column"``.

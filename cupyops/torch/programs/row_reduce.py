@@ -321,13 +321,18 @@ class _Call(NamedTuple):
 
 
 def _dtype_of(program: RowProgram, i: int, tensors: Sequence[Tensor]) -> torch.dtype:
-    """Returns the dtype of the i-th result: of a gradient that of its input, if the program reads the input; of a wide
-    result that of the arithmetic; else that of the rows."""
+    """Returns the dtype of the i-th result.
+
+    A gradient has the dtype of its input, if the program reads the input. Else the gradient of an array (N) or (M) has
+    the dtype of the arithmetic, and autograd casts the gradient to the dtype of the input. A wide result has the dtype
+    of the arithmetic. All others have the dtype of the rows.
+    """
     result, of_rows = program.results[i], tensors[program.inputs.index(program.lead)].dtype
     like = dict(program.like).get(result)
     if like in program.inputs:
         return tensors[program.inputs.index(like)].dtype
-    return wide_dtype(of_rows) if result in program.wide else of_rows
+    unread = like is not None and program.kinds()[result] != "element"
+    return wide_dtype(of_rows) if unread or result in program.wide else of_rows
 
 
 def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:
