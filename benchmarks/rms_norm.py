@@ -1,18 +1,22 @@
-"""Cases of RMSNorm on M rows of N. The backward is autograd's: grad_x and grad_weight."""
+"""Cases of RMSNorm on M rows of N, and of the addition before it. The backward is autograd's: grad_x and grad_weight.
+
+The residual wants no gradient: it would be that of x.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autograd_bridge import rms_norm
+from autograd_bridge import add_rms_norm, rms_norm
 
 from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
 from .peers import compiled, quack_function
 
-__all__ = ["ROW_LENGTHS", "cases", "host_cases"]
+__all__ = ["ROW_LENGTHS", "add_rms_norm", "cases", "host_cases"]
 
 EPS = 1e-5
 ROW_LENGTHS = (64, 256, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144)
@@ -39,6 +43,26 @@ def _makers(n: int) -> Makers:
     return {"ours": lambda: ours, "eager": lambda: eager, "compile": lambda: compiled(eager), "quack": quack}
 
 
+def _added_reference(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    s = x + residual
+    return _reference(s, weight), s
+
+
+def _added_makers(n: int) -> Makers:
+    def ours(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, n, weight, EPS)
+
+    def eager(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        s = x + residual
+        return F.rms_norm(s, (n,), weight, EPS), s
+
+    def quack() -> Callable[..., Any]:
+        function = quack_function("rmsnorm")
+        return lambda x, residual, weight: function(x, weight, residual=residual, eps=EPS)[:2]
+
+    return {"ours": lambda: ours, "eager": lambda: eager, "compile": lambda: compiled(eager), "quack": quack}
+
+
 def cases(
     sizes: Sequence[int] = SIZES, row_lengths: Sequence[int] = ROW_LENGTHS, *, full: bool = False
 ) -> Iterator[Case]:
@@ -55,6 +79,7 @@ def cases(
                 case = _case(m, n, dtype, of_weight)
                 yield case("forward")
                 yield case("backward", bind=backward_alone)
+                yield from _added(m, n, dtype, of_weight)
 
 
 def host_cases() -> Iterator[Case]:
@@ -84,3 +109,23 @@ def _case(m: int, n: int, dtype: torch.dtype, of_weight: torch.dtype | None = No
         )
 
     return make
+
+
+def _added(m: int, n: int, dtype: torch.dtype, of_weight: torch.dtype) -> Iterator[Case]:
+    x, weight, total = Operand((m, n), dtype), Operand((n,), of_weight), Operand((n,), of_weight, terms=m)
+    variant = "add_rms_norm" if of_weight == dtype else "add_rms_norm, float32 weight"
+    yield Case("rms_norm", variant, "forward", (x, x, weight), (x, x), _added_makers(n), _added_reference)
+    wanted = (0, 2)
+    yield Case(
+        "rms_norm",
+        variant,
+        "backward",
+        (x, x, weight, x, x),
+        (x, total),
+        _added_makers(n),
+        gradient_of(_added_reference, wanted, results=2),
+        bind=partial(backward_alone, wanted=wanted, results=2),
+        capturable=False,
+        # The gradients of both results, s and weight: the least that a backward reads.
+        reads=(x, x, x, weight),
+    )

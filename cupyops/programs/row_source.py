@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from .expressions import arithmetic, kernel_name
+from .expressions import ROUNDED, arithmetic, kernel_name
 from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
@@ -202,7 +202,8 @@ def _values(
 
 def _written(expression: str) -> str:
     """Returns the CUDA code of an expression."""
-    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", arithmetic(expression))
+    written = re.sub(rf"(?<![\w.:]){ROUNDED}(?=\s*\()", "::rounded_to_scalar", arithmetic(expression))
+    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", written)
 
 
 def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:

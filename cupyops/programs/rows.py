@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .expressions import Statement, calls, names_in
+from .expressions import ROUNDED, Statement, calls, names_in
 
 __all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "check_row_names", "reach"]
 
@@ -117,14 +117,14 @@ class RowProgram:
     def kept(self) -> frozenset[str]:
         """The element values that are kept in registers: those that call a function and that several passes read.
 
-        A kept value takes a register. Computing the value again takes many instructions.
+        A kept value takes a register. Computing the value again takes many instructions. To round a value takes few.
         """
         elements = self.element_steps
         last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]
         passes = [[s.expression for s in group if s.over in REDUCTIONS] for group in self.groups()]
         passes.append([s.expression if s.kind == "column" else s.name for s in last])
         reached = [set().union(*(reach(e, elements) for e in expressions)) for expressions in passes]
-        called = {s.name for s in elements.values() if re.search(r"[A-Za-z_]\w*\s*\(", s.expression)}
+        called = {s.name for s in elements.values() if _CALL.search(s.expression)}
         return frozenset(name for name in called if sum(name in names for names in reached) > 1)
 
 
@@ -147,6 +147,7 @@ class Step:
     of: str = ""
 
 
+_CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 
 

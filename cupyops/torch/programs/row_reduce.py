@@ -15,7 +15,7 @@ from cupyops.errors import expected
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
-from cupyops.programs.expressions import check_operations, inputs_of, parse
+from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
@@ -54,9 +54,10 @@ def row_reduce(
     <Operator mylib::row_softmax(Tensor x) -> Tensor y>
 
     The program has the syntax of :func:`cupyops.torch.elementwise`, with three reductions over a row: ``sum(...)``,
-    ``max(...)`` and ``min(...)`` of one argument. ``j`` is the column index and ``N`` the length of a row. In a
-    backward, ``grad_weight = column_sum(...)`` sums over the rows in a fixed order. The bits of a row do not depend on
-    the other rows.
+    ``max(...)`` and ``min(...)`` of one argument. ``j`` is the column index and ``N`` the length of a row.
+    ``rounded(...)`` rounds to the dtype of the rows. In a backward, ``grad_weight = column_sum(...)`` sums over the rows
+    in a fixed order, and ``grad_b = grad_a`` writes one gradient for two inputs. The bits of a row do not depend on the
+    other rows.
 
     For 16-bit dtypes ``exp`` is a multiplication and one hardware instruction, with a relative error of about
     |x|·2^-24 + 2^-22. A name whose expression calls a function is kept in registers if several passes read the name. If
@@ -138,24 +139,28 @@ def row_reduce(
         check_operations(f"{where}'s backward", steps, rows=True, whole=whole)
         wrt, reads = of_backward(where, steps, inputs, results, scalars)
         kinds |= {f"grad_{y}": kinds[y] for y in results}
-        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt], wrt)
-        _check_gradients(where, back, kinds, wrt)
+        shared = _shared_gradients(steps, kinds, wrt)
+        steps = [s for s in steps if s.name.removeprefix("grad_") not in shared]
+        own = [x for x in wrt if x not in shared]  # the gradients that the kernel writes
+        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in own], own)
+        _check_gradients(where, back, kinds, own)
         programs.append(back)
         texts.append(text_of(back))
         kernels.append(functools.cache(functools.partial(kernel_of, back, texts[1])))
         schema_back = named_for_its_arguments(
-            f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=wrt)
+            f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=own)
         )
         takes = list(Schema.parse(schema_back).types)
-        kinds_back = [kinds[x] for x in wrt]
-        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
+        kinds_back = [kinds[x] for x in own]
+        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, own)
         gradient = Operator(
             schema_back,
-            body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1),
+            body_of(back, kernels[1], kinds_back, wants=len(own) > 1),
             reference=by_reference or row_reference(back, kinds_back, functools.partial(_dtype_of, back)),
             repeats=True,
             sharding=_sharding_of(back, kinds_back),
         )
+        gradient._shared = shared
     operator = Written(
         schema,
         body_of(forward, kernels[0], [kinds[y] for y in results]),
@@ -190,6 +195,17 @@ def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., I
             yield ["sum" if kind == "column" else dim for kind in results], places
 
     return rule
+
+
+def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Sequence[str]) -> dict[str, str]:
+    """Returns the inputs whose gradient a backward assigns as that of another input, ``grad_b = grad_a``.
+
+    The kernel writes such a gradient once, and autograd gets the same tensor for both inputs.
+    """
+    own = {f"grad_{x}": x for x in wrt}
+    read = [name for step in steps for name in names_in(step.expression)]
+    shared = {own[s.name]: own[like] for s in steps if s.name in own and (like := s.expression.strip()) in own}
+    return {x: like for x, like in shared.items() if kinds[x] == kinds[like] and f"grad_{x}" not in read}
 
 
 def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: Sequence[str]) -> None:
