@@ -175,14 +175,13 @@ def test_what_does_not_belong_together_is_refused(device: str, of: Any, kind: ty
 
 
 def test_the_sum_is_normalised_as_memory_holds_it() -> None:
-    """A sum that bfloat16 rounds up and one that it rounds down, beside 1."""
-    x = torch.tensor([[1.0, 256.0, 1.0, 256.0]], dtype=torch.bfloat16)
-    residual = torch.tensor([[0.0, 1.0, 0.0, 3.0]], dtype=torch.bfloat16)
+    """In bfloat16 256 + 1 is 256, and a norm of 257 would show in the element beside."""
+    x, residual = torch.full((1, 64), 256.0).bfloat16(), torch.ones(1, 64).bfloat16()
+    x[0, 0], residual[0, 0] = 1, 0
     with cupyops.simulate():
-        y, s = add_rms_norm(x, residual, 4, eps=0.0)
-    assert s.tolist() == [[1.0, 256.0, 1.0, 260.0]]
-    wanted = s.double() / s.double().square().mean().sqrt()
-    assert torch.equal(y, wanted.bfloat16())
+        y, s = add_rms_norm(x, residual, 64, eps=0.0)
+    assert s.tolist() == [[1.0] + [256.0] * 63]
+    assert torch.equal(y, (s.double() / s.double().square().mean().sqrt()).bfloat16())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
