@@ -176,11 +176,11 @@ def test_what_does_not_belong_together_is_refused(device: str, of: Any, kind: ty
 
 def test_the_sum_is_normalised_as_memory_holds_it() -> None:
     """In bfloat16 256 + 1 is 256, and a norm of 257 would show in the element beside."""
-    x, residual = torch.full((1, 64), 256.0).bfloat16(), torch.ones(1, 64).bfloat16()
+    x, residual = torch.full((1, 1024), 256.0).bfloat16(), torch.ones(1, 1024).bfloat16()
     x[0, 0], residual[0, 0] = 1, 0
     with cupyops.simulate():
-        y, s = add_rms_norm(x, residual, 64, eps=0.0)
-    assert s.tolist() == [[1.0] + [256.0] * 63]
+        y, s = add_rms_norm(x, residual, 1024, eps=0.0)
+    assert s.tolist() == [[1.0] + [256.0] * 1023]
     assert torch.equal(y, (s.double() / s.double().square().mean().sqrt()).bfloat16())
 
 
