@@ -173,7 +173,7 @@ def row_reduce(
     if operator.reference is None:
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
-    operator.text = "\n".join(texts)
+    operator.text, operator.programs = "\n".join(texts), tuple(programs)
     for n, dtype, capability in itertools.product(ahead, FLOATS, (CLUSTERS_SINCE, 0)):
         for written, kernel in zip(programs, kernels, strict=True):
             sizes = dict.fromkeys(written.inputs, DTYPES[dtype].itemsize)
@@ -225,7 +225,8 @@ def body_of(
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        program: the program of the forward or the backward.
+        program: the program of the forward or the backward. If it has ``over``, its only result is the overwritten
+            array, or a copy of the array if the array is not contiguous.
         kernel: returns the kernel for a config and the dtype of the rows.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
@@ -233,6 +234,7 @@ def body_of(
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
+    over = names.index(program.over[1]) if program.over else -1
     calls: dict[Any, _Call] = {}
 
     def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
@@ -288,8 +290,11 @@ def body_of(
             make = [x.new_zeros if out is not None and out[2] == "column" else x.new_empty for out in call.outs]
             outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
-            outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
             given = [t.contiguous() for t in tensors]
+            if program.over:
+                outs = [given[over]]
+            else:
+                outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [
