@@ -179,9 +179,10 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
 
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
-    operands, operator = getattr(type(norm), "_cupyops_norm", None), add_layer_norm
+    operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
+    operands = getattr(type(norm), "_cupyops_norm", None)
     if operands is None:
-        operands, operator = getattr(type(norm), "_cupyops_rms_norm", None), add_rms_norm
+        operator, operands = add_rms_norm, getattr(type(norm), "_cupyops_rms_norm", None)
     if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape or is_small(a):
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):

@@ -229,13 +229,12 @@ def cross_entropy(
         target, ignore_index = torch.where(target == ignore_index, -100, target), -100
     over = inplace_backward and _overwrites(rows)
     share = None
+    operator, arguments = _cross_entropy, [rows, target, ignore_index]
     if weight is not None:
         operator = _cross_entropy_weighted
-        arguments = rows, target, weight.detach() if over else weight, ignore_index, label_smoothing
+        arguments = [rows, target, weight.detach() if over else weight, ignore_index, label_smoothing]
     elif label_smoothing:
-        operator, arguments = _cross_entropy_smoothed, (rows, target, ignore_index, label_smoothing)
-    else:
-        operator, arguments = _cross_entropy, (rows, target, ignore_index)
+        operator, arguments = _cross_entropy_smoothed, [*arguments, label_smoothing]
     loss, *others = (_OVER[operator.name] if over else operator)(*arguments)
     if weight is not None:
         share = others[1]
