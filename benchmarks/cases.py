@@ -154,7 +154,8 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.results[0].shape
+        """Of an operator on rows, that of the rows; of others, that of the first result."""
+        return (self.operands if self.op in ROWWISE else self.results)[0].shape
 
     @property
     def nbytes(self) -> int:
@@ -300,6 +301,7 @@ class Choice:
         sizes, row_lengths, full: as of :func:`device_cases`.
         dtypes: a case is taken if it reads no other.
         directions: "forward", "backward", "tangent".
+        of_rows: the cases are those of :mod:`.rows`.
     """
 
     sizes: tuple[int, ...] = SIZES
@@ -307,6 +309,7 @@ class Choice:
     dtypes: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
     full: bool = False
+    of_rows: bool = False
 
     def cases(self, op: str) -> Iterator[Case]:
         """The operator's cases that are chosen."""
