@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import __main__ as command
-from benchmarks import cross_entropy, measure, results_file, rms_norm, rows, rows_report, softmax, warm_up
+from benchmarks import cross_entropy, measure, results_file, rms_norm, row_picture, rows, rows_report, softmax, warm_up
 from benchmarks.cases import Case, Choice, check
 from benchmarks.choices import COMPILED_AT, ROW_SCALE
 from benchmarks.measure import Findings
@@ -242,6 +242,17 @@ def test_there_is_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "| row length |" in text
     assert text.startswith("Before")
     assert text.endswith("Behind\n")
+
+
+def test_the_picture_of_the_rule_is_that_of_the_rule() -> None:
+    assert row_picture.PATH.read_text(encoding="utf-8") == row_picture.draw(), "make figures"
+    drawn = [row_picture.config(n) for n in row_picture.LENGTHS]
+    # What the page says of the five lengths.
+    assert [found.groups > 1 for found in drawn] == [True, True, False, False, False]
+    assert [found.cluster > 1 for found in drawn] == [False, False, False, True, True]
+    assert [found.stream for found in drawn] == [False, False, False, False, True]
+    assert drawn[0].row_threads < 32 == drawn[1].row_threads < drawn[2].row_threads == drawn[2].block
+    assert drawn[3].prefetch
 
 
 def test_the_page_has_the_figures_of_the_results_file() -> None:
