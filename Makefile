@@ -50,6 +50,7 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --table all --into docs/examples.md
 	$(if $(wildcard $(ROWS)),$(BIN)/python -m benchmarks --from $(ROWS) --plots docs/plots --table rows --into docs/benchmarks_rows.md)
 	$(BIN)/python -m benchmarks.row_picture
+	$(BIN)/python -m benchmarks.untuned
 	$(BIN)/python -m benchmarks.tutorial_plots
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 

@@ -11,12 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import __main__ as command
-from benchmarks import cross_entropy, measure, results_file, rms_norm, row_picture, rows, rows_report, softmax, warm_up
+from benchmarks import (
+    cross_entropy,
+    measure,
+    results_file,
+    rms_norm,
+    row_picture,
+    rows,
+    rows_report,
+    softmax,
+    untuned,
+    warm_up,
+)
 from benchmarks.cases import Case, Choice, check
 from benchmarks.choices import COMPILED_AT, ROW_SCALE
 from benchmarks.measure import Findings
 from benchmarks.peers import Unavailable
-from benchmarks.table import insert, markdown
+from benchmarks.table import between, insert, markdown
 
 from .documents import document, row
 
@@ -227,6 +238,26 @@ def test_a_board_without_losses_says_so_and_one_without_rows_too() -> None:
     assert rows_report.lost(kept) == []
     assert markdown(document(kept), "rows").count("In 0 of 10 measurements") == 1
     assert rows_report.scoreboard([]) == "No row of bfloat16 has been measured."
+
+
+def test_the_tutorial_compares_two_lengths_with_the_committed_results(tmp_path: Path) -> None:
+    found = []
+    for n, theirs in ((4096, 100.0), (4544, 200.0)):
+        labels = {"op": "softmax", "variant": "softmax", "shape": [2**28 // n, n]}
+        found += [row("ours", 100.0, **labels), row("liger", theirs, **labels), row("eager", 1.0, **labels)]
+        found.append(row("ours", 100.0, **labels, direction="backward"))  # of which Liger has no row
+    made = untuned.table(found).splitlines()
+    assert len(made) == 3
+    cells = [cell.strip() for cell in made[2].split("|")[1:-1]]
+    assert cells[0] == "`softmax` forward"
+    assert [cell.partition(" ")[2] for cell in cells[1:]] == ["(100)", "(100)", "(100)", "(200)"]
+    assert untuned.table([]) == ""
+    assert untuned.text(tmp_path / "none.json") == "Not measured yet.\n"
+    path = tmp_path / "rows.json"
+    results_file.save(path, {**document(found), "environment": {"gpu": "H", "triton": "3", "liger": "1"}})
+    assert untuned.text(path).startswith("H, Triton 3, Liger 1, 2^28 elements in bfloat16:\n\n| % of copy")
+    page = untuned.PAGE.read_text(encoding="utf-8")
+    assert page == between(page, untuned.text()), "make figures"
 
 
 def test_there_is_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
