@@ -238,6 +238,25 @@ def test_values_of_rows_and_their_gradients(place: str) -> None:
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
+def test_a_gradient_of_what_the_backward_does_not_read_is_rounded_once(place: str, parameters: torch.dtype) -> None:
+    """For rows in 16 bits. The sums are whole numbers of 10 bits, of which bfloat16 has 8."""
+    op = row_reduce(
+        "y = x + shift + offset",
+        "grad_x = grad_y; grad_shift = column_sum(grad_y); grad_offset = sum(grad_y)",
+        columns=["shift"],
+        rows=["offset"],
+        name="programs_test::shifted",
+    )
+    for rows, n in ((1023, 8), (8, 1023)):
+        x = torch.zeros(rows, n, device=place, dtype=torch.bfloat16)
+        inputs = [torch.zeros(k, device=place, dtype=parameters, requires_grad=True) for k in (n, rows)]
+        y = op(x, inputs[1], inputs[0])
+        for dim, got in enumerate(torch.autograd.grad(y, inputs, torch.ones_like(y))):
+            assert got.dtype == parameters
+            assert torch.equal(got, torch.full_like(got, y.shape[dim]))
+
+
 def test_a_compile_error_shows_the_program(place: str) -> None:
     op = elementwise("y = frobnicate(x)", name="programs_test::unknown")
     with pytest.raises(cupyops.CompileError, match="frobnicate"):
