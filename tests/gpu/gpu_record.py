@@ -168,7 +168,8 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
     """Adds the fingerprints of the tree at hand, and says what it did.
 
     Raises:
-        SystemExit: no run of the record was made on these bytes, or the NVRTC at hand is not the pinned one.
+        SystemExit: no run of the record was made on these bytes, the NVRTC at hand is not the pinned one, or it warns of a
+            kernel or spills registers. The tests compile no text with the tokens of one that has fingerprints.
     """
     record, tree = read(path), tree_hash(root)
     runs = [name for name, run in record["runs"].items() if run["tree"] == tree]
@@ -184,8 +185,10 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
             f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
         )
     seen = look_at(root)
-    code = compiled(seen.sources, known_code(record, pinned_nvrtc()))
-    record["fingerprints"][tree] = fingerprints(seen, code, pinned_nvrtc())._asdict()
+    found = compiled(seen.sources, known_code(record, pinned_nvrtc()))
+    if found.faults:
+        raise SystemExit(f"no kernel may spill or be warned of: {'; '.join(found.faults)}")
+    record["fingerprints"][tree] = fingerprints(seen, found.code, pinned_nvrtc())._asdict()
     write(record, path)
     return f"fingerprints of {len(seen.sources)} kernels, which ran as {', '.join(runs)}; written to {path}"
 
