@@ -247,11 +247,12 @@ def test_warnings_and_spills_of_a_source_are_told() -> None:
 
 @pytest.mark.parametrize("kernel", ["gelu_forward", "scale"])
 def test_spills_are_a_fault_of_the_kernels_of_the_folder(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Binary("code", ["warning: of this"], 8)
+    spills = "ptxas warning : Registers are spilled"
+    made = Binary("code", ["warning: of this", spills], 8)
     monkeypatch.setattr(fingerprints_module, "compile_source", lambda source: made)
     what = f"{kernel}<float32>"
     found = compiled([Source(what, TEXT, OPTIONS)], {}, 1)
-    spilled = [f"{what} spills 8 bytes"] if kernel == "gelu_forward" else []
+    spilled = [f"{what}: {spills}", f"{what} spills 8 bytes"] if kernel == "gelu_forward" else []
     assert found.faults == [f"{what}: warning: of this", *spilled]
     assert [*found.code.values()] == ["code"]
 
