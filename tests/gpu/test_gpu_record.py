@@ -330,7 +330,7 @@ def changed(before: tuple[Seen, dict[str, str]], tree: Path) -> list[str]:
     seen, code = before
     after = look_at(tree, OPERATORS)
     ran = fingerprints(seen, code, pinned_nvrtc())
-    return changes(ran, fingerprints(after, compiled(after.sources, code).code, pinned_nvrtc()), after)
+    return changes(ran, fingerprints(after, compiled(after.sources, code, 1).code, pinned_nvrtc()), after)
 
 
 def test_words_and_places_need_no_gpu(before: tuple[Seen, dict[str, str]], tmp_path: Path) -> None:
