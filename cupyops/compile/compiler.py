@@ -119,7 +119,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     """
     if linking.is_linked(text, options) and not relocatable:
         one = partial(compile_text, relocatable=True)
-        return linking.compile_linked(text, what, target, options, one, _resources)
+        return linking.compile_linked(text, what, target, options, one, resources_in)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
@@ -146,7 +146,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started
-    return Binary(code.encode() if isinstance(code, str) else code, log, _resources(log), seconds, entry=entry)
+    return Binary(code.encode() if isinstance(code, str) else code, log, resources_in(log), seconds, entry=entry)
 
 
 def _log(compiler: Any, program: Any) -> str:
@@ -154,7 +154,7 @@ def _log(compiler: Any, program: Any) -> str:
     return str(compiler.getProgramLog(program)).replace("\0", "")
 
 
-def _resources(log: str) -> dict[str, tuple[int, int]]:
+def resources_in(log: str) -> dict[str, tuple[int, int]]:
     """Returns the registers and spilled bytes of each kernel from the reports of ptxas in the log."""
     found = {}
     for report in log.split("Compiling entry function '")[1:]:

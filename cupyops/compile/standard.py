@@ -7,6 +7,7 @@ A name of ``std`` that is not in this list is refused.
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 __all__ = ["as_library", "definitions", "unknown"]
 
@@ -247,9 +248,13 @@ _KNOWN_OF_STD = (
 )
 
 
-def unknown(code: str) -> list[tuple[int, str]]:
-    """Returns the offsets and the names ``std::...`` in code that kernels cannot use."""
-    return [(m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD]
+@lru_cache(256)
+def unknown(code: str) -> tuple[tuple[int, str], ...]:
+    """Returns the offsets and the names ``std::...`` in code that kernels cannot use.
+
+    Results are cached: texts share headers, and each compilation of a kernel asks for them all.
+    """
+    return tuple((m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD)
 
 
 def definitions(code: str, declared: Collection[str], simulated: bool, library: bool = False) -> list[str]:

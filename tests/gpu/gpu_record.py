@@ -200,8 +200,9 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
     """Adds the fingerprints of the tree at hand, and says what it did.
 
     Raises:
-        SystemExit: no run of the record was made on these bytes, or the NVRTC at hand is not the pinned one; or some tests
-            alone ran on these bytes, and the fingerprints differ from those of the tree on which all ran.
+        SystemExit: no run of the record was made on these bytes; the NVRTC at hand is not the pinned one, or it warns of a
+            kernel or spills registers; or some tests alone ran on these bytes, and the fingerprints differ from those of
+            the tree on which all ran. The tests compile no text with the tokens of one that has fingerprints.
     """
     record, tree = read(path), tree_hash(root)
     runs = [name for name, run in record["runs"].items() if tree in _trees(run)]
@@ -217,8 +218,10 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
             f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
         )
     seen = look_at(root)
-    code = compiled(seen.sources, known_code(record, pinned_nvrtc()))
-    found = fingerprints(seen, code, pinned_nvrtc())
+    made = compiled(seen.sources, known_code(record, pinned_nvrtc()))
+    if made.faults:
+        raise SystemExit(f"no kernel may spill or be warned of: {'; '.join(made.faults)}")
+    found = fingerprints(seen, made.code, pinned_nvrtc())
     for whole in {record["runs"][name]["tree"] for name in runs} - {tree}:
         if whole not in record["fingerprints"]:
             raise SystemExit(f"take the fingerprints of {whole} first, in a checkout of it: there all tests ran")

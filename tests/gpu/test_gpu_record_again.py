@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from . import gpu_record
-from .fingerprints import Seen, fingerprints, pinned_nvrtc
+from .fingerprints import Compiled, Seen, fingerprints, pinned_nvrtc
 from .test_gpu_record import TEXT, source
 
 
@@ -61,7 +61,7 @@ def test_a_mend_that_changes_a_launch_gets_no_fingerprints(tmp_path: Path, monke
     seen = Seen([source(TEXT)], {"scale": {"once": [(0, [[1, 1, 1]], ["input 0 + 0"])]}})
     monkeypatch.setattr(gpu_record, "look_at", lambda tree: seen)
     monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
-    monkeypatch.setattr(gpu_record, "compiled", lambda sources, known: {s.key: "code" for s in sources})
+    monkeypatch.setattr(gpu_record, "compiled", lambda sources, known: Compiled({s.key: "code" for s in sources}, []))
     monkeypatch.setattr(gpu_record, "known_code", lambda record, nvrtc: {})
     with pytest.raises(SystemExit, match="take the fingerprints of whole first"):
         gpu_record.fingerprint(path)
