@@ -25,7 +25,9 @@ class SystemHeader:
         twin: what the simulator compiles: :data:`SAME`, :data:`PARTS`, the name of a file in ``cupyops/simulator/cuda`` or
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
-        host: the header is of host code. It is refused.
+        host: the header is of host code. It is left out.
+        of_host: the names of a header of host code, as a regular expression. A text that uses one outside its host code is
+            refused.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
     """
@@ -35,6 +37,7 @@ class SystemHeader:
     twin: str | None = SAME
     reason: str = ""
     host: bool = False
+    of_host: str = ""
     has: str = ""
     reads_cuda: bool = False
 
@@ -211,6 +214,7 @@ HEADERS = (
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
         "and what they call",
         host=True,
+        of_host=r"\b(?:torch|at|c10|pybind11|py)\s*::",
     ),
     SystemHeader(
         (
@@ -236,6 +240,7 @@ HEADERS = (
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
+        of_host=r"\b(?:thrust|cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:thrust|cutlass|cute)\b",
     ),
     SystemHeader(
         (

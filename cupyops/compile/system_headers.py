@@ -23,6 +23,7 @@ __all__ = [
     "refusal",
     "shared_with_host",
     "shims",
+    "uses",
     "whole_cub",
 ]
 
@@ -67,6 +68,11 @@ def refusal(name: str, simulated: bool) -> str:
             f"give its folder as options=('-I...',)"
         )
     return row.reason if row.host or (simulated and row.twin is None) else ""
+
+
+def uses(row: SystemHeader, texts: Iterable[str]) -> bool:
+    """Returns whether texts use a name of a header of host code."""
+    return bool(row.of_host) and any(re.search(row.of_host, scan(text).bare) for text in texts)
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

@@ -77,12 +77,14 @@ def _vectors() -> Iterator[Element]:
         yield Element(name, dtype, 2, 4)
     for name in ("nv_bfloat162", "__nv_bfloat162"):
         yield Element(name, "bfloat16", 2, 4)
+    yield Element("dim3", "uint32", 3, 4)
 
 
 _KNOWN = {e.name: e for e in _vectors()} | {
     f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
     for kind in ("Texture", "Surface")
 }
+_KNOWN |= {f"CU{kind[:4].lower()}Object": _KNOWN[f"cuda{kind}Object_t"] for kind in ("Texture", "Surface")}
 
 
 def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
