@@ -306,7 +306,7 @@ HEADERS = (
                 "sys/*",
                 "getopt.h",
             ),
-            *("helper_*.h",),
+            *("helper_*.h", "bits/stdc++.h", "arpa/*", "netinet/*", "netdb.h", "dlfcn.h", "sched.h", "io.h", "direct.h"),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
         "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",

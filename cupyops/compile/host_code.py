@@ -33,6 +33,8 @@ _HOST_TYPE = re.compile(
 )
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
+# The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
+_INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
 _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 
@@ -176,6 +178,9 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         word in macros and _MARKED.search(macros[word][1]) for word in re.findall(r"\b[A-Za-z_]\w*\b", head)
     )
     plain = _plain(head)
+    called = _CALL.match(plain)
+    if called is not None and _INSTANTIATES.search(macros.get(called[1], (False, ""))[1]):
+        return ""
     if marked or not plain.strip(" \t\r\n;"):
         return None
     if _is_function(head) and brace >= 0:
@@ -185,7 +190,6 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if _KEPT.match(plain):
         hosts = _HOST_TYPE.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
-    called = _CALL.match(plain)
     if called is not None and macros.get(called[1], (False, ""))[0]:
         return ""  # a macro whose text has no device code
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):

@@ -88,8 +88,9 @@ def assemble(
     texts = {"": text, **included(text, headers or {}, warned=True)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
+    own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(tuple(texts.values())))
+    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts))
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -114,12 +115,12 @@ def assemble(
 def _floats16(texts: tuple[str, ...]) -> set[str]:
     """Returns the headers of the 16-bit floats that texts use and do not include."""
     found = set()
-    for header_name, names in _FLOATS16.items():
-        codes = [scan(text) for text in texts]
-        included_names = {m[1] for code in codes for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
-        macros = [d.rest for code in codes for d in code.directives if d.name == "define"]
-        if header_name not in included_names and any(names.search(c) for c in (*(code.bare for code in codes), *macros)):
-            found.add(header_name)
+    for code in map(scan, texts):
+        included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
+        pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
+        for header_name in _FLOATS16.keys() - found - included_names:
+            if any(_FLOATS16[header_name].search(piece) for piece in pieces):
+                found.add(header_name)
     return found
 
 

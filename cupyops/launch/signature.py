@@ -57,6 +57,8 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "uint": "uint32",
     "ushort": "uint16",
     "ulong": "uint32" if sys.platform == "win32" else "uint64",
+    "cufftReal": "float32",
+    "cufftDoubleReal": "float64",
     "half": "float16",
     "nv_bfloat16": "bfloat16",
     "clock_t": "int32" if sys.platform == "win32" else "int64",
