@@ -20,7 +20,7 @@ from .cuda_text import Code, Directive, scan
 from .header_list import SAME
 from .preprocess import Preprocessed, defines_of, preprocess
 from .standard import as_library, definitions, unknown
-from .system_headers import found_in, header, refusal, uses, whole_cub
+from .system_headers import found_in, header, left_out, refusal, whole_cub
 
 __all__ = ["assemble", "named_kernels"]
 
@@ -47,7 +47,7 @@ _DECLARES = re.compile(
 )
 # nvcc has the 16-bit floats in a text that includes a header of a library such as cuBLAS, which kernels do not include.
 _FLOATS16 = {
-    "cuda_fp16.h": re.compile(r"\b(?:__half2?|half2)\b|\bhalf\s*\*|\bhalf\s+\w+|[<(,]\s*half\s*[,>)]"),
+    "cuda_fp16.h": re.compile(r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
 }
 
@@ -156,7 +156,7 @@ def _check(
             continue
         names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
         row = header(name)
-        if row is not None and row.host and not uses(row, texts.values()):
+        if row is not None and left_out(row, texts.values(), simulated):
             continue
         if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
             place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
@@ -289,7 +289,7 @@ def _system(
     row = header(name)
     if row is None or (row.host and found_in(options, name)):
         return None
-    if row.host or not row.folders:
+    if not row.folders or left_out(row, texts.values(), simulated):
         return []
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])
