@@ -36,6 +36,7 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
 _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
+_INITIALIZES = re.compile(r"\s*[,{]")
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 
 
@@ -127,7 +128,8 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
                 opened, start = opened - 1, place + 1
                 continue
             depth -= 1
-            if not depth and _is_function(bare[start:brace]):
+            # Braces of a constructor's list of initializers come before the body.
+            if not depth and _is_function(bare[start:brace]) and not _INITIALIZES.match(bare, place + 1):
                 found.append(_Item(start, place + 1, brace))
                 start, brace = place + 1, -1
         elif not depth:
@@ -202,5 +204,5 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
 
 def _name_of(head: str) -> str:
     """Returns the name that a declaration declares."""
-    found = _NAME.search(head.partition("(")[0].strip())
+    found = _NAME.search(re.sub(r"<[^<>]*>\s*\Z", "", head.partition("(")[0]).strip())
     return found[1] if found else ""

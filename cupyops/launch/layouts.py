@@ -166,4 +166,5 @@ def _members(body: str) -> Sequence[str]:
         if not count:
             break
     found = (part.strip() for part in body.split(";"))
-    return [p for p in found if p and "(" not in p and not re.match(r"(?:static|using|typedef|friend|template)\b", p)]
+    # A pointer to a function is data, of no type that a dtype has.
+    return [p for p in found if p and ("(" not in p or "(*" in p) and not re.match(r"(?:static|using|typedef|friend|template)\b", p)]
