@@ -27,6 +27,8 @@ OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
+_UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
+
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
 
@@ -138,7 +140,13 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         try:
             compiler.compileProgram(program, flags)
         except compiler.NVRTCError as error:
-            raise CompileError(_explain(what, target, options, _log(compiler, program), text)) from error
+            log = _log(compiler, program)
+            if _UNMARKED.search(log) and "-default-device" not in options:
+                # nvcc compiles what has no __device__ for the host, and kernels do not use it. NVRTC refuses a member
+                # function or a variable of this kind, unless it may compile them for the GPU.
+                again = (*options, "-default-device")
+                return compile_text(text, what, target, again, relocatable=relocatable)
+            raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None
         kind = "LTOIR" if linking.with_lto(options) else "PTX" if target.startswith("compute_") else "CUBIN"

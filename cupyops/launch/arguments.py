@@ -166,7 +166,7 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)
-        if info.dtype != wanted:
+        if info.dtype != wanted and not p.untyped:
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
             raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
         if (info.place, info.device) != (lead.place, lead.device):

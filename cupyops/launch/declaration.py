@@ -71,12 +71,6 @@ def check_declaration(
             raise TypeError(
                 f"{kernel}: the length of `{p.name}`, {p.length}, must be a number or one of the kernel's constants"
             )
-    for p in numbers:
-        for dtype in (p.type,) if p.type in DTYPES else dtypes if p.type in bindings else ():
-            if DTYPES[dtype].code is None:
-                raise TypeError(
-                    f"{kernel}: `{p.name}` is a {dtype} by value, which cannot be passed; declare it acc_t or float"
-                )
     integers = {p.name for p in numbers if p.type in INTEGERS and p.length is None}
     counted = {t for p in signature.parameters for t in p.shape or () if not t.isdigit()}
     for size in (*sizes, *sorted(counted - constants.keys())):
