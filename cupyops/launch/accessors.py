@@ -29,7 +29,7 @@ class Accessor:
 
     Attributes:
         rank: the number of dimensions: a number, or the name of a constant.
-        bits: the bits of a size or stride, 32 or 64.
+        bits: the bits of a size or stride, 32 or 64; 0 for a type that is not known.
     """
 
     rank: str
@@ -81,7 +81,7 @@ def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> De
     const = found["before"] is not None or found["behind"] is not None or base != given[0]
     rank = given[1] if len(given) > 1 else ""
     bits = {"32": 32, "64": 64}.get(found["kind"][-2:]) or (bits_of(given[3]) if len(given) > 3 else 64)
-    if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (32, 64):
+    if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (0, 32, 64):
         wanted = "have a number of dimensions, and indices of 32 or 64 bits"
         raise TypeError(expected(kernel, found["name"], wanted, f"{found['kind']}<{', '.join(given)}>"))
     return Declared(found["name"], base, const, Accessor(rank, bits))

@@ -72,6 +72,11 @@ def check_declaration(
                 f"{kernel}: the dimensions of the accessor `{p.name}`, {p.accessor.rank}, must be a number or one of the "
                 f"kernel's constants"
             )
+        if p.accessor is not None and not p.accessor.bits:
+            raise TypeError(
+                f"{kernel}: no array of the call decides the type of the indices of the accessor `{p.name}`; give it in the "
+                f"kernel's name"
+            )
         if p.accessor is not None and p.nullable:
             raise TypeError(
                 f"{kernel}: `{p.name}` is an accessor, which has the sizes of an array: leave out `or null`"

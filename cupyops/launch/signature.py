@@ -49,6 +49,8 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "int64_t": "int64",
     "uint64_t": "uint64",
     "size_t": "uint64",
+    "uint": "uint32",
+    "ushort": "uint16",
     "half": "float16",
     **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
     **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
