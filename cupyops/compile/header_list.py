@@ -209,7 +209,7 @@ HEADERS = (
     SystemHeader(
         ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
-        "and what they call",
+        "and what they call, as cupyops.from_extension does",
         host=True,
     ),
     SystemHeader(

@@ -17,9 +17,9 @@
 
 // The loop of a grid over n elements: each thread takes the element of its number, and every element a grid's threads further on.
 #ifndef CUDA_KERNEL_LOOP_TYPE
-#define CUDA_KERNEL_LOOP_TYPE(i, n, index_t)                                                             \
-    for (index_t i = index_t(blockIdx.x * (long long)blockDim.x + threadIdx.x),                          \
-                 i##_step = index_t(gridDim.x * (long long)blockDim.x), i##_more = i < (n);              \
+#define CUDA_KERNEL_LOOP_TYPE(i, n, index_t) \
+    for (index_t i = index_t(blockIdx.x * (long long)blockDim.x + threadIdx.x), \
+                 i##_step = index_t(gridDim.x * (long long)blockDim.x), i##_more = i < (n); \
          i##_more; i##_more = i < (n) - i##_step, i += i##_step)
 #define CUDA_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
 #endif
@@ -34,20 +34,16 @@ template <typename T> struct RestrictPtrTraits {
 };
 
 // A tensor of N dimensions whose sizes and strides lie elsewhere: x[i] is the tensor of N - 1 dimensions at index i.
-template <
-    typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
 class TensorAccessor {
     typedef TensorAccessor<T, N - 1, PtrTraits, index_t> Inner;
     typename PtrTraits<T>::PtrType data_;
     const index_t *sizes_, *strides_;
 
-  public:
-    __device__ __forceinline__ TensorAccessor(
-        typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
+public:
+    __device__ __forceinline__ TensorAccessor(typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
         : data_(data), sizes_(sizes), strides_(strides) {}
-    __device__ __forceinline__ Inner operator[](index_t i) {
-        return Inner(data_ + strides_[0] * i, sizes_ + 1, strides_ + 1);
-    }
+    __device__ __forceinline__ Inner operator[](index_t i) { return Inner(data_ + strides_[0] * i, sizes_ + 1, strides_ + 1); }
     __device__ __forceinline__ const Inner operator[](index_t i) const {
         return Inner(data_ + strides_[0] * i, sizes_ + 1, strides_ + 1);
     }
@@ -61,9 +57,8 @@ class TensorAccessor<T, 1, PtrTraits, index_t> {
     typename PtrTraits<T>::PtrType data_;
     const index_t *sizes_, *strides_;
 
-  public:
-    __device__ __forceinline__ TensorAccessor(
-        typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
+public:
+    __device__ __forceinline__ TensorAccessor(typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
         : data_(data), sizes_(sizes), strides_(strides) {}
     __device__ __forceinline__ T& operator[](index_t i) { return data_[strides_[0] * i]; }
     __device__ __forceinline__ const T& operator[](index_t i) const { return data_[strides_[0] * i]; }
@@ -73,14 +68,13 @@ class TensorAccessor<T, 1, PtrTraits, index_t> {
 };
 
 // A tensor of N dimensions with its sizes and strides, the parameter of a kernel. The launch writes these three members.
-template <
-    typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
 class GenericPackedTensorAccessor {
     typedef TensorAccessor<T, N, PtrTraits, index_t> Unpacked;
     typename PtrTraits<T>::PtrType data_;
     index_t sizes_[N], strides_[N];
 
-  public:
+public:
     __device__ __forceinline__ decltype(auto) operator[](index_t i) { return Unpacked(data_, sizes_, strides_)[i]; }
     __device__ __forceinline__ decltype(auto) operator[](index_t i) const {
         const Unpacked unpacked(data_, sizes_, strides_);
@@ -91,8 +85,7 @@ class GenericPackedTensorAccessor {
     __device__ __forceinline__ typename PtrTraits<T>::PtrType data() const { return data_; }
 };
 
-template <
-    typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
 using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, PtrTraits, index_t>;
 template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits>
 using PackedTensorAccessor32 = GenericPackedTensorAccessor<T, N, PtrTraits, int32_t>;
