@@ -16,6 +16,7 @@ from cupyops.compile.standard import unknown
 from cupyops.launch.signature import Signature
 
 from .reading import WORD, Joined, Piece, behind_template, pieces_of
+from .reads import with_const
 
 __all__ = ["Device", "device_half"]
 
@@ -73,8 +74,9 @@ def device_half(joined: Joined, pieces: Sequence[Piece]) -> Device:
             Signature.parse(found, f.path)
         except (TypeError, ValueError) as problem:
             refused.setdefault(f.name, str(problem).removeprefix(f"{f.path}: "))
-    functions = list({f.path: f for f in functions if f.name not in refused}.values())
-    return Device(found, tuple(functions), refused)
+    found = with_const(found, [f for f in functions if f.name not in refused])
+    functions = [f for f in scan(found).functions if not f.special and f.name not in refused]
+    return Device(found, tuple({f.path: f for f in functions}.values()), refused)
 
 
 def _refusal(joined: Joined, pieces: Sequence[Piece], roots: Collection[str]) -> str:

@@ -56,9 +56,7 @@ _ADDRESSES = frozenset(("data_ptr", "data", "mutable_data_ptr", "const_data_ptr"
 }
 _RENAMED = {"scalar_type": "dtype", "dtype": "dtype", "sizes": "shape", "strides": "stride()", "device": "device"}
 # Names of the host's C++ that Python does not have.
-_UNKNOWN = frozenset(
-    ("TensorOptions", "new", "delete", "sizeof", "auto", "const", "std", "cuda", "type", "reinterpret_cast", "string")
-)
+_UNKNOWN = frozenset(("TensorOptions", "new", "delete", "sizeof", "auto", "const", "cuda", "type", "string"))
 
 
 def expression(text: str, floats: Collection[str] = ()) -> str:
@@ -238,6 +236,9 @@ class _Reader:
                     self._word(operand)
             pieces.append(f"{cast}({_joined(operand)})")
             return
+        if opening == "(" and not called and _is_pointer(inside):
+            self._at = closing + 1
+            return
         if opening == "{" and called:
             raise NotTranslated("".join(self._tokens))
         self._at += 1
@@ -288,8 +289,11 @@ class _Reader:
                 self._angles()
                 return
             raise NotTranslated(name)
-        if word == "static_cast" and self._peek() == "<":
-            cast = _cast(_tokens(self._angles()))
+        if word in ("static_cast", "reinterpret_cast") and self._peek() == "<":
+            kind = _tokens(self._angles())
+            if _is_pointer(kind):
+                return  # a tensor stands for its pointer, and the launch compares its dtype
+            cast = _cast(kind)
             if not cast:
                 raise NotTranslated(word)
             pieces.append(cast)
@@ -347,6 +351,11 @@ def _cast(inside: Sequence[str]) -> str:
     if len(words) == 1 and words[0] in _FLOATS:
         return "float"
     return "bool" if words == ["bool"] else ""
+
+
+def _is_pointer(inside: Sequence[str]) -> bool:
+    """Returns whether tokens are the type of a pointer."""
+    return len(inside) > 1 and inside[-1] == "*" and all(t == "::" or t.isidentifier() for t in inside[:-1])
 
 
 def _joined(pieces: Sequence[str]) -> str:

@@ -120,6 +120,8 @@ def _argument(part: str) -> Argument:
         kind = "Tensor"
     elif words and set(words) <= _INTEGERS:
         kind = "int"
+    elif listed := re.fullmatch(r"std\s*::\s*vector\s*<\s*([\w:]+)\s*>|(?:c10|at)\s*::\s*(IntArrayRef)", base):
+        kind = "int[]" if listed[2] or listed[1] in _INTEGERS else "float[]" if listed[1] in ("float", "double") else ""
     elif base in ("float", "double"):
         kind = "float"
     elif base == "bool":

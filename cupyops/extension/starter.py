@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cupyops.compile.cuda_text import Function
 from cupyops.launch.repro import source_literal
 
-from .launches import Kernels, comment
+from .launches import Kernels, comment, wrapped
 from .operators import of_function, of_kernel
 from .records import HostFunction
 
@@ -47,13 +47,9 @@ def starting_file(half: Half) -> str:
     bodies: list[str] = []
     operators: list[str] = []
     for function in half.functions:
-        parameters = ", ".join(a.name if a.default is None else f"{a.name}={a.default}" for a in function.parameters)
-        bodies += [
-            "",
-            "",
-            f"def {function.name}({parameters}):",
-            *(f"    {line}".rstrip() for line in _body(kernels, function)),
-        ]
+        parameters = [a.name if a.default is None else f"{a.name}={a.default}" for a in function.parameters]
+        lines = [f"    {line}".rstrip() for line in _body(kernels, function)]
+        bodies += ["", "", *wrapped(f"def {function.name}(", parameters, "):"), *lines]
         if function.launches:
             operators += of_function(half.space, kernels, function)
     launched = {x.kernel for f in half.functions for x in f.launches}

@@ -62,7 +62,15 @@ class Body:
     def __init__(self, function: HostFunction, body: str) -> None:
         self.function, self.body = function, body
         self.dtypes: tuple[str, ...] = ()
+        self.dims: set[str] = set()  # the variables that are a dim3
         self.floats = {a.name for a in function.parameters if a.kind == "float"}
+
+    def _python(self, text: str) -> str:
+        """Returns an expression in Python. A ``dim3`` is a tuple."""
+        if self.dims:
+            names = "|".join(self.dims)
+            text = re.sub(rf"\b({names})\s*\.\s*([xyz])\b", lambda m: f"{m[1]}[{'xyz'.index(m[2])}]", text)
+        return expression(text, self.floats)
 
     def write(self) -> None:
         self._statements(self.body, "")
@@ -125,7 +133,7 @@ class Body:
             lines, launches = len(self.function.lines), len(self.function.launches)
             dropped = _DROPPED.match(condition.strip()) is not None
             try:
-                written = expression(condition, self.floats) if not dropped else "False"
+                written = self._python(condition) if not dropped else "False"
             except NotTranslated:
                 written, end = "", self._skipped(text, pairs, closing + 1)
                 self._comment(text[begin:end], indent)
@@ -145,7 +153,7 @@ class Body:
         )
         if found[1] == "for" and loop and len({loop[1], loop[3], loop[5] or loop[6]}) == 1:
             try:
-                limits = f"{expression(loop[2], self.floats)}, {expression(loop[4], self.floats)}"
+                limits = f"{self._python(loop[2])}, {self._python(loop[4])}"
             except NotTranslated:
                 limits = ""
             if limits:
@@ -174,9 +182,9 @@ class Body:
             elif listed := re.fullmatch(
                 r"(?:std\s*::\s*(?:make_tuple|tuple|vector)\s*(?:<[^(]*>)?\s*)?[({](.*)[)}]", value, re.DOTALL
             ):
-                found = tuple(expression(part, self.floats) for part in parts(listed[1]))
+                found = tuple(self._python(part) for part in parts(listed[1]))
             else:
-                found = (expression(value, self.floats),)
+                found = (self._python(value),)
         except NotTranslated:
             self._comment(text, indent)
             return
@@ -212,7 +220,7 @@ class Body:
         try:
             if own and not re.search(r"CONTIGUOUS|INPUT", own[0]):
                 raise NotTranslated(text)
-            condition = f"{inside[0]}.is_contiguous()" if own else expression(inside[0], self.floats)
+            condition = f"{inside[0]}.is_contiguous()" if own else self._python(inside[0])
         except NotTranslated:
             self._comment(f"{text};", indent)
             return
@@ -221,9 +229,7 @@ class Body:
 
     def _assignment(self, text: str, indent: str) -> None:
         if unpacked := re.fullmatch(r"(?:const\s+)?auto\s*&{0,2}\s*\[([\w\s,]+)\]\s*=(?!=)(.*)", text, re.DOTALL):
-            self.function.lines.append(
-                f"{indent}{', '.join(parts(unpacked[1]))} = {expression(unpacked[2], self.floats)}"
-            )
+            self.function.lines.append(f"{indent}{', '.join(parts(unpacked[1]))} = {self._python(unpacked[2])}")
             return
         declared = _DECLARED.fullmatch(text)
         if declared is not None and declared["type"] not in ("return", "delete", "throw", "goto"):
@@ -232,10 +238,10 @@ class Body:
                 self._declared(kind, part, indent)
             return
         if assigned := re.fullmatch(r"([\w.\[\]]+)\s*([-+*]?)=(?!=)(.*)", text, re.DOTALL):
-            self.function.lines.append(f"{indent}{assigned[1]} {assigned[2]}= {expression(assigned[3], self.floats)}")
+            self.function.lines.append(f"{indent}{assigned[1]} {assigned[2]}= {self._python(assigned[3])}")
             self.function.locals.pop(assigned[1], None)
             return
-        self.function.lines.append(f"{indent}{expression(text, self.floats)}")
+        self.function.lines.append(f"{indent}{self._python(text)}")
 
     def _declared(self, kind: str, part: str, indent: str) -> None:
         found = re.fullmatch(r"[*&\s]*(\w+)\s*(?:=(?!=)(.*)|[({](.*)[)}])?", part, re.DOTALL)
@@ -248,12 +254,13 @@ class Body:
             return
         dim3 = re.fullmatch(r"\s*dim3\s*[({](.*)[)}]\s*", value, re.DOTALL)
         if kind == "dim3" or dim3:
-            numbers = tuple(expression(p) for p in parts(dim3[1] if dim3 else value))
+            numbers = tuple(self._python(p) for p in parts(dim3[1] if dim3 else value))
             self.function.locals[name] = numbers
+            self.dims.add(name)
             written = f"({', '.join(numbers)}{',' if len(numbers) == 1 else ''})"
         else:
             integral = kind not in _FLOATS and kind not in ("auto", "bool")
-            written = expression(value, self.floats)
+            written = self._python(value)
             self.function.locals[name] = (written,)
             if integral and "math." in written and not written.startswith("int("):
                 written = f"int({written})"
@@ -293,12 +300,12 @@ class Body:
                 return tuple(f"{name}[{i}]" for i in range(len(self.function.locals[name])))
             text_parts = [text]
         try:
-            return tuple(expression(part, self.floats) for part in text_parts if part.strip())
+            return tuple(self._python(part) for part in text_parts if part.strip())
         except NotTranslated:
             return ()
 
     def _passed(self, part: str) -> str:
         try:
-            return expression(part, self.floats)
+            return self._python(part)
         except NotTranslated:
             return f"# {' '.join(part.split())}"

@@ -145,6 +145,45 @@ def test_atomic_additions_of_16_bit_floats_stay(tmp_path: Path) -> None:
     compile_text(Kernel(extension.text, "add", 32).final_text({}), "add", "sm_80", OPTIONS)
 
 
+READS = {
+    "y[i] = x[i] + 1;": True,
+    "if (x[i] == 3 && x[i + 1] != x[i]) y[i] = fmaxf(x[i], 0);": True,
+    "for (int k = 0; k < 3; ++k) y[i] += x[k] * x[(k + int(x[0])) % 3];": True,
+    "x[i] = 1; y[i] = x[i];": False,
+    "x[i] += 1; y[i] = 0;": False,
+    "x[i]++; y[i] = 0;": False,
+    "--x[i]; y[i] = 0;": False,
+    "atomicAdd(&x[i], 1.f); y[i] = 0;": False,
+    "atomicAdd(&(x[i]), 1.f); y[i] = 0;": False,
+    "if (i > 0 && (x[i] > 0)) y[i] = 0;": True,
+    "atomicAdd(x + i, 1.f); y[i] = 0;": False,
+    "float* p = x; p[0] = 1; y[i] = x[i];": False,
+    "*x = 1; y[i] = x[i];": False,
+    "y[i] = 0;": False,
+    "put(x[i]); y[i] = 0;": False,
+}
+
+
+@pytest.mark.parametrize("body", READS)
+def test_a_parameter_that_is_only_read_becomes_const(tmp_path: Path, body: str) -> None:
+    put = "__device__ void put(float& x) { x = 1; }\n" if "put(" in body else ""
+    extension = read(tmp_path, f"{put}__global__ void f(float* x, float* y, int i) {{ {body} }}")
+    assert [p.const for p in extension.kernels[0].parameters] == [READS[body], False, True]
+    compile_text(Kernel(extension.text, "f", 32).final_text({}), "f", "sm_90", OPTIONS)
+
+
+def test_an_accessor_that_is_only_read_becomes_const(tmp_path: Path) -> None:
+    accessor = "torch::PackedTensorAccessor32<float, 2>"
+    for body, const in (
+        ("y[0][0] = x[0][1] * x.size(0);", True),
+        ("auto row = x[0]; row[1] = 2; y[0][0] = 1;", False),
+        ("x[0][1] = 2; y[0][0] = 1;", False),
+    ):
+        extension = read(tmp_path, f"__global__ void f({accessor} x, {accessor} y) {{ {body} }}")
+        assert [p.const for p in extension.kernels[0].parameters] == [const, False]
+        compile_text(Kernel(extension.text, "f", 32).final_text({}), "f", "sm_90", OPTIONS)
+
+
 def test_a_line_of_an_included_file_is_named_with_its_file(tmp_path: Path) -> None:
     extension = read(
         tmp_path,

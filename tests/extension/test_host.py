@@ -27,6 +27,9 @@ EXPRESSIONS = {
     "x.slice(0, k)": "x[k:]",
     "x.slice(-1, k)": "x[..., k:]",
     "std::get<1>(f(x))": "f(x)[1]",
+    "(float*)x.data_ptr<float>()": "x",
+    "reinterpret_cast<const at::Half*>(x.data_ptr<at::Half>())": "x",
+    "std.size(0)": "std.size(0)",
     "x.scalar_type() == at::ScalarType::Float": None,
     "f(&x)": None,
     "*p": None,
@@ -84,6 +87,7 @@ LAUNCH = "k<<<n, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), n, 3);"
         ("auto [a, b] = at::max(x, 1);", ["a, b = torch.max(x, 1)"]),
         ("x = x.contiguous(); x.mul_(2); n += 3;", ["x = x.contiguous()", "x.mul_(2)", "n += 3"]),
         ("int a; float q = r / 2; int h = n / 2;", ["q = r / 2", "h = n // 2"]),
+        ("dim3 b(n, 4); int q = b.x * b.y;", ["b = (n, 4)", "q = b[0] * b[1]"]),
         ("if (n > 3 && r < 1) { n = 1; } else n = 2;", ["if n > 3 and r < 1:", "    n = 1", "else:", "    n = 2"]),
         ("if (n == 0) return;", ["if n == 0:", "    return"]),
         ("for (int i = 0; i < n; ++i) { x[i].zero_(); }", ["for i in range(0, n):", "    x[i].zero_()"]),
@@ -193,6 +197,14 @@ def test_functions_that_are_no_operators_say_why(tmp_path: Path) -> None:
     ):
         path.write_text(HOST % f"{head} {{ {LAUNCH} {back} }}")
         assert f"# f is a function and no operator: {why}." in from_extension(path).starter
+
+
+def test_lists_of_numbers_are_arguments_of_an_operator(tmp_path: Path) -> None:
+    path = tmp_path / "f.cu"
+    path.write_text(
+        HOST % f"void f(std::vector<float> s, at::Tensor x, at::IntArrayRef r, at::Tensor y, int n) {{ {LAUNCH} }}"
+    )
+    assert '"f::f(Tensor x, Tensor(a!) y, float[] s, int[] r, int n) -> ()"' in from_extension(path).starter
 
 
 def test_a_kernel_without_a_launch_gets_an_operator_that_takes_the_threads(tmp_path: Path) -> None:
