@@ -218,7 +218,7 @@ HEADERS = (
     SystemHeader(
         ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
-        "and what they call",
+        "and what they call, as cupyops.from_extension does",
         host=True,
         its_names=r"\b(?:torch|at|c10|pybind11|py)\s*::",
     ),
@@ -312,7 +312,17 @@ HEADERS = (
                 "sys/*",
                 "getopt.h",
             ),
-            *("helper_*.h", "bits/stdc++.h", "arpa/*", "netinet/*", "netdb.h", "dlfcn.h", "sched.h", "io.h", "direct.h"),
+            *(
+                "helper_*.h",
+                "bits/stdc++.h",
+                "arpa/*",
+                "netinet/*",
+                "netdb.h",
+                "dlfcn.h",
+                "sched.h",
+                "io.h",
+                "direct.h",
+            ),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
         "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",

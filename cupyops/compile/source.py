@@ -47,7 +47,9 @@ _DECLARES = re.compile(
 )
 # nvcc has the 16-bit floats in a text that includes a header of a library such as cuBLAS, which kernels do not include.
 _FLOATS16 = {
-    "cuda_fp16.h": re.compile(r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"),
+    "cuda_fp16.h": re.compile(
+        r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
+    ),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
 }
 

@@ -29,6 +29,8 @@ from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import DTYPES
 from cupyops.sharing import computed_once
 
+from . import accessors
+from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, check_structs, element_of, resolved
 from .packing import BFloat16Struct
@@ -61,6 +63,8 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "cufftDoubleReal": "float64",
     "half": "float16",
     "nv_bfloat16": "bfloat16",
+    **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
+    **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
     "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
@@ -97,6 +101,7 @@ class Parameter:
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
         untyped: a ``void*``, which takes an array of any dtype; `type` is then ``uint8``.
+        accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
     """
 
     name: str
@@ -109,6 +114,7 @@ class Parameter:
     map_of: str | None = None
     element: Element | None = None
     untyped: bool = False
+    accessor: Accessor | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
@@ -141,6 +147,11 @@ class Signature:
         """The vectors, structs, textures and surfaces that are passed by value."""
         return tuple(p for p in self.parameters if p.element is not None and not p.pointer)
 
+    @computed_once
+    def accessors(self) -> tuple[Parameter, ...]:
+        """The packed accessors."""
+        return tuple(p for p in self.parameters if p.accessor is not None)
+
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
         """Maps each type that the caller's arrays decide to the positions of its arrays.
@@ -170,6 +181,12 @@ class Signature:
                 values += 1
                 continue
             count, aligned = 1, p.element.alignment if p.element else 0
+            if p.accessor is not None:
+                codes.append(f"{-offset % 8}x{p.accessor.packing(constants)[0]}")
+                fields.append((offset + -offset % 8, p.accessor.packing(constants)[1]))
+                offset = sum(fields[-1])
+                values += 1 + 2 * p.accessor.dimensions(constants)  # the pointer, the sizes and the strides
+                continue
             if p.pointer:
                 code, size = "Q", 8
             elif p.element is not None and p.element.record is not None:
@@ -358,6 +375,8 @@ def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
     words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
     words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
+    if accessor := _accessor(kernel, words, names, structs):
+        return accessor
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
         return Parameter(vector[2], "int64", length=vector[1])
     if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
@@ -380,6 +399,26 @@ def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping
     if known not in DTYPES and (known in _WORDS or not known.removeprefix("struct ").isidentifier()):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter | None:
+    """Returns the parameter of a packed accessor, or None for another declaration."""
+
+    def bits_of(base: str) -> int:
+        return 8 * DTYPES[dtype].itemsize if (dtype := _dtype(base) or _dtype(names.target(base))) else 0
+
+    found = accessors.declared(kernel, words, bits_of)
+    if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+) (\w+)", words)):
+        target = names.target(alias[2])
+        if target == alias[2]:
+            return None
+        found = accessors.declared(kernel, " ".join(filter(None, (alias[1], target, alias[3]))), bits_of)
+    if found is None:
+        return None
+    base = _dtype(found.type) or _dtype(names.target(found.type)) or found.type
+    if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
+        raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
+    return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
 
 
 def _dtype(base: str) -> str | None:

@@ -89,7 +89,9 @@ def test_the_macros_of_other_texts_are_not_known() -> None:
     assert host_code(text).names == ("f",)
 
 
-@pytest.mark.parametrize("code", ["int main() {\n#ifdef A\nif (a) {\n#else\nif (b) {\n#endif\n} }", "} int main() {}", "int f("])
+@pytest.mark.parametrize(
+    "code", ["int main() {\n#ifdef A\nif (a) {\n#else\nif (b) {\n#endif\n} }", "} int main() {}", "int f("]
+)
 def test_a_text_whose_braces_do_not_match_is_changed(code: str) -> None:
     text = f"{KERNEL}\n{code}"
     assert host_code(text).text == text
