@@ -30,7 +30,8 @@ _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 _HOST_TYPE = re.compile(
-    r"\b(?:torch|at|c10|thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
@@ -176,7 +177,7 @@ def _plain(head: str) -> str:
 def _is_function(head: str) -> bool:
     """Returns whether a brace behind a head opens the body of a function."""
     plain = _plain(head)
-    if "(" not in plain or _TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain):
+    if "(" not in plain or (_TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain)):
         return False
     return "=" not in re.sub(
         r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain)
