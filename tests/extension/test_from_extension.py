@@ -281,7 +281,7 @@ def test_the_command_writes_the_starting_file(tmp_path: Path, capsys: pytest.Cap
             "new: `NAME` must be an identifier and no keyword, got 'class'",
         ),
         (["--from-extension", str(HERE / "gated_cell.h")], "must name a file with a __global__ function"),
-        ([], "NAME is missing"),
+        ([], "the following arguments are required: NAME"),
     ],
 )
 def test_the_command_refuses_in_one_line(
