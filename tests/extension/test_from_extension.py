@@ -107,6 +107,7 @@ def test_what_a_kernel_uses_only_through_others(tmp_path: Path) -> None:
         "plus",
         "32",
     } <= words
+    assert "#define LEAST 900" in extension.text
     assert not {"UNUSED", "Unused", "USE_ROCM", "host_only", "host_template", "64", "no_such_file"} & words
     assert "// Adds.\n    __global__ void uses" in extension.text or "// Adds.\n__global__ void uses" in extension.text
     assert extension.text.count("__device__ T plus") == 2
@@ -211,7 +212,7 @@ def test_a_line_of_an_included_file_is_named_with_its_file(tmp_path: Path) -> No
 def test_included_files_are_found_in_folders_and_the_missing_are_named(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "loops.cuh").write_text(
-        "#ifndef LOOPS\n#define LOOPS\n#define EACH(i, n) for (int i = 0; i < n; ++i)\n#endif\n"
+        '#pragma once\n#include "loops.cuh"\n#ifndef LOOPS\n#define LOOPS\n#define EACH(i, n) for (int i = 0; i < n; ++i)\n#endif\n'
     )
     text = '#include "loops.cuh"\n#include "loops.cuh"\n#include <other/loops.cuh>\n__global__ void f(float* y, int n) { EACH(i, n) y[i] = i; }'
     extension = read(tmp_path, text)
