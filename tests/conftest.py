@@ -67,6 +67,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "compile/test_cuda_text.py": (),
     "compile/test_installing.py": (),
     "compile/test_source.py": (),
+    "extension/test_host.py": (),
     "kernels/test_kernels_cu.py": (),
     "launch/test_arrays.py": (),
     "launch/test_debug.py": (),

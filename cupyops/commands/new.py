@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if options.from_extension is not None:
         return _from_extension(options)
     if options.name is None:
-        options.parser.error("NAME is missing")
+        options.parser.error("the following arguments are required: NAME")
     path = options.into / f"{options.name}.py"
     try:
         if path.exists():

@@ -34,7 +34,7 @@ __global__ void weigh(
     const int m = blockIdx.x * blockDim.x + threadIdx.x;
     if (m >= y.size(0)) return;
     for (int k = 0; k < x.size(1); ++k) y[m][(k + turn) % y.size(1)] = dot<scalar_t>(x[m][k], w);
-    seen[m] = y.stride(0) * 100 + x.stride(2);
+    seen[m] = y.stride(0) * 1000 + x[m].stride(0) * 100 + x[m][0].stride(0) * 10 + x.stride(0) + w.size(0) + x[m].size(0);
 }
 """
 SIZES = (4, 3, 5)  # of x: M, K, N
@@ -60,7 +60,8 @@ def test_an_accessor_has_the_sizes_and_strides_of_any_array(lane: str, dtype: to
         kernel()[SIZES[0]](x, w, 1, y, seen)
     wanted = (x.double() * w).sum(-1).roll(1, 1)
     assert torch.equal(y.double(), wanted)
-    assert seen.tolist() == [y.stride(0) * 100 + x.stride(2)] * SIZES[0]
+    strides = y.stride(0) * 1000 + x.stride(1) * 100 + x.stride(2) * 10 + x.stride(0)
+    assert seen.tolist() == [strides + w.size(0) + x.size(1)] * SIZES[0]
     assert (y.t().contiguous() == y.t()).all()
     assert y.stride() == (2, 2 * SIZES[0])
 
@@ -134,7 +135,7 @@ SMALL = """
 #include "pytorch.cuh"
 extern "C" __global__ void small(
     const torch::PackedTensorAccessor32<float, 2> x, torch::PackedTensorAccessor64<scalar_t, N> y,
-    long long n) {}
+    const torch::PackedTensorAccessor64<scalar_t, 2> z, long long n) {}
 """
 
 
@@ -162,14 +163,16 @@ def test_the_generated_launch_packs_sizes_and_strides(monkeypatch: pytest.Monkey
     written = Written(gpu, Signature.parse(SMALL, "small"), Threads("n"), {"scalar_t": "float32"}, {"N": 1})
     launch = written.vouched if vouched else written.launch
     x, y = Strided((3, 4), (1, 7)), Strided((5,), (2,), pointer=8192)
-    launch(x, y, 9)
+    z = Strided((6, 8), (8, 1), pointer=12288)
+    launch(x, y, z, 9)
     assert not written.returned
-    assert struct.unpack("=Q4iQ2qq", gpu.values[0]) == (4096, 3, 4, 1, 7, 8192, 5, 2, 9)
+    values = (4096, 3, 4, 1, 7, 8192, 5, 2, 12288, 6, 8, 8, 1, 9)
+    assert struct.unpack("=Q4iQ2qQ4qq", gpu.values[0]) == values
     refused = [
-        (Strided((3,), (1,)), Strided((5, 2, 1), (2, 1, 1), pointer=8192), 9),  # as many numbers in all
-        (Strided((3, 4), (1, 2**30)), y, 9),
-        (Strided((1, 4), (2**31, 1)), y, 9),
-        (x, Strided((5, 1), (1, 1)), 9),
+        (Strided((3,), (1,)), Strided((5, 2, 1), (2, 1, 1), pointer=8192), z, 9),
+        (Strided((3, 4), (1, 2**30)), y, z, 9),
+        (Strided((1, 4), (2**31, 1)), y, z, 9),
+        (x, Strided((5, 1), (1, 1)), Strided((6,), (1,)), 9),  # as many numbers in all
     ]
     for call in refused:
         launch(*call)
