@@ -1,5 +1,6 @@
 """What the tests of the examples share: small data that can be learned, and short runs on it."""
 
+import os
 import random
 from argparse import Namespace
 from collections.abc import Callable
@@ -97,7 +98,10 @@ def corpus(context: int = CONTEXT) -> Corpus:
 def gpt_arguments(out: Path, *more: object) -> list[str]:
     """The command line of a short run; what stands in `more` comes last and wins."""
     text = out.parent / "words.txt"
-    text.write_text(TEXT, encoding="utf-8")
+    # Renamed into place: another rank may read the file while this one writes it.
+    written = text.with_name(f"{text.name}.{os.getpid()}")
+    written.write_text(TEXT, encoding="utf-8")
+    written.replace(text)
     common = ["--device", "cpu", "--text", str(text), "--context", str(CONTEXT), "--sample-length", "10"]
     return [*common, *SIZES.split(), "--out", str(out), *map(str, more)]
 

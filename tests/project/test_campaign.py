@@ -188,3 +188,15 @@ def test_all_trials_of_the_committed_records_held(name: str, backends: set[str],
     assert all(0 < area["tried"] == area["held"] for area in found["areas"].values())
     assert not found["failures"]
     assert sum(area["seconds"] for area in found["areas"].values()) >= 0.99 * seconds
+
+
+def test_a_gradient_whose_terms_cancel_for_all_inputs_may_have_their_roundings() -> None:
+    """The gradient of a norm of two numbers is nearly 0, and so is that for changed inputs."""
+    from tests.campaign.areas.operators import assert_near
+
+    exact = torch.tensor([1.9e-13, -1.9e-13], dtype=torch.float64)
+    theirs = torch.zeros(2, dtype=torch.bfloat16)
+    assert_near("norm", theirs + 4e-9, theirs, exact, exact, terms=1.0)
+    for off, terms in ((4e-9, 0.0), (1e-6, 1.0)):
+        with pytest.raises(AssertionError, match="norm: off by"):
+            assert_near("norm", theirs + off, theirs, exact, exact, terms)

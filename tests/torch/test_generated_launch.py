@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cupyops import Elementwise, GridStride, Kernel, Rows, Threads
-from cupyops.launch import kernel
+from cupyops.launch import generated
 from cupyops.launch.generated import TensorAccess
 from cupyops.launch.geometry import Geometry
 from tests.gpu.stub_gpu import FLOATS, Driver, Stub, scale
@@ -103,14 +103,14 @@ def test_threads_that_call_first_open_one_generated_launch(
     gpu: Driver, checked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = kernel.write_launch
+    write = generated.write_launch
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         written.append(args)
         time.sleep(0.02)
         return write(*args, **kwargs)
 
-    monkeypatch.setattr(kernel, "write_launch", slow)
+    monkeypatch.setattr(generated, "write_launch", slow)
     found, failures = scale(), []
 
     def work(dtype: str) -> None:
