@@ -74,7 +74,7 @@ def host_code(text: str, macros: str = "") -> HostCode:
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
-    given = _macros(text) | _macros(macros)
+    given = _closed(_macros(text) | _macros(macros))
     items = _items(code.bare, given)
     if items is None:
         return HostCode(text, ())
@@ -96,9 +96,33 @@ def host_code(text: str, macros: str = "") -> HostCode:
 
 
 def _macros(text: str) -> dict[str, tuple[bool, str]]:
-    """Returns the macros of a text: whether each has parameters, and its text."""
-    found = (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define")
-    return {m[1]: (bool(m[2]), m[3]) for m in found if m}
+    """Returns the macros of a text: whether each has parameters, and its text.
+
+    Conditions are not evaluated. A macro that has several definitions has the texts of all, so that one of them may have
+    ``__device__``.
+    """
+    found: dict[str, tuple[bool, str]] = {}
+    for m in (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define"):
+        if m:
+            before = found.get(m[1], (False, ""))
+            found[m[1]] = (before[0] or bool(m[2]), f"{before[1]} {m[3]}".strip())
+    return found
+
+
+def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
+    """Returns the macros with the marks of device code of all macros that their texts name, directly or not."""
+    found = dict(macros)
+    words = {name: set(re.findall(r"\b[A-Za-z_]\w*\b", text)) for name, (_, text) in found.items()}
+    while True:
+        new = {
+            name: (parameters, f"{text} {_MARKED.search(found[other][1])[0]}")  # type: ignore[index]
+            for name, (parameters, text) in found.items()
+            if not _MARKED.search(text)
+            and (other := next((w for w in words[name] & found.keys() if _MARKED.search(found[w][1])), ""))
+        }
+        if not new:
+            return found
+        found |= new
 
 
 def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:

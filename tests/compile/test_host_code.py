@@ -95,3 +95,13 @@ def test_the_macros_of_other_texts_are_not_known() -> None:
 def test_a_text_whose_braces_do_not_match_is_changed(code: str) -> None:
     text = f"{KERNEL}\n{code}"
     assert host_code(text).text == text
+
+
+def test_a_macro_of_a_macro_that_a_condition_defines_marks_device_code() -> None:
+    text = (
+        "#ifdef __CUDACC__\n#define BOTH __host__ __device__\n#else\n#define BOTH\n#endif\n#define INLINE BOTH inline\n"
+        f"template <typename T> INLINE T mix(T a, T b) {{ return a + b; }}\nint host() {{ return 1; }}\n{KERNEL}"
+    )
+    found = host_code(text)
+    assert "INLINE T mix" in found.text
+    assert found.names == ("host",)
