@@ -23,7 +23,9 @@ _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
-_KEPT = re.compile(r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b")
+_KEPT = re.compile(
+    r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
+)
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
@@ -75,7 +77,7 @@ def host_code(text: str, macros: str = "") -> HostCode:
     items = _items(code.bare, given)
     if items is None:
         return HostCode(text, ())
-    spaces = _OF_CUDA | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
+    spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
@@ -139,7 +141,9 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             return None
     if depth or opened or parentheses or bare[start:].strip():
         return None
-    return [_Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()]
+    return [
+        _Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
+    ]
 
 
 def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
@@ -162,15 +166,21 @@ def _plain(head: str) -> str:
                 break
         else:
             return head
-    return re.sub(r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)", " ", head)
+    return re.sub(
+        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)",
+        " ",
+        head,
+    )
 
 
 def _is_function(head: str) -> bool:
     """Returns whether a brace behind a head opens the body of a function."""
     plain = _plain(head)
-    if "(" not in plain or _TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain):
+    if "(" not in plain or (_TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain)):
         return False
-    return "=" not in re.sub(r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain))
+    return "=" not in re.sub(
+        r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain)
+    )
 
 
 def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spaces: set[str]) -> str | None:
@@ -197,7 +207,9 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return _name_of(plain)
     constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
-    if re.match(r"\s*template\b", head) or (constant and not _HOST_TYPE.search(item) and not any(True for _ in unknown(item))):
+    if re.match(r"\s*template\b", head) or (
+        constant and not _HOST_TYPE.search(item) and not any(True for _ in unknown(item))
+    ):
         return None
     return _name_of(re.split(r"[=\[;]", plain)[0])
 

@@ -49,7 +49,11 @@ def test_a_layout_is_that_of_c() -> None:
         ("typedef struct Tag { half a; const volatile int b; } S;", [0, 4], 8),
         ("#define N 3\ntypedef float real;\nstruct S { real a[N]; real b[M]; };", [0, 12], 20),
         ("enum E { A }; struct I { char a; E e; }; struct S { char b; I i[2]; };", [0, 4], 20),
-        ("struct S { public: float a; S() : a(1) { a = 2; } void f(int n) const; static const int N = 3; int b = 4; };", [0, 4], 8),
+        (
+            "struct S { public: float a; S() : a(1) { a = 2; } void f(int n) const; static const int N = 3; int b = 4; };",
+            [0, 4],
+            8,
+        ),
     ],
 )
 def test_the_members_of_a_struct(text: str, offsets: list[int], size: int) -> None:
