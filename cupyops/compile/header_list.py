@@ -323,6 +323,7 @@ HEADERS = (
                 "io.h",
                 "direct.h",
             ),
+            *("glob.h", "poll.h", "GL/*", "EGL/*", "GLES*/*", "vulkan/*", "hip/*", "rocblas/*", "hipblas/*"),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
         "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",

@@ -78,7 +78,7 @@ def host_code(text: str, macros: str = "") -> HostCode:
     items = _items(code.bare, given)
     if items is None:
         return HostCode(text, ())
-    spaces = _OF_CUDA | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
+    spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)

@@ -101,7 +101,8 @@ def assemble(
         defines |= defines_of({}, options)
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
-    _check(texts, filename, preprocess(text, texts, defines_of(constants, options)), simulated, options)
+    followed = preprocess(text, texts, defines_of(constants, options))
+    _check(texts, filename, followed, simulated, options)
     macros += _standard(tuple(texts.values()), simulated)
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
@@ -111,7 +112,8 @@ def assemble(
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
     system_lines = partial(_system, simulated, texts, {**defines, **given}, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - (headers or {}).keys())])
-    return "\n".join(lines) + "\n" + _splice(text, filename, known, hidden, set(), system_lines)
+    live = {(i.where or filename, i.directive.start) for i in followed.includes if i.live}
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, hidden, live, set(), system_lines)
 
 
 def _floats16(texts: tuple[str, ...]) -> set[str]:
@@ -129,7 +131,8 @@ def _floats16(texts: tuple[str, ...]) -> set[str]:
 def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:
     """Returns, for shared headers, the macros whose names a header declares itself, as ``N`` in ``template <int N>``. The
     header is compiled without these macros."""
-    known, found = kernels_cu.headers(), {}
+    known = kernels_cu.headers()
+    found: dict[str, dict[str, str]] = {}
     for name in names if macros else ():
         texts = [known[name], *included(known[name], {}, warned=True).values()]
         declared = {word for text in texts for word in _DECLARES.findall(scan(text).bare)}
@@ -240,13 +243,15 @@ def _splice(
     filename: str,
     known: Mapping[str, str],
     hidden: Mapping[str, Mapping[str, str]],
+    live: Collection[tuple[str, int]],
     seen: set[str],
     system_lines: Callable[[str, str], list[str] | None],
 ) -> str:
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
     Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
-    header that has macros in `hidden` is compiled without them.
+    header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled:
+    `live` has the places of the others.
     """
     seen.add(filename)
     code = scan(text)
@@ -257,7 +262,8 @@ def _splice(
         name = found[1] if found else ""
         system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
         instead = system_lines(name, directive.rest[0]) if system else None
-        if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system)):
+        dead = found is not None and not system and name not in known and (filename, directive.start) not in live
+        if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system) or dead):
             continue
         pieces.append(text[at : directive.start])
         line += text.count("\n", at, directive.end)
@@ -274,7 +280,7 @@ def _splice(
             )
         elif name not in seen:
             mine = hidden.get(name, {})
-            spliced = _splice(known[name], name, known, {} if mine else hidden, seen, system_lines)
+            spliced = _splice(known[name], name, known, {} if mine else hidden, live, seen, system_lines)
             pieces.append(_without(spliced, mine) if mine else spliced)
         pieces.append(f'\n#line {line + 1} "{filename}"')
     return "".join(pieces) + text[at:]

@@ -79,6 +79,11 @@ def _vectors() -> Iterator[Element]:
     for name in ("nv_bfloat162", "__nv_bfloat162"):
         yield Element(name, "bfloat16", 2, 4)
     yield Element("dim3", "uint32", 3, 4)
+    # The states of cuRAND's generators: bytes that a kernel writes and reads.
+    for name in ("curandState", "curandState_t", "curandStateXORWOW", "curandStateXORWOW_t"):
+        yield Element(name, "uint8", 48, 8)
+    for name in ("curandStatePhilox4_32_10", "curandStatePhilox4_32_10_t"):
+        yield Element(name, "uint8", 64, 16)
     for name in ("cuComplex", "cuFloatComplex", "cufftComplex"):
         yield Element(name, "float32", 2, 8)
     for name in ("cuDoubleComplex", "cufftDoubleComplex"):

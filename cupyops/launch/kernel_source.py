@@ -23,6 +23,12 @@ from .template import numbers_of, split_name
 __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_texts", "macros", "numbers"]
 
 
+# Of NVRTC, g++ and clang.
+_UNDEFINED = re.compile(
+    r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
+)
+
+
 @dataclass(frozen=True)
 class KernelSource:
     """One ``__global__`` function of a CUDA C++ text.
@@ -109,6 +115,10 @@ class KernelSource:
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = elements.explained(str(error), self.structs)
+        undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
+        for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
+            if name in undefined:
+                words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
 

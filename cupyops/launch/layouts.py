@@ -29,6 +29,8 @@ _TYPEDEF = re.compile(r"\}" + _ALIGN.format("align") + r"\s*([A-Za-z_]\w*)\s*;")
 _FIELD = re.compile(
     r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[[^][]*\]\s*)*)\Z"
 )
+_INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
+_BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+)(.*)", re.DOTALL)
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _DEPTH = 8  # structs within one another
 
@@ -116,7 +118,7 @@ class _Layouts:
             return None
         formats, offsets = zip(*fields.values(), strict=True)
         size = offset + -offset % alignment
-        layout = {"names": list(fields), "formats": list(formats), "offsets": list(offsets), "itemsize": size}
+        layout: Any = {"names": list(fields), "formats": list(formats), "offsets": list(offsets), "itemsize": size}
         return numpy.dtype(layout), alignment
 
     def _field(self, member: str, depth: int) -> list[tuple[str, Any, int]] | None:
@@ -126,11 +128,7 @@ class _Layouts:
         code = self._names.expanded(ATTRIBUTES.sub(" ", member))
         code = re.sub(r"\b(?:const|volatile|struct|enum|mutable|__restrict__)\b", " ", code)
         first, *others = (part.partition("=")[0] for _, part in split(code))
-        head = re.match(
-            r"\s*((?:unsigned|signed|long|short|int|char)\b(?:\s*\b(?:unsigned|signed|long|short|int|char)\b)*|[\w:]+)(.*)",
-            first,
-            re.DOTALL,
-        )
+        head = _BASE.match(first)
         if head is None:
             return None
         base = self._base(head[1], depth)
@@ -143,7 +141,7 @@ class _Layouts:
             sizes = [self._number(size) for size in re.findall(r"\[([^][]*)\]", field["sizes"])]
             if kind is None or None in sizes:
                 return None
-            dtype = numpy.dtype((kind[0], tuple(sizes))) if sizes else kind[0]  # type: ignore[arg-type]
+            dtype = numpy.dtype((kind[0], tuple(sizes))) if sizes else kind[0]
             found.append((field["name"], dtype, kind[1]))
         return found
 

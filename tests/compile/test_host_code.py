@@ -1,7 +1,13 @@
 """A text for nvcc without its host code: what a GPU compiles stays, at its place, and the rest goes."""
 
+import re
+
+import numpy as np
 import pytest
 
+import cupyops
+from cupyops import CompileError, Kernel, Threads
+from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.host_code import host_code
 
 KERNEL = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }"
@@ -79,7 +85,8 @@ def test_device_code_goes(code: str) -> None:
 def test_directives_go_with_the_host_code_around_them() -> None:
     text = f"int main() {{\n#define N 3\n#ifdef DEBUG\n f();\n#endif\n}}\n{KERNEL}"
     found = host_code(text).text
-    assert "main" not in found and "f();" not in found
+    assert "main" not in found
+    assert "f();" not in found
     assert [line for line in found.splitlines() if line.startswith("#")] == ["#define N 3", "#ifdef DEBUG", "#endif"]
 
 
@@ -105,3 +112,37 @@ def test_a_macro_of_a_macro_that_a_condition_defines_marks_device_code() -> None
     found = host_code(text)
     assert "INLINE T mix" in found.text
     assert found.names == ("host",)
+
+
+CALLS = (
+    "float f(float v) { return v; }\n__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = f(1); }"
+)
+WORDS = re.escape("`f` is host code, which is left out: declare what a kernel uses __device__")
+
+
+@pytest.mark.simulator
+def test_a_call_of_host_code_is_told_in_the_compilers_words_alone() -> None:
+    with cupyops.simulate(), pytest.raises(CompileError, match=WORDS):
+        Kernel(CALLS, "k", Threads("n"))(np.zeros(3, np.float32), 3)
+
+
+def test_a_call_of_host_code_is_told_for_a_gpu_too() -> None:
+    pytest.importorskip("cupy")
+    kernel = Kernel(CALLS, "k", Threads("n"))
+    with pytest.raises(CompileError) as caught:
+        compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS)
+    assert re.search(WORDS, str(kernel.source.located(caught.value)))
+
+
+MEMBERS = """
+struct Range { int first, last; Range(int n) : first(0), last(n) {} int size() const { return last - first; }
+    __device__ int twice() const { return 2 * last; } };
+const char* name = "range";
+__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }
+"""
+
+
+def test_members_without_an_annotation_do_not_compile() -> None:
+    pytest.importorskip("cupy")
+    kernel = Kernel(MEMBERS, "k", Threads("n"))
+    assert compile_text(kernel.final_text({}), "k", "sm_80", OPTIONS).resources

@@ -210,7 +210,8 @@ CONSTRUCTS = {
         ("8.f", "27.f"),
     ),
     "headers of a library that uses 16-bit floats": Construct(
-        f"#include <cublas_v2.h>\n__device__ float rounded(float v) {{ register __nv_bfloat16 b = __float2bfloat16(v); return __bfloat162float(b); }}\n"
+        f"#include <cublas_v2.h>\n__device__ float rounded(float v) {{ "
+        f"register __nv_bfloat16 b = __float2bfloat16(v); return __bfloat162float(b); }}\n"
         f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = rounded(x[i]) + 1; }}",
         "k",
         lambda x: x.bfloat16().float() + 1,

@@ -17,7 +17,9 @@ def code(names: tuple[str, ...]) -> str:
 def row(of: SystemHeader) -> str:
     """The line of the page for a row of the list."""
     if of.host:
-        return f"| {code(of.names)} | refused: {of.reason} | refused |"
+        if not of.its_names:
+            return f"| {code(of.names)} | left out: {of.reason} | left out |"
+        return f"| {code(of.names)} | left out; if device code uses its names, refused: {of.reason} | as with NVRTC |"
     folder = (of.folders or ("",))[-1]
     brings = {
         "": "no header is needed",
@@ -32,6 +34,8 @@ def row(of: SystemHeader) -> str:
         if of.twin == PARTS
         else f"twin `{of.twin}`"
         if of.twin
+        else f"left out; if device code uses its names, refused: {of.reason}"
+        if of.its_names
         else f"refused: {of.reason}"
     )
     return f"| {code(of.names)} | {brings} | {simulated} |"
