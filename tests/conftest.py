@@ -94,7 +94,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "operators/test_lltm_config.py": (),
     "operators/test_shapes.py": (),
     "process/test_sharing.py": (),
-    "programs/test_program_kernels.py": (),
+    "programs/test_program_kernels.py": ("[cpu]", "[cpu-1]", "[cpu-37]", "[cpu-2049]", "[36]", "[2300]"),
     "project/test_commands.py": (),
     "project/test_former_names.py": (),
     "simulator/test_simulator_order.py": (),
