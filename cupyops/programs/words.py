@@ -37,12 +37,16 @@ OF_ROWS = {
     "std": "sqrt(sum((x - m) * (x - m)) / N), behind m = sum(x) / N",
     "norm": "sqrt(sum(x * x))",
     "dot": "sum(a * b)",
+    "argmax": "min(x == m ? j : N), behind m = max(x)",
+    "argmin": "min(x == m ? j : N), behind m = min(x)",
+    "any": "max(c ? 1 : 0)",
+    "all": "min(c ? 1 : 0)",
     "softmax": "e / sum(e), behind m = max(x); e = exp(x - m)",
     "logsumexp": "m + log(sum(exp(x - m))), behind m = max(x)",
     "len": "N",
 }
 # Reductions that row programs do not have.
-NO_REDUCTIONS = ("all", "any", "argmax", "argmin", "cumsum", "cumprod", "median", "prod", "sort")
+NO_REDUCTIONS = ("cumsum", "cumprod", "median", "prod", "sort")
 
 _OTHERS = {
     "and": "CUDA C++ writes && for `and`",

@@ -384,7 +384,7 @@ def opcheck(subject: Subject) -> str:
     dtype = subject.one_each[0][0]
     for args in subject.of_dtype(dtype):
         floating = subject.wanted(args)
-        for grad in (False, True) if floating and not subject.mutated else (False,):
+        for grad in (False, True) if floating and not (subject.mutated or subject.refusal) else (False,):
             given = tuple(
                 x.detach().clone().requires_grad_(grad and i in floating) if isinstance(x, Tensor) else x
                 for i, x in enumerate(args)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ def elementwise(
     check_names(where, [*inputs, *scalars, *(s.name for s in statements)])
     if not inputs:
         raise ValueError(f"{where}: `{program}` reads no tensor")
+    check_reference(where, options.get("reference"), (*inputs, *scalars))
     forward = Program(where, tuple(statements), inputs, tuple(scalars), results)
     schema = schema_of(name, inputs, scalars, results)
     texts = [text_of(forward)]
@@ -143,6 +145,27 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
             )
         if name not in known:
             raise TypeError(f"{where}: there is no option `{name}`{nearest(name, known)}; there are {', '.join(known)}")
+
+
+def check_reference(where: str, reference: object, inputs: Sequence[str]) -> None:
+    """Raises if the parameters of a reference have the names of a program's inputs, in another order.
+
+    A call passes the arguments to both by position.
+
+    Raises:
+        ValueError: two parameters are exchanged.
+    """
+    try:
+        parameters = list(inspect.signature(reference).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a builtin function
+        return
+    named = [x for x in parameters if x in inputs]
+    wanted = [x for x in inputs if x in named]
+    if named != wanted:
+        raise ValueError(
+            f"{where}: the inputs are in the order in which the program reads them, ({', '.join(inputs)}), and the reference "
+            f"takes ({', '.join(parameters)}): give its parameters the order of the inputs"
+        )
 
 
 def named_results(where: str, statements: Sequence[Statement], named: Sequence[str]) -> tuple[str, ...]:

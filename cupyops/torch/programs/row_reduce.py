@@ -26,7 +26,7 @@ from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, TorchLibrary, wide_dtype
 from cupyops.torch.scale.sharding import Place, Split
 
-from .elementwise import Written, check_options, content_name, named_results, of_backward, schema_of
+from .elementwise import Written, check_options, check_reference, content_name, named_results, of_backward, schema_of
 from .reference import row_reference
 
 __all__ = ["row_reduce"]
@@ -130,6 +130,7 @@ def row_reduce(
     forward = made(where, statements, inputs, results)
     kinds |= forward.kinds()
     inputs = forward.inputs
+    check_reference(where, options.get("reference"), (*inputs, *scalars))
     schema = schema_of(name, inputs, scalars, results)
     programs, texts = [forward], [text_of(forward)]
     kernels = [functools.cache(functools.partial(kernel_of, forward, texts[0]))]
