@@ -208,7 +208,7 @@ def repeatable_backward() -> AbstractContextManager[Any]:
     """
     from torch._functorch import config
 
-    found: AbstractContextManager[Any] = config.patch(donated_buffer=False)  # type: ignore[attr-defined]
+    found: AbstractContextManager[Any] = config.patch(donated_buffer=False)
     return found
 
 
