@@ -48,7 +48,9 @@ def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread
     if where == "reference":
         check_op(op, samples[:1], backends=[where], checks="compile_static", dtypes="float32")
         checks = [check for check in checks if check not in TRACED]
-    rows = check_op(op, samples, backends=[where], checks=checks, dtypes=DTYPES.get(where)).passed
+    # A dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones.
+    dtypes = None if name == "layer_norm_jvp" else DTYPES.get(where)
+    rows = check_op(op, samples, backends=[where], checks=checks, dtypes=dtypes).passed
     assert len(rows) > len(checks) // 2, "most checks say something of every operator"
     assert {"values", "strides"} <= {row.check for row in rows} or where == "reference"
 
