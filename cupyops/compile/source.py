@@ -118,7 +118,7 @@ def assemble(
 
 def _floats16(texts: tuple[str, ...]) -> set[str]:
     """Returns the headers of the 16-bit floats that texts use and do not include."""
-    found = set()
+    found: set[str] = set()
     for code in map(scan, texts):
         included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
         pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
