@@ -2,7 +2,7 @@
 
 Host code is a function without ``__device__``, ``__global__`` and ``constexpr``, a variable outside functions that kernels
 cannot read, and a declaration that names host types. Blanks take its place, so every other character keeps its offset, and
-directives stay.
+directives stay. A member function without a mark keeps its declaration and loses its body.
 
 A text whose braces match only after preprocessing is returned as it is.
 """
@@ -39,6 +39,8 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
 _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
+_INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
+_CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the body tells the type
 _INITIALIZES = re.compile(r"\s*[,{]")
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 
@@ -82,16 +84,22 @@ def host_code(text: str, macros: str = "") -> HostCode:
     pieces, at, names = [], 0, []
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
-        if name is None:
-            continue
-        names.append(name)
-        place = item.start
-        for directive in (*code.directives_between(item.start, item.end), None):
-            end = item.end if directive is None else directive.start
-            pieces += [text[at:place], re.sub(r"[^\n]", " ", text[place:end])]
-            at = place = end if directive is None else directive.end
-            if directive is not None:
-                pieces.append(text[end:at])
+        spans = [(item.start, item.end)]
+        if name is not None:
+            names.append(name)
+        else:
+            spans = _bodies_of_members(code.bare, item, given)
+        for start, stop in spans:
+            place = start
+            for directive in (*code.directives_between(start, stop), None):
+                end = stop if directive is None else directive.start
+                blank = re.sub(r"[^\n]", " ", text[place:end])
+                if name is None and place == start and blank:
+                    blank = ";" + blank[1:]
+                pieces += [text[at:place], blank]
+                at = place = end if directive is None else directive.end
+                if directive is not None:
+                    pieces.append(text[end:at])
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
 
 
@@ -169,6 +177,26 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
     return [
         _Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
     ]
+
+
+def _bodies_of_members(bare: str, item: _Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
+    """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay."""
+    head = bare[item.start : item.brace] if item.brace >= 0 else ""
+    if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
+        return []
+    closing = bare.rfind("}", item.brace, item.end)
+    members = _items(bare[item.brace + 1 : closing], macros) or []
+    found = []
+    for member in members:
+        start = item.brace + 1 + member.start
+        signature = bare[start : item.brace + 1 + member.brace] if member.brace >= 0 else ""
+        words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
+        marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
+        if signature and _is_function(signature) and not marked and not _CONVERTS.search(signature):
+            initializers = _INITIALIZERS.search(signature)
+            begin = start + (initializers.start(1) if initializers else len(signature))
+            found.append((begin, item.brace + 1 + member.end))
+    return found
 
 
 def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:

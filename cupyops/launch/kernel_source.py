@@ -65,7 +65,7 @@ class KernelSource:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
-        headers = {**(twins or {}), **_of_device(self.headers, self.text)}
+        headers = {**(twins or {}), **self._of_device(self.headers, self.text)}
         lane: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
         named: dict[str, Any] = {}
@@ -79,21 +79,28 @@ class KernelSource:
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
         text = self.text if self.module else only(self.text, self.name)
-        text = host_code(text, "\n".join(self.headers.values())).text
+        text = self._of_device({"": text}, "\n".join(self.headers.values()))[""]
         own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
         own += elements.assertions(self.structs)
         others = (
             assemble(
-                host_code(t.text, "\n".join([*self.headers.values(), *t.headers.values()])).text,
+                self._of_device({"": t.text}, "\n".join([*self.headers.values(), *t.headers.values()]))[""],
                 t.filename,
                 types,
                 self.constants,
-                {**headers, **_of_device(t.headers, t.text)},
+                {**headers, **self._of_device(t.headers, t.text)},
                 **lane,
             )
             for t in self.linked
         )
         return joined([own, *others]) if self.linked else own
+
+    def _of_device(self, texts: Mapping[str, str], others: str) -> dict[str, str]:
+        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU."""
+        if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
+            return dict(texts)
+        macros = "\n".join([others, *texts.values()])
+        return {name: host_code(text, macros).text for name, text in texts.items()}
 
     @property
     def defines(self) -> dict[str, str]:
@@ -120,12 +127,6 @@ class KernelSource:
             if name in undefined:
                 words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
         return CompileError(located(words, self.filename, self.text, self.declared_in))
-
-
-def _of_device(headers: Mapping[str, str], text: str) -> dict[str, str]:
-    """Returns the texts of headers without their host code."""
-    macros = "\n".join([text, *headers.values()])
-    return {name: host_code(header, macros).text for name, header in headers.items()}
 
 
 @dataclass(frozen=True)

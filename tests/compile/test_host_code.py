@@ -63,7 +63,7 @@ def test_host_code_stays(code: str, name: str, around: str) -> None:
         "__constant__ float table[3];",
         "__device__ int counter = 0;",
         "extern __shared__ float room[];",
-        "struct Pair { float a, b; Pair() {} float sum() const { return a + b; } };",
+        "struct Pair { float a, b; Pair() = default; __device__ float sum() const { return a + b; } constexpr int n() { return 2; } };",
         "typedef struct __align__(8) { float a, b; } Pair;",
         "enum class Mode : int { A, B };",
         "template <typename T> struct Traits { static const int N = 1; };",
@@ -80,6 +80,21 @@ def test_host_code_stays(code: str, name: str, around: str) -> None:
 def test_device_code_goes(code: str) -> None:
     text = f"{code}\n{KERNEL}"
     assert host_code(text) == (text, ())
+
+
+def test_the_bodies_of_member_functions_of_the_host_stay() -> None:
+    text = "struct A { A(int n) : n(n) { f(); } int g() const { return f(); } __device__ int h() { return n; } private: int n = 1; };"
+    bare = "struct A { A(int n) ; int g() const ; __device__ int h() { return n; } private: int n = 1; };"
+    found = host_code(f"{text}\n{KERNEL}")
+    assert found.names == ()
+    assert " ".join(found.text.split()) == " ".join(f"{bare} {KERNEL}".split())
+
+
+@pytest.mark.parametrize("option", ["-default-device", "--device-as-default-execution-space"])
+def test_the_option_that_makes_host_code_device_code_is_forgotten(option: str) -> None:
+    text = "float f(float v) { return v; }\n" + KERNEL
+    assert "float f" in Kernel(text, "k", Threads("n"), options=(option,)).final_text({})
+    assert "float f" not in Kernel(text, "k", Threads("n")).final_text({})
 
 
 def test_directives_go_with_the_host_code_around_them() -> None:

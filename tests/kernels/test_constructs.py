@@ -188,12 +188,12 @@ CONSTRUCTS = {
         torch.float16,
     ),
     "a struct by value whose layout the text tells": Construct(
-        "struct Scale { char kind; float3 by; int more[2]; float sum() const { return by.x + more[0]; } };\n"
+        "struct Scale { char kind; float3 by; int more[2]; char last; float sum() const { return by.x + more[0]; } };\n"
         f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, int n, Scale s) {{ {AT} if (i < n) y[i] = x[i] * s.by.z + s.more[1]; }}",
         "k",
         lambda x: x * 3 + 5,
         ("s.by.z", "s.by.y"),
-        more=((0, (1, 2, 3), (4, 5)),),
+        more=((0, (1, 2, 3), (4, 5), 6),),
     ),
     "a macro of the options that a shared header declares": Construct(
         f'#include "vector.cuh"\n#include <cuda/std/array>\n__global__ void k{LIST} {{ {AT} cuda::std::array<float, N> a{{1, 2, 3, 4}}; '
@@ -203,7 +203,7 @@ CONSTRUCTS = {
         ("N - 1", "N - 2"),
         given={"options": ("-DN=4",)},
     ),
-    "functions of CUDA's <cmath>": Construct(
+    "logarithms and roots of a header for kernels": Construct(
         f"#include <cuda/std/cmath>\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = cuda::std::log1p(x[i] * x[i]) + cuda::std::cbrt(8.f); }}",
         "k",
         lambda x: (x * x).log1p() + 2,

@@ -22,7 +22,6 @@ CONSTRUCTS = (
     ),
     ("log1p is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::log1p;", ""),
     ("cbrt is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::cbrt;", ""),
-    ("functions of the host are kept", _HOST, "if _is_function(head) and brace >= 0:", "if False:"),
     ("variables of the host are kept", _HOST, "return _name_of(re.split(r", "return None and _name_of(re.split(r"),
     (
         "prototypes of the host are kept",
