@@ -9,13 +9,23 @@
 // The next row is summed while the warps exchange this row's sums. A row is read from its stage twice, since the registers hold
 // dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
 //
-// Macro    values      meaning                                        set by
-// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.backward_config
-// WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+// With PIECEWISE, shared memory holds one row: a warp requests each of its accesses to the next row as soon as dL/ds of the access
+// is stored, and sums the next row after this row is stored.
+//
+// Macro       values      meaning                                        set by
+// STAGES      1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.backward_config
+// PIECEWISE   0, 1        1: STAGES is 1, and a row is prefetched        LayerNormConfig.piecewise
+//                         access by access; 0: STAGES is 2 or more
+// WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHT_SHARED: see layer_norm_column_gradients.cuh. WEIGHTED: see
+// layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"
 #include "layer_norm_column_gradients.cuh"
 #include "stages.cuh"
+
+#ifndef PIECEWISE
+#define PIECEWISE 0
+#endif
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_wide(
     const y_t* __restrict__ grad_y,         // (M, N)
@@ -26,9 +36,15 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     scalar_t* __restrict__ grad_x,          // (M, N)
     acc_t* __restrict__ partial,            // (2, parts, N) or null
     long long M, long long N, long long parts) {
-    __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
-    __shared__ AsyncExchange<TwoSums> exchange;
+#if PIECEWISE
+    static_assert(STAGES == 1, "the pieces are of one row");
+    typedef Pieces<y_t, scalar_t> Inputs;
+    __shared__ Arrivals arrivals[ROW_WARPS][VECTORS];
+#else
     typedef Stages<y_t, scalar_t> Inputs;
+    __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
+#endif
+    __shared__ AsyncExchange<TwoSums> exchange;
     const Operands of{grad_y, s, stats, weight, grad_sum, grad_x, M, N};
     // If all elements have one size, rows that are aligned for vector accesses are aligned for bulk copies, too.
     const bool vectors = sizeof(y_t) == sizeof(scalar_t) ? of.aligned() : of.aligned() && Inputs::can_copy(N, grad_y, s);
@@ -38,12 +54,20 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     Inputs stages(arrivals, columns);
     stages.open();
     exchange.init();
+#if PIECEWISE
+    auto request = [&](long long at_row, int v) {
+        const long long at = at_row * N + columns.start;
+        if (vectors && at_row < M) stages.request(v, grad_y + at, s + at);
+    };
+    for (int v = 0; v < VECTORS; ++v) request(first, v);
+#else
     auto request = [&](unsigned turn) {
         const long long at = (first + turn * parts) * N + columns.start;
         if (vectors && first + turn * parts < M) stages.request(turn, grad_y + at, s + at);
     };
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
-    ColumnGradients gradients(weight, columns, vectors);
+#endif
+    ColumnGradients gradients(weight, columns, vectors, reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES));
     sync_cluster();
     auto load = [&](unsigned turn, long long at, int v, Packed<y_t>& g, Packed<scalar_t>& h) {
         g = vectors ? stages.template take<y_t, 0>(turn, v) : load_packed(grad_y + at, false);
@@ -54,10 +78,15 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         if (at_row >= M) return;
         const BackwardRow row = of.row(at_row, one_by_n);
         acc_t sums[2] = {0, 0};
+#if !PIECEWISE
         if (vectors) stages.wait(turn);
+#endif
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
+#if PIECEWISE
+            if (vectors) stages.wait(turn, v);
+#endif
             Packed<y_t> g;
             Packed<scalar_t> h;
             load(turn, at_row * N + columns.of(v), v, g, h);
@@ -66,28 +95,35 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         warp_sum(sums);
         exchange.publish({sums[0], sums[1]}, turn);
     };
-    begin(0);
+    if (!PIECEWISE) begin(0);
     unsigned turn = 0;
     for (long long at_row = first; at_row < M; at_row += parts, ++turn) {
         Packed<scalar_t> more[VECTORS];
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) more[v] = of.load_more(at_row * N + columns.of(v), vectors);
-        begin(turn + 1);
+        begin(PIECEWISE ? turn : turn + 1);
         acc_t sums[2];
         exchange.wait(turn);
         sum_parts(exchange.collect(turn), sums);
         const BackwardRow row = of.row(at_row, one_by_n);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
-            if (!columns.has(v)) break;
-            const long long at = at_row * N + columns.of(v);
-            Packed<y_t> g;
-            Packed<scalar_t> h;
-            load(turn, at, v, g, h);
-            row.store(g, h, gradients.weight[v], sums, more[v], grad_x + at, vectors);
+            if (!PIECEWISE && !columns.has(v)) break;
+            if (columns.has(v)) {
+                const long long at = at_row * N + columns.of(v);
+                Packed<y_t> g;
+                Packed<scalar_t> h;
+                load(turn, at, v, g, h);
+                row.store(g, h, gradients.weight_of(v), sums, more[v], grad_x + at, vectors);
+            }
+#if PIECEWISE
+            request(at_row + parts, v);  // by all threads of the warp
+#endif
         }
+#if !PIECEWISE
         request(turn + STAGES);
+#endif
     }
     if (WANT_AFFINE) gradients.store(partial, columns, first, parts);
 }

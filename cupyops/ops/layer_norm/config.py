@@ -42,6 +42,13 @@ class LayerNormConfig(RowsConfig):
         want_x: a backward computes the gradient of x.
         want_affine: a backward computes the gradients of weight and bias.
         grad_sum: a backward adds another gradient to the gradient of x.
+        affine_registers: of weight and bias, how many a forward of the strategy ``"wide"`` keeps in registers; shared
+            memory keeps the rest.
+        weight_shared: a backward with persistent blocks keeps the weight in shared memory instead of registers.
+        piecewise: a backward of the strategy ``"wide"`` has one row in shared memory, and prefetches the next row access by
+            access.
+        cache_hints: 1: a forward loads x, 2: stores y with a hint that each is used once; 3: both.
+        pieces_apart: the order in shared memory of weights wider than a row, without bank conflicts.
     """
 
     launch_only = RowsConfig.launch_only | {"kind"}
@@ -54,6 +61,11 @@ class LayerNormConfig(RowsConfig):
     want_x: bool = True
     want_affine: bool = True
     grad_sum: bool = False
+    affine_registers: int = 0
+    weight_shared: bool = False
+    piecewise: bool = False
+    cache_hints: int = 0
+    pieces_apart: bool = False
 
     def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
         """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
@@ -79,7 +91,18 @@ class LayerNormConfig(RowsConfig):
         else:
             config = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
         width = strip_width(n, config.vector_width, config.block)
-        return replace(config, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+        return replace(
+            config,
+            kind="apart",
+            width=width,
+            min_blocks=1,
+            stages=0,
+            shared=0,
+            aligned_apart=False,
+            weight_shared=False,
+            piecewise=False,
+            pieces_apart=False,
+        )
 
 
 APART = {"aligned_apart": True}
