@@ -21,8 +21,8 @@ struct ColumnGradients {
     KeptSlice kept;
 
     // `memory` has room for a slice of γ with WEIGHT_SHARED. All threads of the block construct.
-    __device__ __forceinline__ ColumnGradients(
-        const weight_t* weights, const Columns& columns, bool vectors, weight_t* memory) : kept{memory} {
+    __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors, weight_t* memory)
+        : kept{memory} {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
