@@ -43,11 +43,12 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "result by way of the dtype of the rows",
                 FORWARD,
-                "            packed.set(out);\n            store_packed(y + r",
+                "            packed.set(out);\n            store_once(y + r",
                 "            Packed<scalar_t> first;\n            first.set(out);\n"
                 "            for (int k = 0; k < VECTOR_WIDTH; ++k) out[k] = first[k];\n"
-                "            packed.set(out);\n            store_packed(y + r",
+                "            packed.set(out);\n            store_once(y + r",
             ),
+            ("half an access read", FORWARD, "return {{two.x, two.y}};", "return {{two.x, two.x}};"),
             ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
             ("deviation for its inverse", FORWARD, "rstd = rsqrt(", "rstd = sqrt("),
             ("the mean's rest left out", FORWARD, "shift = -row.rest * rstd;", "shift = 0;"),
@@ -163,16 +164,23 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "row < M; row += groups + 1, ++turn",
             ),
             ("last row left out", WIDE, "row < M; row += groups, ++turn", "row < M - 1; row += groups, ++turn"),
+            ("bias kept in weight's place", WIDE, "(WEIGHT_HELD ? 0 : SLICE)", "0"),
+            ("one access's bias for all", WIDE, "bias[BIAS_HELD ? v : 0] = b;", "bias[0] = b;"),
             (
-                "bias kept in weight's place",
-                WIDE,
-                "kept + SLICE + place_of(v), load_or",
-                "kept + place_of(v), load_or",
+                "pieces of weights in each other's place",
+                "layer_norm.cuh",
+                "(i * SLICE + place_of(v)) / PIECES",
+                "(i * (SLICE - 32) + place_of(v)) / PIECES",
             ),
             ("x taken for the residual", WIDE, "take<residual_t, sizeof(x_t)>", "take<residual_t, 0>"),
             ("copies beyond the row", STAGES, "left < PIECE ? left : PIECE", "PIECE"),
             ("warps beyond the row copy, too", STAGES, "left < 0 ? 0 : left < PIECE", "left < PIECE"),
-            ("second array where the first ends", STAGES, "to += SLICE * sizeof(In)", "to += elements * sizeof(In)"),
+            (
+                "second array where the first ends",
+                STAGES,
+                "arrivals + stage),\n               to += SLICE * sizeof(In)",
+                "arrivals + stage),\n               to += elements * sizeof(In)",
+            ),
             (
                 "each warp the first one's piece",
                 STAGES,
