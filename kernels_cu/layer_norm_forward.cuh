@@ -3,8 +3,6 @@
 //
 // Macro         values   meaning                                             set by
 // RESIDUAL      0, 1     s = x + residual; 0: s = x                          LayerNormConfig.residual (forward_kernel)
-// CACHE_HINTS   0 to 3   1: loads of x, 2: stores of y leave the caches      LayerNormConfig.cache_hints
-//                        first; 3: both
 #pragma once
 
 #include "layer_norm.cuh"
@@ -13,35 +11,6 @@
 #ifndef RESIDUAL
 #define RESIDUAL 0
 #endif
-
-#ifndef CACHE_HINTS
-#define CACHE_HINTS 0
-#endif
-
-// Loads elements of x, or stores elements of y. Both are used once: with a hint, they do not push weight and bias out of L1.
-template <typename T> __device__ __forceinline__ Packed<T> load_once(const T* p, bool vectors) {
-    if constexpr ((CACHE_HINTS & 1) && Packed<T>::BYTES == 16) {
-        if (vectors) {
-            const uint4 four = __ldcs(reinterpret_cast<const uint4*>(p));
-            return {{four.x, four.y, four.z, four.w}};
-        }
-    } else if constexpr ((CACHE_HINTS & 1) && Packed<T>::BYTES == 8) {
-        if (vectors) {
-            const uint2 two = __ldcs(reinterpret_cast<const uint2*>(p));
-            return {{two.x, two.y}};
-        }
-    }
-    return load_packed(p, vectors);
-}
-
-template <typename T> __device__ __forceinline__ void store_once(T* p, const Packed<T>& of, bool vectors) {
-    if constexpr ((CACHE_HINTS & 2) && Packed<T>::BYTES == 16) {
-        if (vectors) return __stcs(reinterpret_cast<uint4*>(p), make_uint4(of.word[0], of.word[1], of.word[2], of.word[3]));
-    } else if constexpr ((CACHE_HINTS & 2) && Packed<T>::BYTES == 8) {
-        if (vectors) return __stcs(reinterpret_cast<uint2*>(p), make_uint2(of.word[0], of.word[1]));
-    }
-    store_packed(p, of, vectors);
-}
 
 // Adds the residual to x. The sum s is rounded to scalar_t and stored, so s has the bits of a separate addition.
 template <typename X, typename Residual>
@@ -75,7 +44,7 @@ struct Operands {
 #if RESIDUAL
         return add_residual(load_packed(x + at, vectors), load_packed(residual + at, vectors), sum + at, vectors);
 #else
-        return load_once(x + at, vectors);
+        return load_packed(x + at, vectors);
 #endif
     }
 
@@ -131,7 +100,7 @@ __device__ __forceinline__ void write_normalized(
                 out[k] = fma(fma(held[r][v][k] - of[r].mean, of[r].rstd, of[r].shift), weight[k], bias[k]);
             Packed<y_t> packed;
             packed.set(out);
-            store_once(y + r * N + columns.of(v), packed, affine.vectors);
+            store_packed(y + r * N + columns.of(v), packed, affine.vectors);
         }
     }
 }

@@ -13,6 +13,8 @@
 // STAGES             1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.forward_config
 // AFFINE_REGISTERS   0, 1, 2     2: registers keep weight and bias; 1: weight   LayerNormConfig.affine_registers
 //                                alone; shared memory keeps the rest
+// SUM_AHEAD          0, 1        1: the next row is summed before this row is   LayerNormConfig.sum_ahead
+//                                stored, while the warps exchange moments
 // RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"
@@ -44,6 +46,9 @@ __device__ __forceinline__ Packed<scalar_t> take(const Inputs& stages, unsigned 
 }
 #endif
 
+#ifndef SUM_AHEAD
+#define SUM_AHEAD 0
+#endif
 #ifndef AFFINE_REGISTERS
 #define AFFINE_REGISTERS 0
 #endif
@@ -107,19 +112,29 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
     const KeptAffine affine(of, columns, vectors);
     sync_cluster();
-    Packed<scalar_t> held[1][VECTORS];
-    unsigned turn = 0;
-    for (long long row = first; row < M; row += groups, ++turn) {
+    auto begin = [&](unsigned turn, Packed<scalar_t> (&row_of)[1][VECTORS]) {  // loads a row, and publishes the warp's moments
+        const long long row = first + turn * groups;
+        if (row >= M) return;
         if (vectors) stages.wait(turn);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
             const long long at = row * N + columns.of(v);
-            if (!vectors) held[0][v] = of.load(at, false);
-            else held[0][v] = take(stages, turn, v, of, at);
+            if (!vectors) row_of[0][v] = of.load(at, false);
+            else row_of[0][v] = take(stages, turn, v, of, at);
         }
         request(turn + STAGES);
-        exchange.publish(moments_of<y_t>(held[0], true, columns), turn);
+        exchange.publish(moments_of<y_t>(row_of[0], true, columns), turn);
+    };
+    Packed<scalar_t> held[1][VECTORS], next[1][VECTORS];
+    if (SUM_AHEAD) begin(0, next);
+    unsigned turn = 0;
+    for (long long row = first; row < M; row += groups, ++turn) {
+        if (SUM_AHEAD) {
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) held[0][v] = next[0][v];
+            begin(turn + 1, next);
+        } else begin(turn, held);
         exchange.wait(turn);
         const Moments moments = combine(exchange.collect(turn), acc_t(columns.n), one_by_n);
         const Normalizer normalizer[1] = {Normalizer(moments, one_by_n, eps)};

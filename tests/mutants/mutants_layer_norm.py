@@ -43,12 +43,11 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "result by way of the dtype of the rows",
                 FORWARD,
-                "            packed.set(out);\n            store_once(y + r",
+                "            packed.set(out);\n            store_packed(y + r",
                 "            Packed<scalar_t> first;\n            first.set(out);\n"
                 "            for (int k = 0; k < VECTOR_WIDTH; ++k) out[k] = first[k];\n"
-                "            packed.set(out);\n            store_once(y + r",
+                "            packed.set(out);\n            store_packed(y + r",
             ),
-            ("half an access read", FORWARD, "return {{two.x, two.y}};", "return {{two.x, two.x}};"),
             ("weight and bias swapped", FORWARD, ", weight[k], bias[k]);", ", bias[k], weight[k]);"),
             ("deviation for its inverse", FORWARD, "rstd = rsqrt(", "rstd = sqrt("),
             ("the mean's rest left out", FORWARD, "shift = -row.rest * rstd;", "shift = 0;"),
@@ -164,6 +163,8 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
                 "row < M; row += groups + 1, ++turn",
             ),
             ("last row left out", WIDE, "row < M; row += groups, ++turn", "row < M - 1; row += groups, ++turn"),
+            ("the next row's moments for this row's", WIDE, "begin(turn + 1, next);", "begin(turn, next);"),
+            ("this row lost to the next", WIDE, "held[0][v] = next[0][v];", "held[0][v] = next[0][0];"),
             ("bias kept in weight's place", WIDE, "(WEIGHT_HELD ? 0 : SLICE)", "0"),
             ("one access's bias for all", WIDE, "bias[BIAS_HELD ? v : 0] = b;", "bias[0] = b;"),
             (

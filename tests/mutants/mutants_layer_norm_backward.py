@@ -259,8 +259,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "stage filled again before it is read",
                 WIDE,
-                "        begin(PIECEWISE ? turn : turn + 1);\n",
-                "#if !PIECEWISE\n        request(turn + STAGES);\n#endif\n        begin(PIECEWISE ? turn : turn + 1);\n",
+                "        begin(turn + SUM_AHEAD);\n",
+                "#if !PIECEWISE\n        request(turn + STAGES);\n#endif\n        begin(turn + SUM_AHEAD);\n",
             ),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
             (
@@ -284,6 +284,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "        request(turn + STAGES);\n#endif\n    }",
                 "        request(turn + STAGES + 1);\n#endif\n    }",
             ),
+            ("one access held for all", WIDE, "held_s[ROW_HELD ? v : 0] = h;", "held_s[0] = h;"),
             ("gradient taken for x", WIDE, "take<scalar_t, sizeof(y_t)>", "take<scalar_t, 0>"),
             (
                 "swapped arrays",
@@ -312,8 +313,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "address of the gradient cut to 32 bits",
                 WIDE,
-                "const long long at = at_row * N + columns.of(v);\n            Packed",
-                "const int at = at_row * N + columns.of(v);\n            Packed",
+                "const long long at = at_row * N + columns.of(v);\n                Packed",
+                "const int at = at_row * N + columns.of(v);\n                Packed",
             ),
             (
                 "each block the first slice",

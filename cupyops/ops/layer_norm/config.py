@@ -45,9 +45,10 @@ class LayerNormConfig(RowsConfig):
         affine_registers: of weight and bias, how many a forward of the strategy ``"wide"`` keeps in registers; shared
             memory keeps the rest.
         weight_shared: a backward with persistent blocks keeps the weight in shared memory instead of registers.
+        sum_ahead: persistent blocks of the strategy ``"wide"`` sum their next row before they store this row.
+        row_held: a backward of the strategy ``"wide"`` keeps a row in registers between its two passes over the row.
         piecewise: a backward of the strategy ``"wide"`` has one row in shared memory, and prefetches the next row access by
             access.
-        cache_hints: 1: a forward loads x, 2: stores y with a hint that each is used once; 3: both.
         pieces_apart: the order in shared memory of weights wider than a row, without bank conflicts.
     """
 
@@ -63,8 +64,9 @@ class LayerNormConfig(RowsConfig):
     grad_sum: bool = False
     affine_registers: int = 0
     weight_shared: bool = False
+    sum_ahead: bool = False
+    row_held: bool = False
     piecewise: bool = False
-    cache_hints: int = 0
     pieces_apart: bool = False
 
     def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
@@ -100,6 +102,8 @@ class LayerNormConfig(RowsConfig):
             shared=0,
             aligned_apart=False,
             weight_shared=False,
+            sum_ahead=False,
+            row_held=False,
             piecewise=False,
             pieces_apart=False,
         )
@@ -297,7 +301,7 @@ def backward_config(
     full = itemsize == 4 and vector_width == 4
     staged = choice_of(_BACKWARD_32, accesses)
     if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide")
+        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide", sum_ahead=True)
         return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
     vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
