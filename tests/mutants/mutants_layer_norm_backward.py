@@ -276,7 +276,12 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "        if (threadIdx.x % 32 != 0 ||",
             ),
             ("wrong phase of an access", STAGES, "this->arrivals + v, turn % 2", "this->arrivals + v, (turn + 1) % 2"),
-            ("the wrong row asked for by pieces", WIDE, "request(at_row + parts, v);", "request(at_row + 1, v);"),
+            (
+                "the wrong row asked for by pieces",
+                WIDE,
+                "#if PIECEWISE && !ROW_HELD\n            request(at_row + parts, v);",
+                "#if PIECEWISE && !ROW_HELD\n            request(at_row + 1, v);",
+            ),
             ("one counter for all warps", STAGES, "arrivals(all[threadIdx.x / 32])", "arrivals(all[0])"),
             (
                 "the wrong row asked for",

@@ -164,6 +164,61 @@ def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
     assert forward_config(4096, "bfloat16", 2, 2, 90, 2) == forward_config(4096, "bfloat16", 2, 2, 90, 4)
 
 
+@pytest.mark.parametrize("n", [96, 192, 768, 1152, 1600, 2560, 5120])
+def test_float32_weights_leave_the_blocks_of_16_bit_rows_as_they_are(n: int) -> None:
+    assert forward_config(n, "bfloat16", 2, 4, 90, 2) == forward_config(n, "bfloat16", 2, 2, 90, 2)
+    assert backward_config(n, "bfloat16", 4, 90) == backward_config(n, "bfloat16", 2, 90)
+
+
+@pytest.mark.parametrize("n", [384, 4096, 8192])
+def test_float32_weights_are_loaded_by_halves_for_two_rows_where_registers_are_few(n: int) -> None:
+    own, wider = (forward_config(n, "float16", 2, weight_bytes, 90, 2) for weight_bytes in (2, 4))
+    assert (wider.vector_width, wider.vectors) == (own.vector_width // 2, 2 * own.vectors)
+    assert (wider.row_threads, wider.block, wider.full) == (own.row_threads, own.block, own.full)
+    assert (wider.rows_each, wider.min_blocks) == (2 * own.rows_each, own.min_blocks // 2)
+
+
+def test_long_rows_keep_float32_weights_on_the_multiprocessor() -> None:
+    for n, cluster in ((12296, 1), (16384, 1), (32768, 8), (65536, 8), (131072, 8), (262144, 16)):
+        config = forward_config(n, "bfloat16", 2, 4, 90, 2)
+        assert (config.kind, config.cluster, config.affine_registers) == ("wide", cluster, 1)
+        assert config.shared == config.slice * (config.stages * 2 + 4)
+        assert config.pieces_apart, "the bias in shared memory lies without bank conflicts"
+    assert forward_config(262144, "bfloat16", 2, 4, 90, 2, portable=True).kind == "registers"
+    assert forward_config(65536, "bfloat16", 2, 4, 80, 2).cluster == 1
+
+
+def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> None:
+    for n, shared in ((768, False), (4096, False), (5120, False), (8192, False), (16384, True), (32768, False)):
+        own, wider = (backward_config(n, "bfloat16", weight_bytes, 90) for weight_bytes in (2, 4))
+        assert wider.weight_shared == shared
+        assert wider.min_blocks == own.min_blocks
+        assert not own.weight_shared
+    # The rows of grad_y and grad_sum take the registers themselves.
+    assert backward_config(5120, "bfloat16", 4, 90, 4).min_blocks < backward_config(5120, "bfloat16", 4, 90).min_blocks
+
+
+@pytest.mark.parametrize("weight_bytes", [2, 4])
+def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
+    for n, cluster in ((65544, 8), (131072, 8), (262144, 16)):
+        config = backward_config(n, "float16", weight_bytes, 90)
+        assert (config.kind, config.cluster, config.weight_shared) == ("wide", cluster, True)
+        assert config.shared == config.slice * (config.stages * 2 * 2 + weight_bytes)
+        assert config.pieces_apart == (weight_bytes == 4)
+    for other in (
+        backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
+        backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
+        backward_config(131072, "float16", weight_bytes, 90, grad_sum=True),
+        backward_config(131072, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
+        backward_config(131072, "float16", weight_bytes, 80),
+        backward_config(262144, "float16", weight_bytes, 90, portable=True),
+        backward_config(262152, "float16", weight_bytes, 90),
+    ):
+        assert other.kind == "streaming"
+    assert backward_config(131072, "float32", 4, 90).cluster == 16
+    assert backward_config(131072, "float32", 4, 90, portable=True).kind == "streaming"
+
+
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:
     config = forward_config(1024, "float32", 4, 4, 90, 4)
     kernel = forward_kernel(config, "float32", False)

@@ -181,6 +181,16 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
+# 16-bit rows with float32 weights that are too long for one block to load the weights for each row. Registers keep the weight,
+# and shared memory the bias: registers would run short with both.
+_FORWARD_WIDER = (
+    RowsChoice(2048, 4, stages=4),
+    *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 2, cluster=8, stages=4)),
+    *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
+)
+_WIDER_SINCE = 1537  # accesses of the shortest row for _FORWARD_WIDER
+# Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype.
+_NARROW_UP_TO = 1024
 # By bytes of an element, tables in the order in which they are tried. The second table is used if the config of the
 # first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch no rows, and
 # load the weights from memory. A float64 element takes two registers.
@@ -189,6 +199,26 @@ _FORWARD = {
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
     8: ((RowsChoice(64, 2, 128), RowsChoice(2048, 4, 128), RowsChoice(4096, 8, 512)),),
 }
+
+
+def fitting(min_blocks: int, block: int, capability: int) -> int:
+    """Returns ``min_blocks``, or the most blocks of ``block`` threads that a multiprocessor has room for."""
+    return max(1, min(min_blocks, THREADS_AT_ONCE.get(capability, 2048) // block))
+
+
+def _wider_forward(
+    n: int, vector_width: int, input_bytes: int, weight_bytes: int, capability: int, most_blocks: int
+) -> LayerNormConfig | None:
+    """Returns the config of a forward of 16-bit rows with float32 weights whose persistent blocks keep the weights, or None
+    if the GPU has no room for it. The arguments are those of :func:`forward_config`; a cluster has up to ``most_blocks``
+    blocks."""
+    if capability < CLUSTERS_SINCE or vector_width < 8:
+        return None
+    cut = choice_of(_FORWARD_WIDER, n // vector_width)
+    if cut is None or cut.cluster > most_blocks:
+        return None
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", affine_registers=1, pieces_apart=True)
+    return config.staged(input_bytes, weight_bytes, capability)
 
 
 @cache
@@ -212,6 +242,10 @@ def forward_config(
         1 if capability < CLUSTERS_SINCE or vector_width * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
     )
     wider = weight_bytes > itemsize
+    if wider and n // vector_width >= _WIDER_SINCE:
+        held = _wider_forward(n, vector_width, input_bytes, weight_bytes, capability, most_blocks)
+        if held is not None:
+            return held
     for table in _FORWARD[itemsize]:
         cut = choice_of(table, n // vector_width)
         if cut is None or cut.cluster > most_blocks:
@@ -221,11 +255,24 @@ def forward_config(
             if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
+        if wider and cut.cluster == 1 and n // vector_width <= _NARROW_UP_TO:
+            if vector_width == 8 and cut.vectors > 2 and not cut.aligned_apart:
+                # The registers do not hold 8 elements of float32 weights beside the row and an alignment check for each
+                # access. Accesses of half the width have half of the weights at once, and serve two rows.
+                return LayerNormConfig.cut(
+                    n,
+                    vector_width // 2,
+                    cut,
+                    vectors=2 * cut.vectors,
+                    rows_each=2 * cut.rows_each,
+                    min_blocks=fitting(max(1, cut.min_blocks // 2), config.block, capability),
+                )
+            wider = False  # the registers hold the weights of an access
         # Weights wider than the row take more registers. A float64 result of a 16-bit row takes more registers if one
         # block holds the row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
-        return replace(config, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // config.block)))
+        return replace(config, min_blocks=fitting(wanted, config.block, capability))
     return LayerNormConfig(512, 512, vector_width, 4, kind="streaming")
 
 
@@ -259,9 +306,42 @@ _BACKWARD_32 = (
 )
 
 
+# The configs of backwards of 16-bit rows, and of float32 rows, that are longer still, by the accesses of a row, of 16 bytes each.
+_BACKWARD_WIDE_16 = (RowsChoice(16384, 4, cluster=8, stages=2), RowsChoice(32768, 4, cluster=16, stages=2))
+_BACKWARD_WIDE_32 = (RowsChoice(32768, 4, cluster=16, stages=3),)
+
+
+def _wide_backward(
+    n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int
+) -> LayerNormConfig | None:
+    """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
+
+    Shared memory holds the next rows. For 16-bit rows, which have 32 columns a thread, it holds the weight, too. The
+    arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    """
+    vector_width = vector_width_for(n, itemsize)
+    cut = choice_of(_BACKWARD_WIDE_16 if itemsize == 2 else _BACKWARD_WIDE_32, n // vector_width)
+    if cut is None or cut.cluster > most_blocks or vector_width * itemsize < 16 or grad_bytes > itemsize:
+        return None
+    shared = itemsize == 2
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", sum_ahead=True)
+    if shared:
+        # Bounds checks keep the compiler from loading all accesses at once, for which registers would run short.
+        config = replace(config, weight_shared=True, pieces_apart=weight_bytes > itemsize, full=False)
+    config = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
+    return config if config is not None and config.stages > 1 else None
+
+
 @cache
 def backward_config(
-    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
+    n: int,
+    dtype: str,
+    weight_bytes: int,
+    capability: int,
+    grad_bytes: int = 0,
+    *,
+    grad_sum: bool = False,
+    portable: bool = False,
 ) -> LayerNormConfig:
     """Returns the config of a backward that computes the gradients of x, weight and bias.
 
@@ -275,6 +355,7 @@ def backward_config(
         weight_bytes: bytes of an element of weight; 0 without a weight.
         grad_bytes: bytes of an element of grad_y; by default those of an element of x.
         grad_sum: a thread holds the elements of ``grad_sum`` beside those of its row.
+        portable: as for :func:`forward_config`.
     """
     itemsize = DTYPES[dtype].itemsize
     grad_bytes = grad_bytes or itemsize
@@ -289,6 +370,10 @@ def backward_config(
         else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
+    if few and most_blocks > 1 and accesses > _BACKWARD_16[-1].most and not grad_sum:
+        wide = _wide_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
+        if wide is not None:
+            return wide
     if itemsize == 2 and vector_width == 4:
         cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
@@ -297,6 +382,11 @@ def backward_config(
         config = LayerNormConfig.cut(n, vector_width, cut)
         # The elements of grad_sum take as many registers as the row.
         fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
+        if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
+            # float32 weights take the registers that rows of their own dtype leave free. Shared memory keeps the weights if
+            # too few are left: measured were 80 for 12 columns of a thread, and 128 for 16 and for 20 columns.
+            columns, registers = config.vectors * vector_width, 65536 // (cut.min_blocks * config.block)
+            return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
         return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and vector_width == 4
     staged = choice_of(_BACKWARD_32, accesses)
