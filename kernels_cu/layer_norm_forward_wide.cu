@@ -112,7 +112,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
     const KeptAffine affine(of, columns, vectors);
     sync_cluster();
-    auto begin = [&](unsigned turn, Packed<scalar_t> (&row_of)[1][VECTORS]) {  // loads a row, and publishes the warp's moments
+    auto begin = [&](unsigned turn, Packed<scalar_t>(&row_of)[1][VECTORS]) {  // loads a row, and publishes the warp's moments
         const long long row = first + turn * groups;
         if (row >= M) return;
         if (vectors) stages.wait(turn);

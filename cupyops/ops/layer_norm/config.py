@@ -328,8 +328,8 @@ def _wide_backward(
     if shared:
         # Bounds checks keep the compiler from loading all accesses at once, for which registers would run short.
         config = replace(config, weight_shared=True, pieces_apart=weight_bytes > itemsize, full=False)
-    config = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
-    return config if config is not None and config.stages > 1 else None
+    staged = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
+    return staged if staged is not None and staged.stages > 1 else None
 
 
 @cache
