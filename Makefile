@@ -4,6 +4,7 @@
 BIN ?= .venv/bin
 CUDA = $(shell find kernels_cu cupyops/simulator/hardware -name '*.cu' -o -name '*.cuh')
 RESULTS = benchmarks/results
+ROWS := $(RESULTS)/rows-nvidia-h200.json
 
 .DEFAULT_GOAL = help
 .PHONY: help setup hooks test quick lint format types compile docs figures record package notebooks ci
@@ -47,6 +48,9 @@ figures: ## draw the figures of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --table short --into README.md
 	$(BIN)/python -m benchmarks --from $(RESULTS)/nvidia-h200.json --plots docs/plots --table all --into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --from $(RESULTS)/own-ops.json --table all --into docs/examples.md
+	$(if $(wildcard $(ROWS)),$(BIN)/python -m benchmarks --from $(ROWS) --plots docs/plots --table rows --into docs/benchmarks_rows.md)
+	$(BIN)/python -m benchmarks.row_picture
+	$(BIN)/python -m benchmarks.untuned
 	$(BIN)/python -m benchmarks.tutorial_plots
 	$(BIN)/python -m benchmarks.lltm --from $(RESULTS)/lltm-nvidia-h200.json --into docs/lltm.md
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from cupyops.compile import toolchain
 from cupyops.torch.ops.add2 import add2
 from cupyops.torch.ops.add_layer_norm import AddLayerNorm, add_layer_norm
+from cupyops.torch.ops.add_rms_norm import AddRMSNorm, add_rms_norm
 from cupyops.torch.ops.cross_entropy import CrossEntropyLoss, cross_entropy
 from cupyops.torch.ops.gelu import GELU, gelu, gelu_backward
 from cupyops.torch.ops.layer_norm import LayerNorm, layer_norm, layer_norm_backward
@@ -26,6 +27,7 @@ __all__ = [
     "GELU",
     "LLTM",
     "AddLayerNorm",
+    "AddRMSNorm",
     "CrossEntropyLoss",
     "LLTMCell",
     "LLTMLayers",
@@ -35,6 +37,7 @@ __all__ = [
     "RMSNorm",
     "add2",
     "add_layer_norm",
+    "add_rms_norm",
     "cross_entropy",
     "gelu",
     "gelu_backward",

@@ -8,7 +8,8 @@
     python -m benchmarks --ops lenet5 --mnist DIR --merge
     python -m benchmarks --ops models
     python -m benchmarks --ops scale                      # on several GPUs
-    python -m benchmarks --ops rows --half first --implementations ours eager   # into benchmarks/results/rows-<gpu>.json
+    python -m benchmarks --ops rows --half first          # into benchmarks/results/rows-<gpu>.json
+    python -m benchmarks --ops rows --half second --merge
     python -m benchmarks --ops own_ops tutorial --sizes 2^28 --out benchmarks/results/own-ops.json
     python -m benchmarks --from benchmarks/results/nvidia-h200.json --table short --into README.md
 """
@@ -17,6 +18,7 @@ import argparse
 import itertools
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from .choices import (
     IMPLEMENTATIONS,
     OPERATORS,
     RECIPES,
+    ROW_IMPLEMENTATIONS,
     ROW_SCALE,
     ROWS,
     SIZES,
@@ -109,6 +112,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--row-lengths", nargs="+", type=_size, metavar="N", help="of layer_norm; default: 15 from 64 to 2^18"
     )
     parser.add_argument("--half", choices=HALVES, help="with --ops rows: every other row length")
+    parser.add_argument(
+        "--within",
+        type=_positive,
+        metavar="SECONDS",
+        help="with --ops rows: begin no further row length after so many seconds",
+    )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPE_NAMES, help="of the rows on the GPU; default: all")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, help="of the rows on the GPU; default: both")
     parser.add_argument(
@@ -129,9 +138,10 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         const="largest",
         choices=FORMS,
-        help="print Markdown tables: of a line an operator, of the largest sizes, or of all",
+        help="print Markdown tables: of a line an operator, of the largest sizes, of all, or of --ops rows",
     )
     parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
+    parser.set_defaults(of_rows=False)
     lenet5 = parser.add_argument_group("lenet5")
     lenet5.add_argument("--mnist", type=Path, metavar="DIR", help="folder with the four MNIST files")
     lenet5.add_argument("--lenet5-epochs", type=_positive, metavar="N", help="default: the example's own")
@@ -152,6 +162,8 @@ def _take_rows(options: argparse.Namespace) -> None:
     options.ops = list(families("rows"))
     options.kinds = options.kinds or ["device"]
     options.sizes = options.sizes or [max(SIZES)]
+    options.implementations = options.implementations or list(ROW_IMPLEMENTATIONS)
+    options.warm_up = options.warm_up or max(1, min(12, (os.cpu_count() or 1) - 2))
     lengths = options.row_lengths or ROW_SCALE
     options.row_lengths = list(lengths[HALVES.index(options.half) :: 2] if options.half else lengths)
 
@@ -179,8 +191,9 @@ def _misuse(options: argparse.Namespace) -> str:
     measuring = [f"--{name.replace('_', '-')}" for name in (*names, "out", "merge") if getattr(options, name)]
     if ROWS in (options.ops or ()) and len(options.ops) > 1:
         return "--ops rows stands alone: it has a file of its own"
-    if options.half and ROWS not in (options.ops or ()):
-        return "--half is for --ops rows"
+    for name in ("half", "within"):
+        if getattr(options, name) and ROWS not in (options.ops or ()):
+            return f"--{name} is for --ops rows"
     for name in {"models", "scale"} & set(options.ops or ()):
         return f"--ops {name} comes first and alone: python -m benchmarks --ops {name} --help shows its options"
     if options.source is not None:
@@ -197,7 +210,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """The document of this run, merged where asked for, and whether something failed. Saved after every section."""
     import torch
 
-    from cupyops.torch.bench.timing import copy_bandwidth
+    from cupyops.torch.bench.timing import copy_bandwidth, repeatable_backward
 
     from . import results_file
     from .merging import merged
@@ -224,11 +237,12 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     if old is not None:
         merged(old, fresh)  # refuses another machine's file before anything is measured
     document, failed = fresh, False
-    for section, name, findings in _sections(options, device, copy["gb_per_s"]):
-        results_file.add(fresh, section, name, findings)
-        document = fresh if old is None else merged(old, fresh)
-        results_file.save(path, document)
-        failed |= findings.failed
+    with repeatable_backward():
+        for section, name, findings in _sections(options, device, copy["gb_per_s"]):
+            results_file.add(fresh, section, name, findings)
+            document = fresh if old is None else merged(old, fresh)
+            results_file.save(path, document)
+            failed |= findings.failed
     print(f"written to {path}")
     for line in _closing(fresh):
         print(line)
@@ -243,6 +257,7 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
     from .lenet5 import Plan, measure_lenet5
     from .measure import measure_device, measure_host
 
+    began = time.monotonic()
     chosen = options.ops or OPERATORS
     operators = [op for op in (*OPERATORS, *EXTRA) if op in chosen]
     kinds = options.kinds or KINDS
@@ -253,15 +268,18 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
         tuple(options.dtypes or ()),
         tuple(options.directions or ()),
         options.full,
+        options.of_rows,
     )
     if options.warm_up:
         # The extension's build time is a figure, to be measured with nothing beside it.
         ahead = [name for name in names if name != "extension" or "build" not in kinds]
         warm_up.run(choice, operators, kinds, ahead, options.warm_up, echo=_echo)
+    if options.of_rows and "device" in kinds:
+        yield from _row_sections(choice, operators, device, copy_gb_per_s, names, began, options.within)
     for op in operators:
         if "host" in kinds:
             yield f"{op}.host", "host", measure_host(host_cases(op), device, names, echo=_echo)
-        if "device" in kinds:
+        if "device" in kinds and not options.of_rows:
             # Row length by row length, so that a run that is cut short keeps what it has.
             for _, cases in itertools.groupby(choice.cases(op), lambda case: case.shape[-1]):
                 yield f"{op}.device", "rows", measure_device(cases, device, copy_gb_per_s, names, echo=_echo)
@@ -272,6 +290,25 @@ def _sections(options: argparse.Namespace, device: Any, copy_gb_per_s: float) ->
             options.mnist, options.lenet5_seeds, options.lenet5_epochs, options.lenet5_recipes, jobs=options.lenet5_jobs
         )
         yield "lenet5", "lenet5", measure_lenet5(plan, echo=_echo)
+
+
+def _row_sections(
+    choice: Any, ops: Sequence[str], device: Any, copy: float, names: Sequence[str], began: float, within: int | None
+) -> Any:
+    """The sections of the operators on rows, row length by row length."""
+    from . import rows
+    from .measure import Findings, measure_device
+
+    for n in choice.row_lengths:
+        found = rows.cases(n, max(choice.sizes), dtypes=choice.dtypes, directions=choice.directions, ops=ops)
+        late = within is not None and time.monotonic() - began > within
+        for op, cases in itertools.groupby(found, lambda case: case.op):
+            if late:
+                findings = Findings()
+                findings.skip(f"{op}.device", f"rows of {n}", f"not begun within {within} s", failed=False)
+            else:
+                findings = measure_device(cases, device, copy, names, rounds=rows.ROUNDS, echo=_echo)
+            yield f"{op}.device", "rows", findings
 
 
 def _echo(line: str) -> None:
@@ -294,7 +331,7 @@ def _show(options: argparse.Namespace, document: dict[str, Any]) -> None:
         from .plots import draw
 
         try:
-            for path in draw(document, options.plots):
+            for path in draw(document, options.plots, of_rows=options.table == "rows"):
                 print(path)
         except ModuleNotFoundError as error:
             raise CannotMeasure(

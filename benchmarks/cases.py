@@ -97,18 +97,22 @@ def forward_backward(function: Function, inputs: Sequence[Tensor]) -> Call:
     return call
 
 
-def backward_alone(function: Function, inputs: Sequence[Tensor]) -> Call:
-    """Backward into leaves without gradients, after a forward that has run; the last input is the result's gradient."""
-    leaves, grad = [x.detach().requires_grad_() for x in inputs[:-1]], inputs[-1]
-    out = function(*leaves)
+def backward_alone(
+    function: Function, inputs: Sequence[Tensor], *, wanted: Sequence[int] = (), results: int = 1
+) -> Call:
+    """Backward after a forward that has run; the last inputs are the gradients of the results.
 
-    def call() -> tuple[Tensor | None, ...]:
-        for x in leaves:
-            x.grad = None
-        out.backward(grad, retain_graph=True)
-        return tuple(x.grad for x in leaves)
-
-    return call
+    Args:
+        wanted: positions of the inputs that want a gradient; none: all.
+        results: how many results have a gradient.
+    """
+    operands, grads = inputs[:-results], inputs[-results:]
+    wanted = wanted or range(len(operands))
+    leaves = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(operands)]
+    out = _as_tuple(function(*leaves))[:results]
+    of = [leaves[i] for i in wanted]
+    # Not into .grad: where two inputs share a gradient, that copies it.
+    return lambda: torch.autograd.grad(out, of, grads, retain_graph=True)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.results[0].shape
+        """Of an operator on rows, that of the rows; of others, that of the first result."""
+        return (self.operands if self.op in ROWWISE else self.results)[0].shape
 
     @property
     def nbytes(self) -> int:
@@ -251,14 +256,16 @@ def check(case: Case, outputs: Any, expected: Sequence[Tensor]) -> float:
     return worst
 
 
-def gradient_of(reference: Function) -> Function:
-    """From (operands..., gradient of the result), the gradients of the operands, by autograd."""
+def gradient_of(reference: Function, wanted: Sequence[int] = (), results: int = 1) -> Function:
+    """From (operands..., gradients of the results), the gradients of the operands, by autograd. The arguments are those of
+    :func:`backward_alone`."""
 
     def gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
-        leaves = [x.detach().requires_grad_() for x in inputs[:-1]]
+        operands, grads = inputs[:-results], inputs[-results:]
+        leaves = [x.detach().requires_grad_() for x in operands]
         with torch.enable_grad():
-            out = reference(*leaves)
-        return torch.autograd.grad(out, leaves, inputs[-1])
+            out = _as_tuple(reference(*leaves))[:results]
+        return torch.autograd.grad(out, [leaves[i] for i in wanted or range(len(operands))], grads)
 
     return gradients
 
@@ -294,6 +301,7 @@ class Choice:
         sizes, row_lengths, full: as of :func:`device_cases`.
         dtypes: a case is taken if it reads no other.
         directions: "forward", "backward", "tangent".
+        of_rows: the cases are those of :mod:`.rows`.
     """
 
     sizes: tuple[int, ...] = SIZES
@@ -301,6 +309,7 @@ class Choice:
     dtypes: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
     full: bool = False
+    of_rows: bool = False
 
     def cases(self, op: str) -> Iterator[Case]:
         """The operator's cases that are chosen."""

@@ -5,6 +5,7 @@ from typing import Literal
 from cupyops.ops.registry import families
 
 __all__ = [
+    "COMPILED_AT",
     "DTYPE_NAMES",
     "EXTRA",
     "FORMS",
@@ -14,6 +15,7 @@ __all__ = [
     "OPERATORS",
     "RECIPES",
     "ROWS",
+    "ROW_IMPLEMENTATIONS",
     "ROW_SCALE",
     "SIZES",
     "Form",
@@ -29,6 +31,9 @@ ROW_SCALE = (
     *(96, 128, 192, 256, 384, 512, 768, 1024, 1152, 1280, 1600, 2048, 2560, 3072, 4096, 4544, 5120, 8192),
     *(16384, 32768, 65536, 131072, 262144),
 )
+# Who is measured on them; the other peers are our own kernels, which other runs measure.
+ROW_IMPLEMENTATIONS = ("ours", "eager", "compile", "liger", "quack")
+COMPILED_AT = (1024, 4096)  # where torch.compile is measured: one length of each half
 HALVES = ("first", "second")  # every other row length, from the first on or from the second
 SIZES = tuple(2**k for k in (10, 16, 20, 24, 28))
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")  # the last in rows of its own
@@ -47,5 +52,5 @@ LABELS = {
 }
 IMPLEMENTATIONS = tuple(LABELS)
 
-Form = Literal["short", "largest", "all"]  # of tables
-FORMS: tuple[Form, ...] = ("short", "largest", "all")
+Form = Literal["short", "largest", "all", "rows"]  # of tables
+FORMS: tuple[Form, ...] = ("short", "largest", "all", "rows")

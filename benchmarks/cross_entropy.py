@@ -11,10 +11,10 @@ from torch import Tensor
 from autograd_bridge import cross_entropy
 
 from .cases import DTYPES, SIZES, Case, Operand, plain, recording
-from .peers import compiled, quack_function
+from .peers import compiled, liger_kernels, quack_function
 from .rms_norm import ROW_LENGTHS
 
-__all__ = ["ROW_LENGTHS", "cases", "cross_entropy", "host_cases"]
+__all__ = ["ROW_LENGTHS", "cases", "cross_entropy", "each", "host_cases"]
 
 HOST_SHAPE = (8, 128)
 
@@ -29,9 +29,15 @@ def cases(
     """
     for n in sorted(set(row_lengths)):
         for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
-            case = _case(max(1, max(sizes) // n), n, dtype)
-            yield case("forward")
-            yield case("backward", bind=_backward)
+            yield from each(max(1, max(sizes) // n), n, dtype, dtype)
+
+
+def each(m: int, n: int, dtype: torch.dtype, of_parameters: torch.dtype) -> Iterator[Case]:
+    """Both directions of M rows of N. There are no parameters: nothing, if they are of another dtype than the rows."""
+    if of_parameters == dtype:
+        case = _case(m, n, dtype)
+        yield case("forward")
+        yield case("backward", bind=_backward)
 
 
 def host_cases() -> Iterator[Case]:
@@ -68,6 +74,12 @@ def _quack() -> Callable[..., Any]:
     return lambda x, target: function(x, target, reduction="none").to(x.dtype)
 
 
+def _liger() -> Callable[..., Any]:
+    apply = liger_kernels("cross_entropy").LigerCrossEntropyFunction.apply
+    # Weight, ignored class, scale of the square of log Σ e^x, smoothing, reduction.
+    return lambda x, target: apply(x, target, None, -100, 0.0, 0.0, "none")[0]
+
+
 def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
     x, target, loss = Operand((m, n), dtype), Operand((m,), torch.int64), Operand((m,), dtype)
     theirs = partial(F.cross_entropy, reduction="none")
@@ -97,6 +109,8 @@ def _case(m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
                 "eager": lambda: theirs,
                 "compile": lambda: compiled(theirs),
                 "quack": _quack,
+                # Its forward of logits that require grad writes the gradient over them, which cannot be called again.
+                **({} if gradients else {"liger": _liger}),
             },
             gradient if gradients else forward,
             bind=bind,

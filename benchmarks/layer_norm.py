@@ -13,10 +13,10 @@ from torch import Tensor
 from autograd_bridge import add_layer_norm, layer_norm, layer_norm_backward
 
 from .cases import DTYPES, SIZES, Case, Operand, forward_backward, gradient_of, recording
-from .peers import compiled, liger_kernels, triton_kernels
+from .peers import LIGER_LONGEST, compiled, liger_kernels, triton_kernels
 from .peers.extension import extension
 
-__all__ = ["ROW_LENGTHS", "cases", "host_cases"]
+__all__ = ["ROW_LENGTHS", "cases", "each", "host_cases"]
 
 EPS = 1e-5
 ROW_LENGTHS = (64, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 5120, 8192, 16384, 32768, 65536, 262144)
@@ -26,8 +26,6 @@ ROW_LENGTHS = (64, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 5120, 8192, 16384
 COMMON_LENGTHS = (768, 1024, 4096, 8192)
 FEW_ROWS = (1, 8, 64, 512)
 HOST_SHAPE = (8, 128)
-# Liger keeps a row in one program, and refuses longer ones.
-LIGER_LONGEST = 65536
 # The references go through so many elements at a time: float64 copies of 2^28 would fill a GPU's memory.
 CHUNK = 2**25
 
@@ -43,6 +41,7 @@ class Rows:
     m: int
     n: int
     dtype: torch.dtype
+    of_parameters: torch.dtype | None = None  # None: that of the rows
 
     @property
     def x(self) -> Operand:
@@ -51,11 +50,11 @@ class Rows:
     @property
     def vector(self) -> Operand:
         """Weight or bias."""
-        return Operand((self.n,), self.dtype)
+        return Operand((self.n,), self.of_parameters or self.dtype)
 
     @property
     def vector_gradient(self) -> Operand:
-        return Operand((self.n,), self.dtype, terms=self.m)
+        return Operand((self.n,), self.of_parameters or self.dtype, terms=self.m)
 
     @property
     def stats(self) -> Operand:
@@ -147,7 +146,7 @@ def _forward(n: int, affine: bool) -> Makers:
         return y
 
     def eager(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        return F.layer_norm(x, shape, weight, bias, EPS)
+        return _layer_norm_of_pytorch(x, shape, weight, bias)
 
     def extended() -> Callable[..., Any]:
         function = extension().layer_norm_forward
@@ -163,6 +162,13 @@ def _forward(n: int, affine: bool) -> Makers:
     if affine and n <= LIGER_LONGEST:  # it takes no layer without weight and bias
         makers["liger"] = _liger_forward
     return makers
+
+
+def _layer_norm_of_pytorch(x: Tensor, shape: tuple[int], weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """PyTorch's layer norm. It takes no 16-bit rows with float32 parameters on a GPU: they are converted, as by autocast."""
+    if weight is None or weight.dtype == x.dtype:
+        return F.layer_norm(x, shape, weight, bias, EPS)
+    return F.layer_norm(x.to(weight.dtype), shape, weight, bias, EPS).to(x.dtype)
 
 
 def _liger_forward() -> Callable[..., Any]:
@@ -200,6 +206,11 @@ def _eager_backward(grad_y: Tensor, x: Tensor, stats: Tensor, weight: Tensor | N
     wants = [True, weight is not None, weight is not None]
     # Of the bias nothing is read but what it is like.
     bias = weight
+    if weight is not None and weight.dtype != x.dtype:
+        wide = grad_y.to(weight.dtype), x.to(weight.dtype)
+        args = [x.shape[-1]], stats[0], stats[1], weight, bias, wants
+        grad_x, *others = torch.ops.aten.native_layer_norm_backward(*wide, *args)
+        return grad_x.to(x.dtype), *others
     return torch.ops.aten.native_layer_norm_backward(grad_y, x, [x.shape[-1]], stats[0], stats[1], weight, bias, wants)
 
 
@@ -242,7 +253,7 @@ def _added_forward(n: int) -> Makers:
 
     def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         s = x + residual
-        return F.layer_norm(s, shape, weight, bias, EPS), s
+        return _layer_norm_of_pytorch(s, shape, weight, bias), s
 
     def extended() -> Callable[..., Any]:
         function = extension().layer_norm_forward
@@ -343,6 +354,13 @@ def cases(
         for m in FEW_ROWS if common else ():
             for dtype in wide if m < many else ():
                 yield from _both(Rows(m, n, dtype), AFFINE)
+
+
+def each(m: int, n: int, dtype: torch.dtype, of_parameters: torch.dtype) -> Iterator[Case]:
+    """Both directions of M rows of N, without and with the addition."""
+    rows = Rows(m, n, dtype, of_parameters)
+    for variant in (AFFINE, ADDED):
+        yield from (case for case in _both(rows, variant) if case.direction != "tangent")
 
 
 def host_cases() -> Iterator[Case]:

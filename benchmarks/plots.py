@@ -29,8 +29,11 @@ TYPICAL_LENGTHS = (1024, 8192)
 Row = dict[str, Any]
 
 
-def draw(document: dict[str, Any], folder: Path) -> list[Path]:
+def draw(document: dict[str, Any], folder: Path, *, of_rows: bool = False) -> list[Path]:
     """Write the plots that the document has rows for, and return their paths.
+
+    Args:
+        of_rows: draw the one figure of ``--ops rows``.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -42,7 +45,7 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
     footer = _footer(document)
     written = []
     with matplotlib.rc_context(STYLE):
-        for name, figure in _figures(document):
+        for name, figure in _scoreboard(document) if of_rows else _figures(document):
             figure.supxlabel(footer, x=0.99, ha="right", fontsize=6, color="#555555")
             path = folder / f"{name}.svg"
             figure.savefig(path, format="svg", metadata=METADATA)
@@ -66,6 +69,13 @@ def _figures(document: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         yield "build", _build(document["build"])
     if document["lenet5"]:
         yield "lenet5", _lenet5(document["lenet5"])
+
+
+def _scoreboard(document: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    from . import rows_report  # which draws with the functions of this module
+
+    if rows_report.shown(document["rows"]):
+        yield "rows", rows_report.figure(document["rows"])
 
 
 def _footer(document: dict[str, Any]) -> str:

@@ -57,6 +57,7 @@ def environment() -> dict[str, Any]:
         "nvrtc": ".".join(map(str, toolchain.nvrtc_version())),
         "triton": version("triton"),
         "liger": version("liger_kernel"),
+        "quack": version("quack-kernels"),
         "nvcc": _search(r"release ([\d.]+)", _output("nvcc", "--version")),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

@@ -10,10 +10,10 @@ from torch import Tensor
 from autograd_bridge import log_softmax, softmax
 
 from .cases import DTYPES, SIZES, Case, Operand, backward_alone, forward_backward, gradient_of, recording
-from .peers import compiled, quack_function
+from .peers import compiled, liger_kernels, quack_function
 from .rms_norm import ROW_LENGTHS
 
-__all__ = ["ROW_LENGTHS", "cases", "host_cases", "log_softmax", "softmax"]
+__all__ = ["ROW_LENGTHS", "cases", "each", "host_cases", "log_softmax", "softmax"]
 
 HOST_SHAPE = (8, 128)
 OF = {"softmax": (softmax, torch.softmax), "log_softmax": (log_softmax, torch.log_softmax)}
@@ -30,9 +30,15 @@ def cases(
     for n in sorted(set(row_lengths)):
         for dtype in DTYPES if full else [dtype for dtype in DTYPES if dtype != torch.float16]:
             for name in OF if full else ["softmax"]:
-                case = _case(name, max(1, max(sizes) // n), n, dtype)
-                yield case("forward")
-                yield case("backward", bind=backward_alone)
+                yield from each(max(1, max(sizes) // n), n, dtype, dtype, name)
+
+
+def each(m: int, n: int, dtype: torch.dtype, of_parameters: torch.dtype, name: str = "softmax") -> Iterator[Case]:
+    """Both directions of M rows of N. There are no parameters: nothing, if they are of another dtype than the rows."""
+    if of_parameters == dtype:
+        case = _case(name, m, n, dtype)
+        yield case("forward")
+        yield case("backward", bind=backward_alone)
 
 
 def host_cases() -> Iterator[Case]:
@@ -41,6 +47,11 @@ def host_cases() -> Iterator[Case]:
     yield case("forward")
     yield case("forward, recording", bind=recording)
     yield case("forward and backward", bind=forward_backward)
+
+
+def _liger() -> Callable[..., Any]:
+    apply: Callable[..., Any] = liger_kernels("softmax").LigerSoftmaxFunction.apply
+    return apply
 
 
 def _case(name: str, m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
@@ -63,7 +74,7 @@ def _case(name: str, m: int, n: int, dtype: torch.dtype) -> Callable[..., Case]:
                 "ours": lambda: ours,
                 "eager": lambda: theirs,
                 "compile": lambda: compiled(reference),
-                **({"quack": lambda: quack_function("softmax")} if name == "softmax" else {}),
+                **({"quack": lambda: quack_function("softmax"), "liger": _liger} if name == "softmax" else {}),
             },
             gradient_of(reference) if gradients else reference,
             capturable=not gradients,

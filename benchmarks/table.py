@@ -10,6 +10,7 @@ from .choices import FORMS, Form
 from .linear import PRODUCTS_OF, product_of
 from .peers import LABELS
 from .plots import elements, host_label, kind, largest, of_many_rows, present
+from .rows_report import scoreboard
 
 __all__ = ["FORMS", "Form", "between", "commit_of", "insert", "losing_rows", "machine_of", "markdown"]
 
@@ -30,7 +31,11 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
     Args:
         form: ``"short"``: one line an operator, forward and backward. ``"largest"``: every section that has rows, with the
             times on the GPU at the largest sizes and at typical row lengths. ``"all"``: every section, every row.
+            ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
     """
+    if form == "rows":
+        parts = [_measured_on(document), scoreboard(document["rows"]), *_missing(document)]
+        return "\n\n".join(parts) + "\n"
     if form == "short":
         return "\n\n".join([_measured_on(document), _SHORT_RULE, _short_table(document["rows"])]) + "\n"
     parts = [
@@ -56,10 +61,13 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
         parts += ["### Build", _build_table(document["build"])]
     if document["lenet5"]:
         parts += ["### LeNet-5 on MNIST", _lenet5_table(document["lenet5"])]
-    if document["skipped"]:
-        missing = [f"- {e['section']}, {e['what']}: {e['reason']}" for e in document["skipped"]]
-        parts += ["### Not measured", "\n".join(missing)]
+    parts += _missing(document)
     return "\n\n".join(parts) + "\n"
+
+
+def _missing(document: dict[str, Any]) -> list[str]:
+    missing = [f"- {e['section']}, {e['what']}: {e['reason']}" for e in document["skipped"]]
+    return ["### Not measured", "\n".join(missing)] if missing else []
 
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"

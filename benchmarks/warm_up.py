@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from . import rows
 from .cases import Case, Choice, host_cases
 from .peers import Unavailable
 
 __all__ = ["compile_each", "run"]
 
-COMPILED = ("compile", "triton", "liger", "quack")
+COMPILED = ("ours", "compile", "triton", "liger", "quack")
 
 
 def run(
@@ -80,6 +81,10 @@ def _work(
 def share(choice: Choice, ops: Sequence[str], kinds: Sequence[str], part: int, parts: int) -> Iterator[Case]:
     """Every parts-th of the chosen cases, shuffled: forward and backward, which takes longer, alternate."""
     cases: list[Case] = []
+    if choice.of_rows:
+        for n in choice.row_lengths:
+            cases += rows.cases(n, max(choice.sizes), dtypes=choice.dtypes, directions=choice.directions, ops=ops)
+        ops = ()
     for op in ops:
         cases += host_cases(op) if "host" in kinds else ()
         cases += choice.cases(op) if "device" in kinds else ()

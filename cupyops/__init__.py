@@ -14,6 +14,7 @@ from typing import Any
 from . import arrays, deprecated
 from .compile.bundle import load_bundle
 from .errors import CompileError, ExportError, LaunchError, MissingDependencyError, TuningError
+from .extension.extension import Extension, from_extension
 from .launch.debug import debug_mode, set_debug
 from .launch.geometry import Elementwise, GridStride, Rows, Threads
 from .launch.kernel import Kernel
@@ -36,6 +37,7 @@ __all__ = [
     "CompileError",
     "Elementwise",
     "ExportError",
+    "Extension",
     "GridStride",
     "Kernel",
     "LaunchError",
@@ -49,6 +51,7 @@ __all__ = [
     "add_layer_norm",
     "debug_mode",
     "explain",
+    "from_extension",
     "gelu",
     "gelu_backward",
     "layer_norm",

@@ -1,12 +1,13 @@
 """The table of element types: Python name, C type, accumulation type, size, and :mod:`struct` code of a scalar."""
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import expected, nearest
 
-__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "dtype_name", "dtype_names"]
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "DType", "bfloat16_bits", "dtype_name", "dtype_names"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class DType:
         acc: name of the accumulation type: float32 for 16-bit floats, the type itself for every other type.
         itemsize: bytes of an element.
         header: the CUDA header that defines ``c_type``, or None.
-        code: the :mod:`struct` code of a kernel argument, or None if the type cannot be passed by value.
+        code: the :mod:`struct` code of a kernel argument. :mod:`struct` has no code of a bfloat16, whose bits are packed.
     """
 
     name: str
@@ -27,14 +28,14 @@ class DType:
     acc: str
     itemsize: int
     header: str | None = None
-    code: str | None = None
+    code: str = ""
 
 
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (
-        DType("float16", "__half", "float32", 2, "cuda_fp16.h"),
-        DType("bfloat16", "__nv_bfloat16", "float32", 2, "cuda_bf16.h"),
+        DType("float16", "__half", "float32", 2, "cuda_fp16.h", code="e"),
+        DType("bfloat16", "__nv_bfloat16", "float32", 2, "cuda_bf16.h", code="H"),
         DType("float32", "float", "float32", 4, code="f"),
         DType("float64", "double", "float64", 8, code="d"),
         DType("int8", "signed char", "int8", 1, code="b"),
@@ -51,6 +52,25 @@ DTYPES: dict[str, DType] = {
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def bfloat16_bits(number: Any) -> int:
+    """Returns the bits of the bfloat16 that is nearest to a number, of two the even one.
+
+    >>> hex(bfloat16_bits(1.0))
+    '0x3f80'
+
+    Raises:
+        struct.error: `number` is not a number.
+        OverflowError: the magnitude of `number` is too large.
+    """
+    (bits,) = struct.unpack("=I", struct.pack("=f", number))
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return bits >> 16 | 0x40  # the payload of a NaN may be in the lower half alone
+    rounded: int = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    if rounded & 0x7FFF == 0x7F80 and bits & 0x7FFFFFFF != 0x7F800000:
+        raise OverflowError("float too large for a bfloat16")
+    return rounded
 
 
 def dtype_names(where: str, dtypes: Any) -> tuple[str, ...]:

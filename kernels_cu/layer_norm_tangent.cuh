@@ -1,4 +1,6 @@
 // Shared by the tangent texts of layer normalisation: the operands, and a thread's arithmetic on its elements of a row.
+//
+// With x̂ = (x - mean)·rstd, the tangent of x̂ is rstd·(ẋ - mean(ẋ) - x̂·mean(ẋ·x̂)). The two sums are over the row.
 #pragma once
 
 #include "layer_norm.cuh"

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,9 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     )  # beyond one, processes that import PyTorch first
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
+# Dynamo would collect garbage after each of the tests' thousand compilations.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 # torch.compile allocates so many objects that collections of garbage at the default threshold take a tenth of the tests' time.
 gc.set_threshold(20_000, 20, 20)
@@ -134,6 +138,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+    # Dynamo empties the CPU's caches after each compilation, to time the guards for its log.
+    if (guards := sys.modules.get("torch._dynamo.guards")) is not None:
+        guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=BACKENDS)

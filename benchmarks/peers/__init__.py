@@ -16,6 +16,7 @@ from ..choices import IMPLEMENTATIONS, LABELS
 __all__ = [
     "IMPLEMENTATIONS",
     "LABELS",
+    "LIGER_LONGEST",
     "BuildFailed",
     "Unavailable",
     "compiled",
@@ -24,6 +25,9 @@ __all__ = [
     "raw_function",
     "triton_kernels",
 ]
+
+
+LIGER_LONGEST = 65536  # Liger's norms keep a row in one program, and refuse longer ones
 
 
 class Unavailable(RuntimeError):

@@ -134,8 +134,13 @@ def compile_job(job: Job) -> Row:
             *about, error=f"the compiler's log does not report the registers of {job.kernel}:\n{binary.log.strip()}"
         )
     registers, spilled = binary.resources[name]
-    warnings = tuple(w.strip() for w in warnings_in(binary.log) if not _NOT_ABOUT_THE_KERNEL.search(w))
-    return Row(*about, len(binary.code), registers, spilled, round(binary.seconds * 1000, 1), warnings)
+    milliseconds = round(binary.seconds * 1000, 1)
+    return Row(*about, len(binary.code), registers, spilled, milliseconds, tuple(about_the_kernel(binary.log)))
+
+
+def about_the_kernel(log: str) -> list[str]:
+    """Returns the warnings in a compiler's log that are about the text."""
+    return [w.strip() for w in warnings_in(log) if not _NOT_ABOUT_THE_KERNEL.search(w)]
 
 
 def compile_all(jobs: Sequence[Job], processes: int) -> Iterator[Row]:

@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cupyops.errors import expected
+from cupyops.extension.extension import from_extension
+
 from .starters import KINDS
 
 __all__ = ["add_parser", "starter"]
@@ -38,9 +41,24 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "package than cupyops and PyTorch.",
         epilog="Exit status: 0 if the file is written, else 2. An existing file is never overwritten.",
     )
-    parser.add_argument("name", metavar="NAME", help="name of the operator, such as swish")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the operator, such as swish")
     what = "; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items())
     parser.add_argument("--kind", choices=tuple(KINDS), default="elementwise", help=f"{what} (default: %(default)s)")
+    parser.add_argument(
+        "--from-extension",
+        type=Path,
+        metavar="FILE",
+        help="write the file from the .cu file of a PyTorch C++/CUDA extension: its kernels, its host half in Python, and "
+        "operators (NAME by default: the name of the file)",
+    )
+    parser.add_argument(
+        "--include",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder of files that FILE includes",
+    )
     parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="default: the current folder")
     parser.set_defaults(run=run, parser=parser)
 
@@ -51,6 +69,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         SystemExit: with status 2, if the name is invalid or the file cannot be written.
     """
+    if options.from_extension is not None:
+        return _from_extension(options)
+    if options.name is None:
+        options.parser.error("NAME is missing")
     path = options.into / f"{options.name}.py"
     try:
         if path.exists():
@@ -67,4 +89,25 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"Next: python {path} checks the operator, on a CPU in the simulator, and times it on a GPU.")
     print("Then put your own formula into the kernels and the reference, and run the file again.")
+    return 0
+
+
+def _from_extension(options: argparse.Namespace) -> int:
+    """Writes the starting file of an extension."""
+    name = re.sub(r"\W", "_", options.from_extension.stem) if options.name is None else options.name
+    path = options.into / f"{name}.py"
+    try:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name) or keyword.iskeyword(name):
+            raise ValueError(expected("new", "NAME", "be an identifier and no keyword", repr(name)))
+        if path.exists():
+            raise FileExistsError(0, "it is there already", str(path))
+        extension = from_extension(options.from_extension, include=options.include, namespace=name)
+        extension.write(path)
+    except OSError as problem:
+        options.parser.error(f"{problem.filename or path}: {problem.strerror}")
+    except ValueError as problem:
+        options.parser.error(str(problem))
+    print(extension)
+    print(f"{path}: {len(extension.kernels)} kernels, the host half in Python, and operators.")
+    print("Next: give the operators a reference and a backward, and check them with check_op.")
     return 0

@@ -27,6 +27,8 @@ OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
+_UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
+
 # Increment when the format of an entry changes.
 _CACHE_FORMAT = 1
 
@@ -119,7 +121,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     """
     if linking.is_linked(text, options) and not relocatable:
         one = partial(compile_text, relocatable=True)
-        return linking.compile_linked(text, what, target, options, one, _resources)
+        return linking.compile_linked(text, what, target, options, one, resources_in)
     compiler = nvrtc()
     flags = [*([] if any(o.startswith("-arch=") for o in options) else [f"-arch={target}"]), *options]
     if nvrtc_version() >= (12, 9):
@@ -138,7 +140,13 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         try:
             compiler.compileProgram(program, flags)
         except compiler.NVRTCError as error:
-            raise CompileError(_explain(what, target, options, _log(compiler, program), text)) from error
+            log = _log(compiler, program)
+            if _UNMARKED.search(log) and "-default-device" not in options:
+                # nvcc compiles what has no __device__ for the host, and kernels do not use it. NVRTC refuses a member
+                # function or a variable of this kind, unless it may compile them for the GPU.
+                again = (*options, "-default-device")
+                return compile_text(text, what, target, again, relocatable=relocatable)
+            raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None
         kind = "LTOIR" if linking.with_lto(options) else "PTX" if target.startswith("compute_") else "CUBIN"
@@ -146,7 +154,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started
-    return Binary(code.encode() if isinstance(code, str) else code, log, _resources(log), seconds, entry=entry)
+    return Binary(code.encode() if isinstance(code, str) else code, log, resources_in(log), seconds, entry=entry)
 
 
 def _log(compiler: Any, program: Any) -> str:
@@ -154,7 +162,7 @@ def _log(compiler: Any, program: Any) -> str:
     return str(compiler.getProgramLog(program)).replace("\0", "")
 
 
-def _resources(log: str) -> dict[str, tuple[int, int]]:
+def resources_in(log: str) -> dict[str, tuple[int, int]]:
     """Returns the registers and spilled bytes of each kernel from the reports of ptxas in the log."""
     found = {}
     for report in log.split("Compiling entry function '")[1:]:

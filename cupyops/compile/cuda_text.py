@@ -32,6 +32,8 @@ _NOT_CODE = re.compile(
 _IN_DIRECTIVE = re.compile(rf"\\\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
 _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
+# The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.
+_INITIALIZER = re.compile(r"(=[ \t]*)\{([^{};()]*)\}")
 _DEFINED = re.compile(r"(\w+)\s(.*)", re.DOTALL)  # a macro without parameters
 _LITERAL = re.compile(r"(!?)(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(true|false))")
 
@@ -105,7 +107,7 @@ class Code:
 
     @computed_once
     def _blocks(self) -> Blocks:
-        return Blocks(self.bare)
+        return Blocks(_INITIALIZER.sub(r"\1 \2 ", self.bare))
 
     def scope(self, place: int) -> tuple[str, ...] | None:
         """Returns the names of the namespaces around an offset, or None inside a function, a class or another block."""

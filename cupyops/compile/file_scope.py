@@ -16,6 +16,7 @@ _QUALIFIERS = re.compile(
     r"\b(?:__device__|__constant__|__managed__|__restrict__|static|inline|constexpr|const|volatile|extern|struct)\b|\"C\""
 )
 _DECLARATOR = re.compile(r"(?P<type>[\w\s:<>]*?)(?P<stars>(?:\*\s*)*)\b(?P<name>\w+)\s*(?P<sizes>(?:\[[^\[\]]*\]\s*)*)")
+_MARK = re.compile(r"[()\[\]{},;=<>]")
 _FUNCTION = re.compile(r"\b__(?:global|device)__\b")
 
 
@@ -52,14 +53,17 @@ def variables(text: str) -> dict[str, DeviceVariable]:
 
 
 def _variables(code: Code) -> Iterator[DeviceVariable]:
-    bare, conditional = code.bare, _conditional(code)
+    bare, conditional = _ATTRIBUTE.sub(lambda m: " " * len(m[0]), code.bare), _conditional(code)
     seen = 0
     for match in _SPACE.finditer(bare):
-        scope = code.scope(match.start())
-        if match.start() < seen or scope is None or any(a <= match.start() < b for a, b in conditional):
+        if match.start() < seen or any(a <= match.start() < b for a, b in conditional):
             continue
         start = max(bare.rfind(c, 0, match.start()) for c in ";{}") + 1
-        pieces, seen = _pieces(_ATTRIBUTE.sub(lambda m: " " * len(m[0]), bare[start:]), start)
+        pieces, end = _pieces(bare, start)
+        # Nearly all are functions. To find the scopes takes as long as the scan, and a function does not need its scope.
+        if (not pieces and end < len(bare)) or (scope := code.scope(match.start())) is None:
+            continue
+        seen = end
         internal = re.search(r"\bstatic\b", pieces[0]) is not None if pieces else False
         # The compiler makes up the symbol of a static variable in a namespace.
         if not pieces or re.search(r"\btemplate\b", pieces[0]) or (internal and scope):
@@ -86,16 +90,16 @@ def _mangled(scope: tuple[str, ...], name: str) -> str:
     return f"_ZN{spaces}{len(name)}{name}E"
 
 
-def _pieces(rest: str, start: int) -> tuple[list[str], int]:
-    """Splits a declaration into its declarators, without initializers. Returns the offset of its end, too.
+def _pieces(bare: str, start: int) -> tuple[list[str], int]:
+    """Splits the declaration at an offset into its declarators, without initializers. Returns the offset of its end, too.
 
-    Returns no declarator for a function.
+    Returns no declarator for a function, and the offset of its parenthesis.
     """
-    pieces, depth, begin, cut = [], 0, 0, -1
-    for match in re.finditer(r"[()\[\]{},;=<>]", rest):
+    pieces, depth, begin, cut = [], 0, start, -1
+    for match in _MARK.finditer(bare, start):
         c, at = match[0], match.start()
         if c == "(" and depth == 0 and cut < 0:
-            return [], start + at
+            return [], at
         if c in "={" and depth == 0 and cut < 0:
             cut = at
         if (c == "<" and cut < 0) or c in "([{":
@@ -103,11 +107,11 @@ def _pieces(rest: str, start: int) -> tuple[list[str], int]:
         elif (c == ">" and cut < 0) or c in ")]}":
             depth -= 1
         elif c in ",;" and depth <= 0:
-            pieces.append(rest[begin : at if cut < 0 else cut])
+            pieces.append(bare[begin : at if cut < 0 else cut])
             begin, cut = at + 1, -1
             if c == ";":
-                return pieces, start + at
-    return [], start + len(rest)
+                return pieces, at
+    return [], len(bare)
 
 
 def _conditional(code: Code) -> list[tuple[int, int]]:

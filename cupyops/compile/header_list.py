@@ -25,7 +25,9 @@ class SystemHeader:
         twin: what the simulator compiles: :data:`SAME`, :data:`PARTS`, the name of a file in ``cupyops/simulator/cuda`` or
             ``cupyops/simulator/include``, or None.
         reason: why there is no twin; or why kernels cannot have the header at all.
-        host: the header is of host code. It is refused.
+        host: the header is of host code.
+        its_names: the names of a header, as a regular expression. Where a header cannot be had, because it is of host code or
+            has no twin, its directive is left out of a text that uses none of these names.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
     """
@@ -35,6 +37,7 @@ class SystemHeader:
     twin: str | None = SAME
     reason: str = ""
     host: bool = False
+    its_names: str = ""
     has: str = ""
     reads_cuda: bool = False
 
@@ -72,7 +75,13 @@ HEADERS = (
     SystemHeader(("cuda_fp16.h",), ("cuda",), "cuda_fp16.h", reads_cuda=True),
     SystemHeader(("cuda_bf16.h",), ("cuda",), "cuda_bf16.h", reads_cuda=True),
     SystemHeader(("math_constants.h", "cuComplex.h"), ("cuda",)),
-    SystemHeader(("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h"), ("cuda",), None, _NO_TWIN),
+    SystemHeader(
+        ("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h"),
+        ("cuda",),
+        None,
+        _NO_TWIN,
+        its_names=r"\b__nv_fp[468]\w*|\b__nv_cvt_\w*fp[468]\w*|\b__NV_(?:SATFINITE|NOSAT|E\dM\d)\b",
+    ),
     SystemHeader(
         ("cuda_pipeline.h",),
         ("cuda",),
@@ -209,8 +218,9 @@ HEADERS = (
     SystemHeader(
         ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
-        "and what they call",
+        "and what they call, as cupyops.from_extension does",
         host=True,
+        its_names=r"\b(?:torch|at|c10|pybind11|py)\s*::",
     ),
     SystemHeader(
         (
@@ -236,6 +246,7 @@ HEADERS = (
         ),
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
+        its_names=r"\b(?:thrust|cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:thrust|cutlass|cute)\b",
     ),
     SystemHeader(
         (
@@ -301,7 +312,17 @@ HEADERS = (
                 "sys/*",
                 "getopt.h",
             ),
-            *("helper_*.h",),
+            *(
+                "helper_*.h",
+                "bits/stdc++.h",
+                "arpa/*",
+                "netinet/*",
+                "netdb.h",
+                "dlfcn.h",
+                "sched.h",
+                "io.h",
+                "direct.h",
+            ),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "
         "(<cuda/std/...> has array, tuple, complex, optional and others for kernels)",

@@ -53,11 +53,13 @@ class Preprocessed:
 
     Attributes:
         macros: the text of each macro; None for a macro that is undecided or has parameters.
+        functions: the parameters and the text of each macro that has parameters, except undecided ones.
         includes: the ``#include`` directives of the text and of its headers.
     """
 
     def __init__(self, headers: Mapping[str, str], defines: Mapping[str, str], own: frozenset[str]) -> None:
         self.macros: dict[str, str | None] = {**_COMPILER, **defines}
+        self.functions: dict[str, tuple[tuple[str, ...], str]] = {}
         self.includes: list[Include] = []
         self._headers, self._own = headers, own
         self._states: dict[str, tuple[list[int], list[bool | None]]] = {}
@@ -110,8 +112,13 @@ class Preprocessed:
                 states.append(now)
 
     def _define(self, name: str, macro: re.Match[str], now: bool | None) -> None:
+        self.functions.pop(macro[1], None)
         if now is None or (name == "define" and macro[2]):
             self.macros[macro[1]] = None
+            listed, closed, text = macro[3].partition(")")
+            if now and closed and "..." not in listed:
+                parameters = tuple(part.strip() for part in listed.split(",") if part.strip())
+                self.functions[macro[1]] = (parameters, " ".join(text.split()))
         elif name == "define":
             self.macros[macro[1]] = " ".join(macro[3].split())
         else:

@@ -20,7 +20,7 @@ from .cuda_text import Code, Directive, scan
 from .header_list import SAME
 from .preprocess import Preprocessed, defines_of, preprocess
 from .standard import as_library, definitions, unknown
-from .system_headers import found_in, header, refusal, whole_cub
+from .system_headers import found_in, header, left_out, refusal, whole_cub
 
 __all__ = ["assemble", "named_kernels"]
 
@@ -42,6 +42,16 @@ template <int N> struct Int64s {
 };
 """
 _NAMES = frozenset(("N", "v", "i"))
+_DECLARES = re.compile(
+    r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
+)
+# nvcc has the 16-bit floats in a text that includes a header of a library such as cuBLAS, which kernels do not include.
+_FLOATS16 = {
+    "cuda_fp16.h": re.compile(
+        r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
+    ),
+    "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
+}
 
 
 def assemble(
@@ -75,10 +85,14 @@ def assemble(
             do not have.
         CompileError: the simulator has no twin of a header.
     """
-    known = {**kernels_cu.headers(), **(headers or {})}
+    shared = kernels_cu.headers()
+    known = {**shared, **(headers or {})}
+    texts = {"": text, **included(text, headers or {}, warned=True)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
-    lines += sorted({f"#include <{DTYPES[d].header}>" for d in types.values() if DTYPES[d].header})
+    own_texts = tuple(source for name, source in texts.items() if name not in shared)
+    own_types = {header for d in types.values() if (header := DTYPES[d].header)}
+    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts))
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -87,14 +101,47 @@ def assemble(
         defines |= defines_of({}, options)
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
-    texts = {"": text, **included(text, headers or {}, warned=True)}
     _check(texts, filename, preprocess(text, texts, defines_of(constants, options)), simulated, options)
     macros += _standard(tuple(texts.values()), simulated)
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
-    int64s = _INT64S.rstrip()
+    # The macros of the options -D are there before the prelude.
+    given = {} if simulated else defines_of({}, options)
+    int64s = _without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
-    return "\n".join(lines) + "\n" + _splice(text, filename, known, set(), partial(_system, simulated, texts, defines))
+    system_lines = partial(_system, simulated, texts, {**defines, **given}, options)
+    hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - (headers or {}).keys())])
+    return "\n".join(lines) + "\n" + _splice(text, filename, known, hidden, set(), system_lines)
+
+
+def _floats16(texts: tuple[str, ...]) -> set[str]:
+    """Returns the headers of the 16-bit floats that texts use and do not include."""
+    found = set()
+    for code in map(scan, texts):
+        included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
+        pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
+        for header_name in _FLOATS16.keys() - found - included_names:
+            if any(_FLOATS16[header_name].search(piece) for piece in pieces):
+                found.add(header_name)
+    return found
+
+
+def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:
+    """Returns, for shared headers, the macros whose names a header declares itself, as ``N`` in ``template <int N>``. The
+    header is compiled without these macros."""
+    known, found = kernels_cu.headers(), {}
+    for name in names if macros else ():
+        texts = [known[name], *included(known[name], {}, warned=True).values()]
+        declared = {word for text in texts for word in _DECLARES.findall(scan(text).bare)}
+        if own := {macro: value for macro, value in macros.items() if macro in declared}:
+            found[name] = own
+    return found
+
+
+def _without(source: str, macros: Mapping[str, str]) -> str:
+    """Returns source that is compiled without some macros, which are defined again behind it."""
+    before = [f"#undef {name}" for name in macros]
+    return "\n".join([*before, source, *(f"#define {name} {value}" for name, value in macros.items())])
 
 
 def named_kernels(text: str) -> list[tuple[str, str]]:
@@ -110,9 +157,12 @@ def _check(
         if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
             continue
         names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
+        row = header(name)
+        if row is not None and left_out(row, texts.values(), simulated):
+            continue
         if problem := next(filter(None, (refusal(part, simulated) for part in names)), ""):
             place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
-            if (row := header(name)) is not None and not row.host:
+            if row is not None and not row.host:
                 raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
             raise ValueError(f"{place}: #include <{name}>: {problem}")
     for where, text in texts.items():
@@ -189,12 +239,14 @@ def _splice(
     text: str,
     filename: str,
     known: Mapping[str, str],
+    hidden: Mapping[str, Mapping[str, str]],
     seen: set[str],
     system_lines: Callable[[str, str], list[str] | None],
 ) -> str:
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
-    Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header.
+    Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
+    header that has macros in `hidden` is compiled without them.
     """
     seen.add(filename)
     code = scan(text)
@@ -221,13 +273,15 @@ def _splice(
                 f"System headers are included in angle brackets."
             )
         elif name not in seen:
-            pieces.append(_splice(known[name], name, known, seen, system_lines))
+            mine = hidden.get(name, {})
+            spliced = _splice(known[name], name, known, {} if mine else hidden, seen, system_lines)
+            pieces.append(_without(spliced, mine) if mine else spliced)
         pieces.append(f'\n#line {line + 1} "{filename}"')
     return "".join(pieces) + text[at:]
 
 
 def _system(
-    simulated: bool, texts: Mapping[str, str], macros: Mapping[str, str], name: str, quote: str
+    simulated: bool, texts: Mapping[str, str], macros: Mapping[str, str], options: Sequence[str], name: str, quote: str
 ) -> list[str] | None:
     """Returns the lines that take the place of the ``#include`` of a system header, or None if the directive stays.
 
@@ -235,9 +289,9 @@ def _system(
     without the macros of the prelude.
     """
     row = header(name)
-    if row is None or row.host:
+    if row is None or (row.host and found_in(options, name)):
         return None
-    if not row.folders:
+    if not row.folders or left_out(row, texts.values(), simulated):
         return []
     if simulated and row.twin == SAME:
         return as_library([f"<{name}>"])

@@ -7,6 +7,7 @@ A name of ``std`` that is not in this list is refused.
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 __all__ = ["as_library", "definitions", "unknown"]
 
@@ -24,6 +25,15 @@ _INTEGERS = {
     "ushort": "unsigned short",
     "ulong": "unsigned long",
     "ssize_t": "long long",
+}
+# Types of libraries' headers that are not included, because they are of host code.
+_OF_LIBRARIES = {
+    "cufftReal": "float",
+    "cufftDoubleReal": "double",
+    "cufftComplex": "float2",
+    "cufftDoubleComplex": "double2",
+    "CUtexObject": "unsigned long long",
+    "CUsurfObject": "unsigned long long",
 }
 _NUMBERS = {
     "INFINITY": "__builtin_bit_cast(float, 0x7f800000)",
@@ -161,6 +171,7 @@ _TRAITS = frozenset(
         "aligned_storage",
         "aligned_storage_t",
         "alignment_of",
+        "bool_constant",
         "common_type",
         "common_type_t",
         "conditional",
@@ -247,9 +258,13 @@ _KNOWN_OF_STD = (
 )
 
 
-def unknown(code: str) -> list[tuple[int, str]]:
-    """Returns the offsets and the names ``std::...`` in code that kernels cannot use."""
-    return [(m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD]
+@lru_cache(256)
+def unknown(code: str) -> tuple[tuple[int, str], ...]:
+    """Returns the offsets and the names ``std::...`` in code that kernels cannot use.
+
+    Results are cached: texts share headers, and each compilation of a kernel asks for them all.
+    """
+    return tuple((m.start(), m[1]) for m in _STD.finditer(code) if m[1] not in _KNOWN_OF_STD)
 
 
 def definitions(code: str, declared: Collection[str], simulated: bool, library: bool = False) -> list[str]:
@@ -264,6 +279,9 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     words = set(_WORD.findall(code)) - set(declared)
     of_std = {m[1] for m in _STD.finditer(code)} if "std" in words else set()
     numbers = [f"#ifndef {n}\n#define {n} {_NUMBERS[n]}\n#endif" for n in sorted(words & _NUMBERS.keys())]
+    numbers += [f"typedef {_OF_LIBRARIES[n]} {n};" for n in sorted(words & _OF_LIBRARIES.keys())]
+    # nvcc accepts the storage class that C++17 removed.
+    numbers += ["#define register"] if "register" in words else []
     if simulated:
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []

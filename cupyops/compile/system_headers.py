@@ -21,6 +21,7 @@ __all__ = [
     "found_in",
     "header",
     "refusal",
+    "left_out",
     "shared_with_host",
     "shims",
     "whole_cub",
@@ -67,6 +68,13 @@ def refusal(name: str, simulated: bool) -> str:
             f"give its folder as options=('-I...',)"
         )
     return row.reason if row.host or (simulated and row.twin is None) else ""
+
+
+def left_out(row: SystemHeader, texts: Iterable[str], simulated: bool) -> bool:
+    """Returns whether the directive of a header is left out: the header cannot be had, and texts use none of its names."""
+    if not row.host and not (simulated and row.twin is None and row.its_names):
+        return False
+    return not (row.its_names and any(re.search(row.its_names, scan(text).bare) for text in texts))
 
 
 def folders_of(names: Iterable[str]) -> list[Path]:

@@ -6,13 +6,14 @@ parameter, the expected value and the given value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cupyops.arrays import ArrayLibrary, Info, is_contiguous, is_dense, library_of
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected, nearest
 
-from . import current, driver, elements
+from . import accessors, current, driver, elements
 from .geometry import Geometry
 from .signature import Parameter, Signature
 from .tensor_map import TensorMap
@@ -48,6 +49,7 @@ class Arguments(NamedTuple):
         infos: properties of the arrays by parameter name, without the arrays that are None.
         types: the dtype of each undeclared type, ``{"scalar_t": "float16"}``, taken from the arrays.
         lead: the first array; the launch runs on its device. Without arrays, the current device.
+        accessors: the sizes and strides of the arrays whose parameters are accessors.
     """
 
     values: dict[str, Any]
@@ -55,6 +57,7 @@ class Arguments(NamedTuple):
     infos: dict[str, Info]
     types: dict[str, str]
     lead: Info
+    accessors: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
     def count_written(self, signature: Signature) -> None:
         """Passes the outputs of the launch to the array library, which records that they are written."""
@@ -69,8 +72,12 @@ class Arguments(NamedTuple):
 
     @property
     def addresses(self) -> list[Any]:
-        """The addresses and numbers that the driver takes. The arrays must be on a GPU."""
-        return [self.infos[n].pointer if n in self.infos else 0 if v is None else v for n, v in self.values.items()]
+        """The addresses and numbers that the driver takes, a tuple for an accessor. The arrays must be on a GPU."""
+        found = [self.infos[n].pointer if n in self.infos else 0 if v is None else v for n, v in self.values.items()]
+        for i, name in enumerate(self.values if self.accessors else ()):
+            if name in self.accessors:
+                found[i] = (found[i], *self.accessors[name])
+        return found
 
 
 def bind(declared: Declared, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +127,8 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
         _check_scalars(declared, values, infos, types)
         if objects := declared.signature.objects:
             values = {**values, **{p.name: elements.packed(declared.name, p, values[p.name]) for p in objects}}
+    if given := {p.name: accessors.numbers(infos[p.name]) for p in declared.signature.accessors}:
+        return Arguments(values, library, infos, types, lead, given)
     return Arguments(values, library, infos, types, lead)
 
 
@@ -166,7 +175,7 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
         if p.name not in infos:
             continue
         info, wanted = infos[p.name], p.c_type(types)
-        if info.dtype != wanted:
+        if info.dtype != wanted and not p.untyped:
             because = f" ({p.type}, as the arrays before it)" if p.type in types else ""
             raise TypeError(expected(declared.name, p.name, f"have dtype {wanted}{because}", info.dtype))
         if (info.place, info.device) != (lead.place, lead.device):
@@ -177,6 +186,8 @@ def _check_arrays(declared: Declared, infos: Mapping[str, Info], types: Mapping[
         _check_access(declared, p, info, vouched)
         if p.element is not None:
             elements.check_elements(declared.name, p, info)
+        if p.accessor is not None:
+            accessors.check_accessor(declared.name, p, info, declared.constants)
     shaped = [(p, infos[p.name]) for p in declared.signature.parameters if p.name in infos and p.shape is not None]
     # Layouts are compared and not hashed, because sizes may be symbols under torch.compile.
     one_layout = declared.geometry.any_layout and all(

@@ -19,6 +19,7 @@ from cupyops.errors import LaunchError
 from cupyops.sharing import Setting
 
 from . import driver
+from .accessors import moved
 from .arguments import Arguments
 from .hooks import Guard, close_generated_launches, register_guard
 from .signature import Parameter, Signature
@@ -94,7 +95,7 @@ def launch(
     for position, p in enumerate(signature.parameters):
         if p.name in infos and not p.const and p.shape is not None:
             band = _Guarded(p, infos[p.name], stream)
-            values[position] = band.pointer
+            values[position] = moved(values[position], band.pointer)
             guarded.append(band)
             for i, other in enumerate(signature.parameters):
                 if other.map_of == p.name:

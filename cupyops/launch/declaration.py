@@ -67,16 +67,24 @@ def check_declaration(
             raise TypeError(
                 f"{kernel}: no array of the call decides the type {p.type!r} of `{p.name}`; pass acc_t or a C type by value"
             )
+        if p.accessor is not None and not p.accessor.rank.isdigit() and p.accessor.rank not in constants:
+            raise TypeError(
+                f"{kernel}: the dimensions of the accessor `{p.name}`, {p.accessor.rank}, must be a number or one of the "
+                f"kernel's constants"
+            )
+        if p.accessor is not None and not p.accessor.bits:
+            raise TypeError(
+                f"{kernel}: no array of the call decides the type of the indices of the accessor `{p.name}`; give it in the "
+                f"kernel's name"
+            )
+        if p.accessor is not None and p.nullable:
+            raise TypeError(
+                f"{kernel}: `{p.name}` is an accessor, which has the sizes of an array: leave out `or null`"
+            )
         if p.length is not None and not p.length.isdigit() and p.length not in constants:
             raise TypeError(
                 f"{kernel}: the length of `{p.name}`, {p.length}, must be a number or one of the kernel's constants"
             )
-    for p in numbers:
-        for dtype in (p.type,) if p.type in DTYPES else dtypes if p.type in bindings else ():
-            if DTYPES[dtype].code is None:
-                raise TypeError(
-                    f"{kernel}: `{p.name}` is a {dtype} by value, which cannot be passed; declare it acc_t or float"
-                )
     integers = {p.name for p in numbers if p.type in INTEGERS and p.length is None}
     counted = {t for p in signature.parameters for t in p.shape or () if not t.isdigit()}
     for size in (*sizes, *sorted(counted - constants.keys())):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cupyops.arrays import Device
 from cupyops.compile import toolchain
 from cupyops.compile.cache import Binary
-from cupyops.dtypes import DType
+from cupyops.dtypes import FLOATS, DType, bfloat16_bits
 from cupyops.errors import LaunchError, expected
 
 from .geometry import is_integer
@@ -279,7 +279,8 @@ def check_parameters(raw: Any, what: str, signature: Signature, fields: Sequence
 
 @cache
 def _packing(dtype: DType) -> Callable[[Any], bytes]:
-    return struct.Struct(f"={dtype.code}").pack
+    pack = struct.Struct(f"={dtype.code}").pack
+    return (lambda number: pack(bfloat16_bits(number))) if dtype.name == "bfloat16" else pack
 
 
 def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None:
@@ -298,7 +299,7 @@ def check_scalar(kernel: str, parameter: str, dtype: DType, number: Any) -> None
     except Exception as error:
         if is_integer(number):
             raise ValueError(expected(kernel, parameter, f"fit {dtype.name}", number)) from None
-        kind = "a number" if dtype.name.startswith("float") else "an integer"
+        kind = "a number" if dtype.name in FLOATS else "an integer"
         raise TypeError(expected(kernel, parameter, f"be {kind} ({dtype.name})", repr(number))) from error
 
 

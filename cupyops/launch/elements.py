@@ -8,6 +8,7 @@ compares this layout with the compiler's (:func:`assertions`), so a field at ano
 wrong value.
 """
 
+import contextlib
 import ctypes
 import math
 import re
@@ -77,12 +78,18 @@ def _vectors() -> Iterator[Element]:
         yield Element(name, dtype, 2, 4)
     for name in ("nv_bfloat162", "__nv_bfloat162"):
         yield Element(name, "bfloat16", 2, 4)
+    yield Element("dim3", "uint32", 3, 4)
+    for name in ("cuComplex", "cuFloatComplex", "cufftComplex"):
+        yield Element(name, "float32", 2, 8)
+    for name in ("cuDoubleComplex", "cufftDoubleComplex"):
+        yield Element(name, "float64", 2, 16)
 
 
 _KNOWN = {e.name: e for e in _vectors()} | {
     f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
     for kind in ("Texture", "Surface")
 }
+_KNOWN |= {f"CU{kind[:4].lower()}Object": _KNOWN[f"cuda{kind}Object_t"] for kind in ("Texture", "Surface")}
 
 
 def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
@@ -352,7 +359,10 @@ def packed(kernel: str, p: Any, value: Any) -> Any:
     else:
         of_record = getattr(value, "dtype", None) == element.record and math.prod(numpy.shape(value)) == 1
         given = value.tobytes() if of_record and isinstance(value, (numpy.void, numpy.ndarray)) else b""
+        if isinstance(value, tuple):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                given = numpy.array(value, element.record).tobytes()
     if len(given) != element.width:
-        wanted = f"be a {element.name}: one element of the dtype {element.record}, or an object of its ctypes.Structure"
+        wanted = f"be a {element.name}: one element of the dtype {element.record}, a tuple of its fields, or an object of its ctypes.Structure"
         raise TypeError(expected(kernel, p.name, wanted, repr(value)))
     return given

@@ -18,7 +18,7 @@ from typing import Any
 from cupyops.codegen import write
 from cupyops.sharing import held_across_fork
 
-from . import driver, elements
+from . import accessors, driver, elements
 from .arguments import Arguments
 from .geometry import Geometry
 from .signature import Parameter, Signature
@@ -125,6 +125,9 @@ def launch_source(
     of_arrays += [
         (p, x, c) for p, x in _named(checked, names) if p.element and not vouched for c in elements.conditions(p, x)
     ]
+    of_arrays += [
+        (p, x, c) for p, x in _named(arrays, names) if p.accessor for c in accessors.conditions(p, x, constants)
+    ]
     outputs = [] if vouched else [(p, x) for p, x in _named(arrays, names) if not p.const]
     if not vouched:
         of_arrays += [(p, x, f"{x}.is_neg()") for p, x in _named(arrays, names)]
@@ -150,6 +153,8 @@ def launch_source(
             address = f"{names[p.name]}.data_ptr()"
             address = f"0 if {names[p.name]} is None else {address}" if p.nullable else address
             values.append(address if p.pointer else names[p.name])
+            if p.accessor is not None:  # the conditions hold the number of dimensions
+                values.append(f"*{names[p.name]}.shape, *{names[p.name]}.stride()")
         else:
             # Each tuple is unpacked into its own number of names. One format for all tuples would accept a tuple that
             # is too long beside a tuple that is too short.

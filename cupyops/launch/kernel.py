@@ -21,13 +21,14 @@ from cupyops.compile import bundle, toolchain
 from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.file_scope import has_assert, variables
 from cupyops.compile.linking import parts
+from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
 from cupyops.sharing import computed_once, once
 
-from . import driver, elements, hooks, recording
+from . import driver, hooks, recording
 from .arguments import Arguments, Declared, bind, check
 from .declaration import check_declaration
 from .definitions import the_kernel
@@ -35,6 +36,7 @@ from .generated import open_launch
 from .geometry import MAX_GRID_X, PORTABLE_CLUSTER, Geometry, Grid, Target, is_integer, policy
 from .hooks import all_kernels
 from .kernel_source import KernelSource, check_text, file_name, linked_texts, macros, numbers
+from .layouts import struct_layouts
 from .locate import declaring_file
 from .repro import keeps_call
 from .signature import Signature
@@ -148,7 +150,7 @@ class Kernel:
             {**beside, **(headers or {})},
             (*options, *self.hardware.options),
             declaring_file(),
-            elements.struct_elements(name, structs),
+            struct_layouts(name, structs, text, {**beside, **(headers or {})}, defines_of(constants or {}, options)),
             linked_texts(name, link),
             () if storage is None else storage.kernels,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
+from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included, read
@@ -58,7 +59,7 @@ class KernelSource:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
-        headers = {**(twins or {}), **self.headers}
+        headers = {**(twins or {}), **_of_device(self.headers, self.text)}
         lane: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
         named: dict[str, Any] = {}
@@ -72,10 +73,19 @@ class KernelSource:
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
         text = self.text if self.module else only(self.text, self.name)
+        text = host_code(text, "\n".join(self.headers.values())).text
         own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
         own += elements.assertions(self.structs)
         others = (
-            assemble(t.text, t.filename, types, self.constants, {**headers, **t.headers}, **lane) for t in self.linked
+            assemble(
+                host_code(t.text, "\n".join([*self.headers.values(), *t.headers.values()])).text,
+                t.filename,
+                types,
+                self.constants,
+                {**headers, **_of_device(t.headers, t.text)},
+                **lane,
+            )
+            for t in self.linked
         )
         return joined([own, *others]) if self.linked else own
 
@@ -100,6 +110,12 @@ class KernelSource:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = elements.explained(str(error), self.structs)
         return CompileError(located(words, self.filename, self.text, self.declared_in))
+
+
+def _of_device(headers: Mapping[str, str], text: str) -> dict[str, str]:
+    """Returns the texts of headers without their host code."""
+    macros = "\n".join([text, *headers.values()])
+    return {name: host_code(header, macros).text for name, header in headers.items()}
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,11 @@ from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
 from cupyops.dtypes import DTYPES
 from cupyops.sharing import computed_once
 
+from . import accessors
+from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, check_structs, element_of, resolved
+from .packing import BFloat16Struct
 from .template import Entry
 from .typenames import TypeNames, type_names
 
@@ -46,14 +49,29 @@ _C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "uint32_t": "uint32",
     "int64_t": "int64",
     "uint64_t": "uint64",
+    "intmax_t": "int64",
+    "uintmax_t": "uint64",
+    "intptr_t": "int64",
+    "uintptr_t": "uint64",
     "size_t": "uint64",
+    "ssize_t": "int64",
+    "ptrdiff_t": "int64",
+    "uint": "uint32",
+    "ushort": "uint16",
+    "ulong": "uint32" if sys.platform == "win32" else "uint64",
+    "cufftReal": "float32",
+    "cufftDoubleReal": "float64",
     "half": "float16",
+    "nv_bfloat16": "bfloat16",
+    **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
+    **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
     "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
 # Words in a declaration that do not change how an argument is passed.
 _QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename)\b")
+_ENUM = re.compile(r"\benum (?=\w)")
 _STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
 _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 # NVRTC has the host's `long`.
@@ -82,6 +100,8 @@ class Parameter:
             (:mod:`cupyops.launch.tensor_map`); None for another type.
         element: the vector type, the struct, or the kind of texture of the parameter; None for a number and for an
             array of numbers. `type` is then the dtype of the array, and `shape` ends with the last dimension.
+        untyped: a ``void*``, which takes an array of any dtype; `type` is then ``uint8``.
+        accessor: the layout of a packed accessor, which the launch fills from the array; None for another type.
     """
 
     name: str
@@ -93,6 +113,8 @@ class Parameter:
     nullable: bool = False
     map_of: str | None = None
     element: Element | None = None
+    untyped: bool = False
+    accessor: Accessor | None = None
 
     def c_type(self, types: Mapping[str, str]) -> str:
         """Returns the name of the parameter's dtype under a choice of types."""
@@ -125,6 +147,11 @@ class Signature:
         """The vectors, structs, textures and surfaces that are passed by value."""
         return tuple(p for p in self.parameters if p.element is not None and not p.pointer)
 
+    @computed_once
+    def accessors(self) -> tuple[Parameter, ...]:
+        """The packed accessors."""
+        return tuple(p for p in self.parameters if p.accessor is not None)
+
     @property
     def bindings(self) -> dict[str, tuple[int, ...]]:
         """Maps each type that the caller's arrays decide to the positions of its arrays.
@@ -139,35 +166,43 @@ class Signature:
 
     def packing(
         self, types: Mapping[str, str], constants: Mapping[str, int]
-    ) -> tuple[struct.Struct, list[tuple[int, int]]]:
+    ) -> tuple[struct.Struct | BFloat16Struct, list[tuple[int, int]]]:
         """Returns the memory layout of the arguments: a :class:`struct.Struct` that packs all values in order, and the
         (offset, size) of each parameter in bytes."""
         codes, fields, offset = [], [], 0
+        values = 0
+        bfloat16s: list[int] = []
         for p in self.parameters:
             if p.map_of is not None:
                 pad = -offset % 64
                 codes.append(f"{pad}x{_MAP_BYTES}s")
                 fields.append((offset + pad, _MAP_BYTES))
                 offset += pad + _MAP_BYTES
+                values += 1
                 continue
             count, aligned = 1, p.element.alignment if p.element else 0
+            if p.accessor is not None:
+                codes.append(f"{-offset % 8}x{p.accessor.packing(constants)[0]}")
+                fields.append((offset + -offset % 8, p.accessor.packing(constants)[1]))
+                offset = sum(fields[-1])
+                values += 1 + 2 * p.accessor.dimensions(constants)  # the pointer, the sizes and the strides
+                continue
             if p.pointer:
                 code, size = "Q", 8
             elif p.element is not None and p.element.record is not None:
                 code, size = "s", p.element.width
             else:
                 dtype = DTYPES[p.c_type(types)]
-                if dtype.code is None:
-                    raise TypeError(
-                        f"{self.kernel}: parameter `{p.name}` is a {dtype.name} by value, which cannot be passed; declare it acc_t or float"
-                    )
                 count = int(constants.get(p.length, p.length)) if p.length is not None else 1
+                bfloat16s += range(values, values + count) if dtype.name == "bfloat16" else ()
                 code, size = dtype.code, dtype.itemsize
             pad = -offset % (size if p.pointer or not aligned else aligned)
             codes.append(f"{pad}x{size if code == 's' else count}{code}")
             fields.append((offset + pad, size * count))
             offset += pad + size * count
-        return struct.Struct("=" + "".join(codes)), fields
+            values += count
+        layout = "=" + "".join(codes)
+        return BFloat16Struct(layout, bfloat16s) if bfloat16s else struct.Struct(layout), fields
 
     @classmethod
     def parse(
@@ -339,7 +374,9 @@ def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
     words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
-    words = " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split())
+    words = _ENUM.sub("", " ".join(_QUALIFIERS.sub(" ", words).replace("*", " * ").split()))
+    if accessor := _accessor(kernel, words, names, structs):
+        return accessor
     if vector := _INT64S.fullmatch(re.sub(r"\bconst\b", " ", words).strip()):
         return Parameter(vector[2], "int64", length=vector[1])
     if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
@@ -356,15 +393,37 @@ def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
     known = _dtype(base) or _dtype(target) or (target if element_of(target, structs) else base)
+    const = not pointer or "const" in pointee.split() or "const" in target.split()
+    if pointer and "void" in (base, target.replace("const", " ").strip()):
+        return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
     if known not in DTYPES and (known in _WORDS or not known.removeprefix("struct ").isidentifier()):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
-    const = not pointer or "const" in pointee.split() or "const" in target.split()
     return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter | None:
+    """Returns the parameter of a packed accessor, or None for another declaration."""
+
+    def bits_of(base: str) -> int:
+        return 8 * DTYPES[dtype].itemsize if (dtype := _dtype(base) or _dtype(names.target(base))) else 0
+
+    found = accessors.declared(kernel, words, bits_of)
+    if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+) (\w+)", words)):
+        target = names.target(alias[2])
+        if target == alias[2]:
+            return None
+        found = accessors.declared(kernel, " ".join(filter(None, (alias[1], target, alias[3]))), bits_of)
+    if found is None:
+        return None
+    base = _dtype(found.type) or _dtype(names.target(found.type)) or found.type
+    if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
+        raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
+    return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
 
 
 def _dtype(base: str) -> str | None:
     """Returns the dtype of a type of C, or None for another type."""
-    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word != "const")
+    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
     return _C_TYPES.get(_integer(words))
 
 

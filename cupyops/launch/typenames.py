@@ -1,7 +1,8 @@
 """Resolves the macros and the type names in a kernel's declaration.
 
-``typedef float real;`` and ``#define RESTRICT __restrict__`` are followed. A name that a branch of an undecided
-``#if`` defines is left as it is, since only a compiler decides which definition counts.
+``typedef float real;``, ``#define RESTRICT __restrict__`` and ``#define POINTER(T) T* __restrict__`` are followed, and an
+enumeration stands for its integer type. A name that a branch of an undecided ``#if`` defines is left as it is, since only a
+compiler decides which definition counts.
 """
 
 import re
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
+from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess
 
 __all__ = ["TypeNames", "defined_types", "type_names"]
@@ -18,8 +20,14 @@ _MACRO = re.compile(r"(\w+)(?![\w(])")  # a macro without parameters
 _ALIAS = re.compile(
     r"\busing\s+(?P<using>\w+)\s*=(?P<target>[^;{}=]*)|\btypedef\b(?P<typedef>(?:(?!\btypedef\b)[^;{}])*);"
 )
+# An enumeration, also one that a typedef names. The braces of an enumeration have no braces inside.
+_ENUMERATION = re.compile(
+    r"\benum\b(?:\s+(?:class|struct)\b)?(?:\s+(?P<tag>\w+))?(?:\s*:\s*(?P<of>[\w:\s]{1,64}?))?"
+    r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
+)
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DEPTH = 8  # macros and types within one another
 _LONGEST = 10_000  # characters of an expanded declaration
 
@@ -35,6 +43,7 @@ class TypeNames:
         scope: the namespaces of the kernel.
         given: the types that the kernel's name gives for the parameters of its template.
         hidden: the parameters of the kernel's template.
+        functions: the parameters and the text of each macro with parameters.
     """
 
     def __init__(
@@ -44,17 +53,32 @@ class TypeNames:
         scope: Scope = (),
         given: Mapping[str, str] | None = None,
         hidden: frozenset[str] = frozenset(),
+        functions: Mapping[str, tuple[tuple[str, ...], str]] | None = None,
     ) -> None:
         self._macros, self._types, self._scope = macros, types, scope
-        self._given, self._hidden = given or {}, hidden
+        self._given, self._hidden, self._functions = given or {}, hidden, functions or {}
 
     def expanded(self, code: str) -> str:
         """Returns code with its macros replaced by their texts."""
         for _ in range(_DEPTH):
-            new = _WORD.sub(self._text, code)
+            new = _WORD.sub(self._text, self._called(code))
             if new == code or len(new) > _LONGEST:
                 break
             code = new
+        return code
+
+    def _called(self, code: str) -> str:
+        """Returns code with its macros that have parameters replaced by their texts."""
+        for call in _CALL.finditer(code):
+            parameters, text = self._functions.get(call[1], ((), ""))
+            end = _closing(code, call.end())
+            if call[1] not in self._functions or call[1] in self._hidden or end < 0:
+                continue
+            arguments = [part.strip() for _, part in split(code[call.end() : end])]
+            if len(arguments) == max(len(parameters), 1) and "#" not in text:
+                by_name = dict(zip(parameters, arguments, strict=False))
+                text = _WORD.sub(lambda word: by_name.get(word[0], word[0]), text)  # noqa: B023 - called at once
+                return code[: call.start()] + text + self._called(code[end + 1 :])
         return code
 
     def _text(self, match: re.Match[str]) -> str:
@@ -104,7 +128,7 @@ def type_names(
                 types.setdefault(name, []).append((scope_of, target if live else None))
     numbers = {name for name, value in defines.items() if value.lstrip("-").isdigit()}
     macros = {name: value for name, value in found.macros.items() if name not in numbers}
-    return TypeNames(macros, types, scope, given, hidden)
+    return TypeNames(macros, types, scope, given, hidden, found.functions)
 
 
 def defined_types(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[Scope]]]:
@@ -122,6 +146,12 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
     """Returns offset, scope, name and target of the type names that a text declares outside functions and classes."""
     code = scan(text)
     found: list[tuple[int, Scope, str, str | None]] = []
+    for match in _ENUMERATION.finditer(code.bare):
+        scope = code.scope(match.start())
+        names = {match["tag"], match["name"]} if "typedef" in _before(code.bare, match.start()) else {match["tag"]}
+        if scope is not None:
+            of = " ".join((match["of"] or "int").split())
+            found += [(match.start(), scope, name, of) for name in sorted(filter(None, names))]
     for match in _ALIAS.finditer(code.bare):
         place = match.start()
         scope = code.scope(place)
@@ -138,3 +168,18 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
             simple = not re.search(r"[,()[\]]", declared) and declared.endswith(name)
             found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None))
     return found
+
+
+def _before(bare: str, place: int) -> str:
+    """Returns the code between an offset and the end of the declaration before it."""
+    return bare[max(bare.rfind(c, 0, place) for c in ";{}") + 1 : place]
+
+
+def _closing(code: str, start: int) -> int:
+    """Returns the offset of the parenthesis that closes the one before an offset, or -1."""
+    depth = 1
+    for at in range(start, len(code)):
+        depth += (code[at] == "(") - (code[at] == ")")
+        if not depth:
+            return at
+    return -1

@@ -39,6 +39,7 @@ SHIPPED = (
     Shipped("layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
     Shipped("add_layer_norm", "rows", "layer_norm", body="cupyops.ops.layer_norm.body"),
     Shipped("rms_norm", "rows", "rms_norm"),
+    Shipped("add_rms_norm", "rows", "rms_norm"),
     Shipped("softmax", "rows", "softmax"),
     Shipped("log_softmax", "rows", "softmax"),
     Shipped("cross_entropy", "rows", "cross_entropy"),

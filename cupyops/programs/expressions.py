@@ -12,7 +12,17 @@ from difflib import get_close_matches
 
 from .words import NO_REDUCTIONS, OF_ROWS, WRITTEN, no_assignment, other_language
 
-__all__ = ["Statement", "arithmetic", "check_operations", "inputs_of", "kernel_name", "names_in", "parse", "results_of"]
+__all__ = [
+    "ROUNDED",
+    "Statement",
+    "arithmetic",
+    "check_operations",
+    "inputs_of",
+    "kernel_name",
+    "names_in",
+    "parse",
+    "results_of",
+]
 
 # Functions of CUDA's headers. A kernel cannot have the name of such a function.
 _CUDA_FUNCTIONS = frozenset(
@@ -287,6 +297,7 @@ def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, in
 
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
+ROUNDED = "rounded"  # in row programs, the value that an array with the dtype of the rows holds
 # Names of types. An expression may call a type like a function: float(x).
 _TYPES = frozenset(
     (
@@ -350,11 +361,13 @@ def _unknown_function(expression: str, rows: bool) -> str:
             if name in ("sum", "column_sum") and name not in reduced:
                 return f"{name} takes one argument"
             continue
-        if name in _CUDA_FUNCTIONS or name in _TYPES or name.startswith("_"):
+        if name == ROUNDED and not rows:
+            return f"{ROUNDED} is a function of row programs: declare the operator by row_reduce"
+        if name in (ROUNDED, *_CUDA_FUNCTIONS, *_TYPES) or name.startswith("_"):
             continue
         if name.endswith("f") and name[:-1] in _CUDA_FUNCTIONS:
             continue
-        known = (*sorted(_CUDA_FUNCTIONS), *WRITTEN, *(REDUCTIONS if rows else ()), *(OF_ROWS if rows else ()))
+        known = (*sorted(_CUDA_FUNCTIONS), *WRITTEN, *((*REDUCTIONS, ROUNDED, *OF_ROWS) if rows else ()))
         if close := get_close_matches(name.lower(), known, n=1, cutoff=0.8):
             meant = {**WRITTEN, **OF_ROWS}.get(close[0])
             return f"CUDA C++ has no {name}; did you mean {close[0]!r}" + (f", which is {meant}?" if meant else "?")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from .expressions import arithmetic, kernel_name
+from .expressions import ROUNDED, arithmetic, kernel_name
 from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
@@ -14,6 +14,22 @@ FOLDS = {
     "max": ("Max", "acc_t(-INFINITY)"),
     "min": ("Min", "acc_t(INFINITY)"),
     EXPS: ("Exps", "acc_t(0)"),
+}
+
+
+# What groups of threads beyond the last row do. They would read the last row, which an overwriting kernel writes.
+_GROUPS_BEYOND = {
+    False: (
+        "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
+        "        const long long row__ = ::row_of_group(first__, M__);",
+        "        const bool mine__ = first__ + group_of_block() < M__;",
+    ),
+    True: (
+        "        // Groups beyond the last row end. No barrier of the block follows, and a group of a cluster has a row.",
+        "        const long long row__ = first__ + group_of_block();",
+        "        const bool mine__ = row__ < M__;",
+        "        if (!mine__) break;",
+    ),
 }
 
 
@@ -34,8 +50,8 @@ def text_of(program: RowProgram) -> str:
         y: {"element": "(M__, N)", "row": "(M__)", "column": "(parts__, N)"}[kinds[y]] for y in program.results
     }
     null = " or null" if len(program.results) > 1 else ""
-    arrays = [f"    const {program.type_of(x)}* __restrict__ {x}, // {shape}" for x, shape in of_inputs.items()]
-    arrays += [f"    {program.type_of(y)}* __restrict__ {y}, // {shape}{null}" for y, shape in of_results.items()]
+    arrays = [f"    const {program.type_of(x)}* {_alone(program, x)}{x}, // {s}" for x, s in of_inputs.items()]
+    arrays += [f"    {program.type_of(y)}* {_alone(program, y)}{y}, // {s}{null}" for y, s in of_results.items()]
     summed = [y for y in program.results if kinds[y] == "column"]
     sizes = [*(f"acc_t {s}" for s in program.scalars), "long long M__", "long long N", "long long blocks__"]
     sizes += ["long long parts__"] if summed else []
@@ -75,6 +91,11 @@ def text_of(program: RowProgram) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _alone(program: RowProgram, name: str) -> str:
+    """Returns the qualifier of an array that shares its memory with no other array."""
+    return "" if name in program.over else "__restrict__ "
+
+
 def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], most: int) -> list[str]:
     """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
     reduces = any(s.over in FOLDS for s in steps)
@@ -98,9 +119,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    cluster_arrive();",
         "    bool others_began__ = false;",
         f"    for (long long first__ = {group}; first__ < M__; first__ += blocks__ * GROUPS) {{",
-        "        // Groups beyond the last row take part in the barriers with a row that they do not write.",
-        "        const long long row__ = ::row_of_group(first__, M__);",
-        "        const bool mine__ = first__ + group_of_block() < M__;",
+        *_GROUPS_BEYOND[bool(program.over)],
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",
@@ -202,7 +221,8 @@ def _values(
 
 def _written(expression: str) -> str:
     """Returns the CUDA code of an expression."""
-    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", arithmetic(expression))
+    written = re.sub(rf"(?<![\w.:]){ROUNDED}(?=\s*\()", "::rounded_to_scalar", arithmetic(expression))
+    return re.sub(r"(?<![\w.:])exp(?=\s*\()", "::exponential", written)
 
 
 def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:

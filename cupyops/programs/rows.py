@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .expressions import Statement, calls, names_in
+from .expressions import ROUNDED, Statement, calls, names_in
 
 __all__ = ["EXPS", "REDUCED", "REDUCTIONS", "RowProgram", "Step", "check_row_names", "reach"]
 
@@ -34,8 +34,11 @@ class RowProgram:
         scalars: names of the parameters that are numbers.
         results: assigned names that are written to arrays. If there are several results, a call may omit some of them.
         wide: results in the dtype of the arithmetic. The other results (M, N) and (M) have the dtype of ``lead``.
-        like: pairs of a result and an input. The result has the input's dtype, if the program reads the input.
+        like: pairs of a result and an input. The result has the input's dtype, if the program reads the input. Else a
+            result (M) or (N) has the dtype of the arithmetic.
         leads: the array (M, N) whose dtype is ``scalar_t``; by default the first of ``elements``.
+        over: a pair of a result (M, N) and an array of ``elements`` with the same memory and dtype, or nothing. The
+            program has no reduction, so that the thread that writes an element is the only one that reads it.
     """
 
     name: str
@@ -49,6 +52,7 @@ class RowProgram:
     wide: tuple[str, ...] = ()
     like: tuple[tuple[str, str], ...] = ()
     leads: str = ""
+    over: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -67,7 +71,9 @@ class RowProgram:
         if name in self.wide or self.kinds()[name] == "column":
             return "acc_t"
         like = dict(self.like).get(name)
-        return self.type_of(like) if like in self.inputs else "scalar_t"
+        if like in self.inputs:
+            return self.type_of(like)
+        return "acc_t" if like is not None and self.kinds()[name] == "row" else "scalar_t"
 
     def kinds(self) -> dict[str, str]:
         """Returns the kind of each assigned name: ``"element"``, ``"row"`` or ``"column"``.
@@ -114,14 +120,14 @@ class RowProgram:
     def kept(self) -> frozenset[str]:
         """The element values that are kept in registers: those that call a function and that several passes read.
 
-        A kept value takes a register. Computing the value again takes many instructions.
+        A kept value takes a register. Computing the value again takes many instructions. To round a value takes few.
         """
         elements = self.element_steps
         last = [s for s in self.steps if s.name in self.results and s.kind in ("element", "column")]
         passes = [[s.expression for s in group if s.over in REDUCTIONS] for group in self.groups()]
         passes.append([s.expression if s.kind == "column" else s.name for s in last])
         reached = [set().union(*(reach(e, elements) for e in expressions)) for expressions in passes]
-        called = {s.name for s in elements.values() if re.search(r"[A-Za-z_]\w*\s*\(", s.expression)}
+        called = {s.name for s in elements.values() if _CALL.search(s.expression)}
         return frozenset(name for name in called if sum(name in names for names in reached) > 1)
 
 
@@ -144,6 +150,7 @@ class Step:
     of: str = ""
 
 
+_CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 
 

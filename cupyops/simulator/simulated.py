@@ -15,6 +15,7 @@ from cupyops.compile.compiler import lines_by_file
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, LaunchError
 from cupyops.launch import driver
+from cupyops.launch.accessors import numbers
 from cupyops.launch.geometry import Grid, Target
 from cupyops.sharing import held_across_fork, once
 
@@ -122,15 +123,18 @@ class Simulated:
             memory = Memory(kernel.signature, infos, self.checked or self.counters is not None, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
-                memory.pointers.get(p.name, 0)
+                (memory.pointers[p.name], *numbers(infos[p.name]))
+                if p.accessor
+                else memory.pointers.get(p.name, 0)
                 if p.pointer
                 else values[p.name].moved(memory.pointers[p.map_of])
                 if p.map_of in memory.pointers
                 else values[p.name]
                 for p in kernel.signature.parameters
             ]
-            numbers = (n for a in arguments for n in (a if isinstance(a, tuple) else (a,)))
-            self._packing.pack_into(buffer.memory, 0, *numbers)
+            self._packing.pack_into(
+                buffer.memory, 0, *(n for a in arguments for n in (a if isinstance(a, tuple) else (a,)))
+            )
             ranges = memory.ranges()
             first, end, _ = blocks.indices(grid[0] * grid[1] * grid[2])
             progress = _Progress(self.what, max(end - first, 0))

@@ -14,6 +14,7 @@ from cupyops.compile import toolchain
 from cupyops.dtypes import DTYPES
 from cupyops.errors import LaunchError, TuningError
 from cupyops.launch import driver
+from cupyops.launch.accessors import moved
 from cupyops.launch.arguments import Arguments
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class _Outputs:
         with _memory(self._runtime, self._size) as (self._base, _):
             there = {name: self._base + place for name, place in self._places.items()}
             pairs = zip(self._arguments.values, self._arguments.addresses, strict=True)
-            self.values = [there.get(name, value) for name, value in pairs]
+            self.values = [moved(value, there[name]) if name in there else value for name, value in pairs]
             yield self
 
     def refill(self, stream: int) -> None:

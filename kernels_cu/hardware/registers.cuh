@@ -1,6 +1,6 @@
-// opaque(word): what the compiler may know of a register. A kernel that computes the same from registers twice, far apart, can
-// so have it computed twice: the compiler would hold the results of the first time, and run out of registers.
+// opaque(word): hides from the compiler how a register was computed. A kernel that computes a value twice, far apart, then
+// computes it twice. The compiler would otherwise keep the first result in a register, and could run out of registers.
 #pragma once
 
-// Makes the compiler forget how the word was computed, and so what it has computed from the word. Takes no instruction.
+// The compiler may assume nothing about the word afterwards. Emits no instruction.
 __device__ __forceinline__ void opaque(unsigned& word) { asm volatile("" : "+r"(word)); }

@@ -109,6 +109,9 @@ __device__ __forceinline__ acc_t exponential(acc_t x) {
     else return exp(x);
 }
 
+// Returns the value that an element of type scalar_t holds after v is stored: v rounded to nearest even.
+__device__ __forceinline__ acc_t rounded_to_scalar(acc_t v) { return convert<acc_t>(convert<scalar_t>(v)); }
+
 // Converts an index to int, the type of column numbers. An index outside the range of int stays outside the range of
 // columns.
 __device__ __forceinline__ int whole_number(long long i) {

@@ -183,9 +183,11 @@ def test_what_is_compiled_is_called_once_and_a_failure_ends_nothing() -> None:
 
     cases = [*device_cases("layer_norm", (64,), (8,))]
     for case in cases:
-        object.__setattr__(case, "implementations", {n: planted(case, n) for n in ("ours", "compile", "triton")})
-    warm_up.compile_each(cases, ("ours", "compile", "triton", "liger"), torch.device("cpu"))
-    assert called == ["compile", "triton"] * len(cases)
+        object.__setattr__(
+            case, "implementations", {n: planted(case, n) for n in ("eager", "ours", "compile", "triton")}
+        )
+    warm_up.compile_each(cases, ("eager", "ours", "compile", "triton", "liger"), torch.device("cpu"))
+    assert called == ["ours", "compile", "triton"] * len(cases)
 
 
 def test_processes_that_compile_leave_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ NAMES = (
     *("forks", "kills", "damaged caches", "damaged bundles"),
 )
 BACKENDS = ("reference", "simulator", "cuda")
-RECORD = Path(__file__).parent / "record-{}.json"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@ told."""
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -32,7 +31,6 @@ from cupyops.errors import MissingDependencyError
 from cupyops.installing import pip_install
 from cupyops.launch.geometry import Threads
 from cupyops.launch.kernel import Kernel
-from cupyops.sharing import alone
 from tests.naive import without_naive
 from tests.support import HANG
 
@@ -89,54 +87,35 @@ def rows_of(text: str, name: str = "scale", architecture: int = 90, **settings: 
 # The default matrix ---------------------------------------------------------------------------------------------------
 
 
-# The architecture on which a spill is a fault. `make compile`, which continuous integration runs, takes every architecture.
-COMPILED = (90,)
+# The command in a process of its own, where no test has declared a kernel. It compiles nothing: that the kernels compile without a
+# warning and without a spill is asked in tests/gpu/test_gpu_record.py, and for every architecture by `make compile`.
+ASKED = """
+import json, sys
+from cupyops.__main__ import main
+from cupyops.commands import compile
+from cupyops.launch.kernel import all_kernels
+
+compile.compile_job = lambda job: compile.Row(job.what, job.kernel, job.dtypes, job.architecture, bytes=1, registers=1)
+status = main(["compile", "--jobs", "1", "--json", sys.argv[1]])
+known = [a for a in compile.ARCHITECTURES if a in compile.supported_architectures()]
+count = sum(len(list(k.type_choices())) * sum(k.runs_on(a) for a in known) for k in all_kernels())
+print(json.dumps([status, known, count]))
+"""
 
 
-@pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """The command for all shipped kernels, and what it wrote. It runs in a process of its own, where no test has declared a
-    kernel."""
-    if NO_NVRTC:
-        pytest.skip(f"needs CuPy and NVRTC: {NO_NVRTC}")
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent  # half a minute of compiling, for all workers at once
-    path, told = shared / "matrix.json", shared / "matrix.txt"
-    with alone(shared / "matrix.lock"):
-        if not told.exists():
-            asked = command("--json", path, "--arch", ",".join(map(str, COMPILED)))
-            result = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
-            assert path.exists(), result.stderr
-            told.write_text(json.dumps([result.returncode, result.stdout, result.stderr]))
-    result = subprocess.CompletedProcess([], *json.loads(told.read_text()))
-    return result, json.loads(path.read_text())
-
-
-def test_every_shipped_kernel_compiles_without_warning_and_without_spills_on_sm_90(matrix: Any) -> None:
-    result, document = matrix
-    assert [r["what"] for r in document["rows"] if r["error"] or r["warnings"]] == []
-    assert [r["what"] for r in document["rows"] if r["architecture"] == 90 and r["spilled"]] == []
-    assert all(r["bytes"] > 0 and r["registers"] > 0 for r in document["rows"])
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1].endswith("0 failed, 0 with warnings, 0 with spills on sm_90")
-
-
-def test_the_matrix_has_one_row_for_each_combination(matrix: Any) -> None:
-    _, document = matrix
+@needs_nvrtc
+def test_the_default_matrix_has_one_row_for_each_combination(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.json"
+    asked = [sys.executable, "-c", ASKED, path]
+    told = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=True).stdout.splitlines()
+    status, known, count = json.loads(told[-1])
+    document = json.loads(path.read_text())
     assert ARCHITECTURES == (70, 75, 80, 86, 89, 90, 100, 120)
-    known = [a for a in COMPILED if a in supported_architectures()]
     assert {90} <= set(known) <= set(ARCHITECTURES)
-    count = (
-        "from cupyops.launch.kernel import all_kernels; "
-        f"print(sum(len(list(k.type_choices())) * sum(k.runs_on(a) for a in {known}) for k in all_kernels()))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", f"import cupyops; {count}"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     rows = [(r["what"], r["architecture"]) for r in document["rows"]]
-    assert len(rows) == len(set(rows)) == int(told.stdout)
-    assert document["skipped"] == [a for a in COMPILED if a not in known]
+    assert len(rows) == len(set(rows)) == count
+    assert document["skipped"] == [a for a in ARCHITECTURES if a not in known]
+    assert (status, told[-2].partition(" by ")[0]) == (0, f"{count} compilations")
     # Every kernel that a text declares takes part, whatever Python declares.
     declared = {
         n for name in kernels_cu.names() for n in re.findall(r"__global__[^;{]*?(\w+)\(\s*\n", kernels_cu.source(name))
@@ -148,11 +127,18 @@ def test_the_matrix_has_one_row_for_each_combination(matrix: Any) -> None:
         assert dtypes == {(d,) for d in FLOATS}
 
 
-def test_the_table_is_aligned(matrix: Any) -> None:
-    result, document = matrix
-    table = [line for line in result.stdout.splitlines() if not line.startswith("skipped")][:-1]
-    assert len(table) == 1 + len(document["rows"])
+@needs_nvrtc
+def test_shipped_kernels_make_an_aligned_table_and_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.json"
+    assert main(["compile", "--kernels", "gelu_*,add2", "--arch", "90", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert {"gelu_forward", "gelu_backward", "add2"} <= {r["kernel"] for r in rows}
+    assert not any(r["error"] or r["warnings"] or r["spilled"] for r in rows)
+    assert all(r["bytes"] > 0 and r["registers"] > 0 for r in rows)
+    *table, last = capsys.readouterr().out.splitlines()
+    assert len(table) == 1 + len(rows)
     assert len({len(line) for line in table}) == 1
+    assert last.endswith("0 failed, 0 with warnings, 0 with spills on sm_90")
 
 
 # What is wrong with a text --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import pytest
 
 from cupyops import Kernel
+from cupyops.compile.cuda_text import Code
 from cupyops.compile.file_scope import DeviceVariable, launches_from_device, variables
 
 TEXT = """
@@ -48,6 +49,17 @@ def test_variables_of_namespaces_are_found_and_nothing_else() -> None:
     assert found["where"] == DeviceVariable("where", "where", "unsigned long long int", True, ("3",))
     assert found["a::b::letter"].symbol == "_ZN1a1b6letterE"
     assert not variables("__global__ void k() {}")
+
+
+def test_the_scopes_of_functions_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes as long as the scan, and nearly all that a text declares for the device are functions."""
+    places: list[int] = []
+    monkeypatch.setattr(Code, "scope", lambda code, place: places.append(place) or ())
+    text = "__device__ int f(int x) { return x; }\n__align__(8) __device__ __forceinline__ int g(int x) { return x; }\n"
+    assert not variables(text)
+    assert not places
+    assert list(variables(text + "__device__ int twice;")) == ["twice"]
+    assert places == [len(text)]
 
 
 def test_the_symbols_are_those_of_the_compiler() -> None:

@@ -79,7 +79,7 @@ def test_the_simulator_finds_every_header_that_has_a_twin() -> None:
 def test_a_header_without_a_twin_is_refused_in_the_simulator_by_name(row: SystemHeader) -> None:
     """The compiler's words would be of a file that is not found, or of a thousand errors within it."""
     name = EXAMPLES.get(row.names[0], row.names[0])
-    text = f"\n#include <{name}>\n{KERNEL}"
+    text = f"\n#include <{name}>\n{KERNEL}" + ("__device__ __nv_fp8_e4m3* p;" if row.its_names else "")
     words = f"k.cu:2: the simulator cannot include <{name}>: {row.reason}"
     assert row.reason
     with pytest.raises(CompileError, match=f"^{re.escape(words)}$"):
@@ -95,23 +95,33 @@ def test_every_twin_is_a_file() -> None:
 
 @pytest.mark.parametrize("simulated", [False, True])
 @pytest.mark.parametrize(
-    ("include", "words"),
+    ("include", "code", "words"),
     [
-        ("<torch/extension.h>", "it is of the host half of a PyTorch extension, which a Kernel does not need"),
-        ("<ATen/cuda/CUDAContext.h>", "it is of the host half of a PyTorch extension"),
-        ("<vector>", "it belongs to host code, and NVRTC compiles kernels alone"),
-        ('"helper_cuda.h"', "it belongs to host code, and NVRTC compiles kernels alone"),
-        ("<cub/device/device_reduce.cuh>", "it calls the GPU from the host, and NVRTC compiles kernels alone"),
+        (
+            "<torch/extension.h>",
+            "at::Half* p;",
+            "it is of the host half of a PyTorch extension, which a Kernel does not need",
+        ),
+        ("<ATen/cuda/CUDAContext.h>", "c10::BFloat16* p;", "it is of the host half of a PyTorch extension"),
+        (
+            "<cub/device/device_reduce.cuh>",
+            "cub::DeviceReduce::Sum();",
+            "it calls the GPU from the host, and NVRTC compiles kernels alone",
+        ),
+        ("<thrust/device_vector.h>", "thrust::device_vector<int>* p;", "it calls the GPU from the host"),
         (
             "<cooperative_group.h>",
+            "",
             "no such header is known; did you mean 'cooperative_groups.h'?; give its text as headers=",
         ),
     ],
 )
-def test_a_header_of_host_code_is_refused_in_both_lanes(include: str, words: str, simulated: bool) -> None:
+def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(
+    include: str, code: str, words: str, simulated: bool
+) -> None:
     told = f"k.cu:1: #include <{include[1:-1]}>: {words}"
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        final(f"#include {include}\n{KERNEL}", simulated)
+        final(f"#include {include}\n__device__ void f() {{ {code} }}\n{KERNEL}", simulated)
     for dead in ("#ifndef __CUDACC__", "#if 0", "#ifdef HOST"):
         assert "k" in final(f"{dead}\n#include {include}\n#endif\n{KERNEL}", simulated)
 

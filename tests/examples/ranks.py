@@ -12,9 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
-from examples import char_gpt, lenet5, run
-from examples.command import processes
-from tests.examples.example_support import TEST_SET, TRAIN_SET, gpt_arguments, lenet5_arguments
+# lightning_fabric asks torchmetrics for its version, whose import brings SciPy and matplotlib, in each of four processes.
+sys.modules["torchmetrics"] = None  # type: ignore[assignment]
+
+from examples import char_gpt, lenet5, run  # noqa: E402
+from examples.command import processes  # noqa: E402
+from tests.examples.example_support import TEST_SET, TRAIN_SET, gpt_arguments, lenet5_arguments  # noqa: E402
 
 KILLED_AT = 6  # after the checkpoint of step 4
 

@@ -162,18 +162,35 @@ def _hash(content: Any) -> str:
 
 def code_of(source: Source) -> str:
     """The hash of the compiled code, by the NVRTC at hand."""
+    return compile_source(source).code
+
+
+class Binary(NamedTuple):
+    """What NVRTC makes of a source: the hash of its code, its warnings, and the bytes of spilled registers."""
+
+    code: str
+    warnings: list[str]
+    spilled: int
+
+
+def compile_source(source: Source) -> Binary:
+    """Compiles by the NVRTC at hand."""
+    from cupyops.commands.compile import about_the_kernel
+    from cupyops.compile.compiler import OPTIONS, resources_in
     from cupyops.compile.toolchain import cuda_headers, nvrtc
 
     compiler = nvrtc()
     program = compiler.createProgram(source.text, "kernel.cu", [], [])
     try:
-        flags = [*source.options, "--no-cache", f"-I{cuda_headers()}"]
+        # What ptxas reports changes no code.
+        flags = [*source.options, *(o for o in OPTIONS if o.startswith("-X")), "--no-cache", f"-I{cuda_headers()}"]
         try:
             compiler.compileProgram(program, flags)
         except compiler.NVRTCError as error:
             raise RuntimeError(f"{source.what}: {compiler.getProgramLog(program)}") from error
-        ptx = compiler.getPTX(program)
-        return code_hash(compiler.getCUBIN(program), ptx.decode() if isinstance(ptx, bytes) else ptx)
+        ptx, log = compiler.getPTX(program), str(compiler.getProgramLog(program)).replace("\0", "")
+        code = code_hash(compiler.getCUBIN(program), ptx.decode() if isinstance(ptx, bytes) else ptx)
+        return Binary(code, about_the_kernel(log), sum(spilled for _, spilled in resources_in(log).values()))
     finally:
         compiler.destroyProgram(program)
 
@@ -236,20 +253,48 @@ def _variables_in_use(ptx: str) -> list[str]:
     return sorted(found)
 
 
-def compiled(sources: Sequence[Source], known: Mapping[str, str], processes: int | None = None) -> dict[str, str]:
-    """By the sources' keys, the hashes of their code: known ones, or compiled now."""
+class Compiled(NamedTuple):
+    """What :func:`compiled` found.
+
+    Attributes:
+        code: by the sources' keys, the hashes of their code.
+        faults: the warnings of what was compiled now, and the spills of kernels of the folder kernels_cu.
+    """
+
+    code: dict[str, str]
+    faults: list[str]
+
+
+def compiled(sources: Sequence[Source], known: Mapping[str, str], processes: int | None = None) -> Compiled:
+    """Compiles the sources whose code is not known."""
     wanted = {source.key: source for source in sources}
     unknown = {key: source for key, source in wanted.items() if key not in known}
-    made: dict[str, str] = {}
+    made: list[Binary] = []
     if unknown:
         workers = min(processes or os.cpu_count() or 1, -(-len(unknown) // 8))
         if workers == 1:
-            made = {key: code_of(source) for key, source in unknown.items()}
+            made = [compile_source(source) for source in unknown.values()]
         else:
             # NVRTC lets in one thread at a time.
             with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-                made = dict(zip(unknown, pool.map(code_of, unknown.values(), chunksize=4), strict=True))
-    return {key: known.get(key) or made[key] for key in wanted}
+                made = list(pool.map(compile_source, unknown.values(), chunksize=4))
+    new = {key: binary.code for key, binary in zip(unknown, made, strict=True)}
+    faults = [fault for source, binary in zip(unknown.values(), made, strict=True) for fault in _faults(source, binary)]
+    return Compiled({key: known.get(key) or new[key] for key in wanted}, faults)
+
+
+def _faults(source: Source, binary: Binary) -> Iterator[str]:
+    import kernels_cu
+
+    kernel = source.what.partition("<")[0]
+    of_a_text = any(re.search(rf"\b{kernel}\s*\(", kernels_cu.source(name)) for name in kernels_cu.names())
+    for warning in binary.warnings:
+        if (
+            of_a_text or "Registers are spilled" not in warning
+        ):  # the spills of programs are those of their measured config
+            yield f"{source.what}: {warning}"
+    if binary.spilled and of_a_text:
+        yield f"{source.what} spills {binary.spilled} bytes"
 
 
 # A tree

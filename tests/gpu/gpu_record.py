@@ -3,6 +3,7 @@ launches have changed since.
 
     python -m tests.gpu.gpu_record                 # on a GPU: the suite and the sanitizers; adds or replaces this machine's run
     python -m tests.gpu.gpu_record --no-sanitizer
+    python -m tests.gpu.gpu_record --again         # after a mend: the tests that failed in this machine's run
     python -m tests.gpu.gpu_record --fingerprint   # then, with the pinned NVRTC, on any machine: what it was that has run
 
 The record, ``tests/gpu/gpu_record.json``, holds ``runs``, one per CUDA major of CuPy and number of GPUs, and ``fingerprints``
@@ -11,6 +12,10 @@ of the trees that they ran: :mod:`tests.gpu.fingerprints` says what those are, a
 
 A run holds a hash of its tree's bytes. Fingerprints are taken of a tree that has the same hash, and of no other, so that
 nothing is said to have run that has not.
+
+``--again`` is for faults of tests and of code that launches nothing. What passes then counts as passed, and the run holds
+the hash of the mended tree, too. Fingerprints of the mended tree are taken only if they are those of the tree that ran in
+full: take these first, in a checkout of it.
 """
 
 import argparse
@@ -22,14 +27,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from .fingerprints import Fingerprints, compiled, fingerprints, installed_nvrtc, look_at, pinned_nvrtc
+from .fingerprints import Fingerprints, changes, compiled, fingerprints, installed_nvrtc, look_at, pinned_nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("gpu_record.json")
@@ -85,8 +90,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run_suite(jobs: int) -> dict[str, Any]:
-    """Runs all tests; counts, and the names of what failed and of what was skipped and why."""
+def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs all tests, or those of the given names; counts, and the names of what failed and of what was skipped and why."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         parallel = ["-n", str(jobs)] if jobs > 1 else []
@@ -101,15 +106,17 @@ def run_suite(jobs: int) -> dict[str, Any]:
             "-p",
             "no:benchmark",
             # It holds the tree against the last record, and this makes the next.
-            f"--ignore={Path(__file__).with_name('test_gpu_record.py')}",
+            *(
+                f"--ignore={Path(__file__).with_name(name)}"
+                for name in ("test_gpu_record.py", "test_gpu_record_again.py")
+            ),
+            *sorted({name.partition("::")[0].replace(".", "/") + ".py" for name in only}),
         ]
         done = subprocess.run([*command, *parallel, *os.environ.get("CUPYOPS_PYTEST", "").split()], cwd=ROOT)
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    failed = [
-        f"{c.get('classname')}::{c.get('name')}"
-        for c in cases
-        if c.find("failure") is not None or c.find("error") is not None
-    ]
+    if only:
+        cases = [c for c in cases if _name(c) in only]
+    failed = [_name(c) for c in cases if c.find("failure") is not None or c.find("error") is not None]
     skipped: dict[str, int] = {}
     for case in cases:
         if (skip := case.find("skipped")) is not None:
@@ -120,6 +127,26 @@ def run_suite(jobs: int) -> dict[str, Any]:
         "skipped": skipped,
         "exit_code": done.returncode,
     }
+
+
+def _name(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}::{case.get('name')}"
+
+
+def run_again(run: dict[str, Any], tree: str, found: Mapping[str, Any]) -> None:
+    """Moves what passed from the failed tests of a run to its passed ones, and notes the tree on which it passed.
+
+    Args:
+        run: an entry of the record; changed in place.
+        tree: the hash of the mended tree.
+        found: what :func:`run_suite` gave for the run's failed tests.
+    """
+    tests = run["tests"]
+    passed = len(tests["failed"]) - len(found["failed"])
+    if found["passed"] != passed:
+        raise SystemExit(f"{passed} of the failed tests had to pass, and {found['passed']} did: a name has changed")
+    tests.update(passed=tests["passed"] + passed, failed=found["failed"], exit_code=int(bool(found["failed"])))
+    run["again"] = tree
 
 
 def sanitize() -> dict[str, str]:
@@ -153,9 +180,14 @@ def read(path: Path = RECORD) -> dict[str, Any]:
 
 def write(record: dict[str, Any], path: Path) -> None:
     """With no fingerprints but those of trees that have run."""
-    trees = {run["tree"] for run in record["runs"].values()}
+    trees = {tree for run in record["runs"].values() for tree in _trees(run)}
     record["fingerprints"] = {tree: found for tree, found in record["fingerprints"].items() if tree in trees}
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _trees(run: Mapping[str, Any]) -> list[str]:
+    """The tree that ran in full, and the mended one on which the tests that had failed ran."""
+    return [run[key] for key in ("tree", "again") if key in run]
 
 
 def known_code(record: Mapping[str, Any], nvrtc: str) -> dict[str, str]:
@@ -168,10 +200,12 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
     """Adds the fingerprints of the tree at hand, and says what it did.
 
     Raises:
-        SystemExit: no run of the record was made on these bytes, or the NVRTC at hand is not the pinned one.
+        SystemExit: no run of the record was made on these bytes; the NVRTC at hand is not the pinned one, or it warns of a
+            kernel or spills registers; or some tests alone ran on these bytes, and the fingerprints differ from those of
+            the tree on which all ran. The tests compile no text with the tokens of one that has fingerprints.
     """
     record, tree = read(path), tree_hash(root)
-    runs = [name for name, run in record["runs"].items() if run["tree"] == tree]
+    runs = [name for name, run in record["runs"].items() if tree in _trees(run)]
     if not runs:
         made = ", ".join(f"'{name}' on {run['tree']}" for name, run in record["runs"].items()) or "none"
         raise SystemExit(
@@ -184,8 +218,16 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
             f"pip install -c constraints.txt nvidia-cuda-nvrtc-cu12"
         )
     seen = look_at(root)
-    code = compiled(seen.sources, known_code(record, pinned_nvrtc()))
-    record["fingerprints"][tree] = fingerprints(seen, code, pinned_nvrtc())._asdict()
+    made = compiled(seen.sources, known_code(record, pinned_nvrtc()))
+    if made.faults:
+        raise SystemExit(f"no kernel may spill or be warned of: {'; '.join(made.faults)}")
+    found = fingerprints(seen, made.code, pinned_nvrtc())
+    for whole in {record["runs"][name]["tree"] for name in runs} - {tree}:
+        if whole not in record["fingerprints"]:
+            raise SystemExit(f"take the fingerprints of {whole} first, in a checkout of it: there all tests ran")
+        if changed := changes(Fingerprints(**record["fingerprints"][whole]), found, seen):
+            raise SystemExit(f"all tests ran on {whole}, and since then this has changed: {'; '.join(changed[:6])}")
+    record["fingerprints"][tree] = found._asdict()
     write(record, path)
     return f"fingerprints of {len(seen.sources)} kernels, which ran as {', '.join(runs)}; written to {path}"
 
@@ -197,6 +239,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="test processes at once, the sanitizers beside them (needs pytest-xdist)"
     )
+    parser.add_argument("--again", action="store_true", help="the failed tests of this machine's run alone")
     parser.add_argument("--fingerprint", action="store_true", help="run nothing: fingerprints of the tree that has run")
     parser.add_argument("--out", type=Path, default=RECORD, help="the record to add to")
     arguments = parser.parse_args()
@@ -204,6 +247,9 @@ def main() -> int:
         print(fingerprint(arguments.out))
         return 0
     about, tree = machine(), tree_hash()
+    name = f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"
+    if arguments.again:
+        return _again(arguments.out, name, tree, arguments.jobs)
     with ThreadPoolExecutor(1) as beside:
         sanitizing = None if arguments.no_sanitizer else beside.submit(sanitize)
         if sanitizing is not None and arguments.jobs == 1:
@@ -218,7 +264,7 @@ def main() -> int:
     if tree_hash() != tree:
         raise SystemExit("the tree changed while it ran: nobody knows what has run, so nothing is written")
     record = read(arguments.out)
-    record["runs"][f"cupy for CUDA {about['nvrtc'].partition('.')[0]}, {about['gpus']} GPU"] = entry
+    record["runs"][name] = entry
     write(record, arguments.out)
     tests, sanitizer = entry["tests"], entry["sanitizer"]
     print(
@@ -226,6 +272,18 @@ def main() -> int:
         "Then, with the pinned NVRTC: python -m tests.gpu.gpu_record --fingerprint"
     )
     return 0 if tests["exit_code"] == 0 and all(v == "clean" for v in sanitizer.values()) else 1
+
+
+def _again(path: Path, name: str, tree: str, jobs: int) -> int:
+    record = read(path)
+    failed = record["runs"].get(name, {}).get("tests", {}).get("failed")
+    if not failed:
+        raise SystemExit(f"{path} has no run '{name}' with a failed test")
+    run_again(record["runs"][name], tree, run_suite(jobs, failed))
+    write(record, path)
+    left = record["runs"][name]["tests"]["failed"]
+    print(f"{len(failed) - len(left)} of {len(failed)} passed; written to {path}")
+    return int(bool(left))
 
 
 if __name__ == "__main__":

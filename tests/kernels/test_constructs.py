@@ -141,6 +141,95 @@ CONSTRUCTS = {
         torch.float64,
         given={"options": ("-DWIDE=1",)},
     ),
+    "a default argument in braces": Construct(
+        f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, int n = {{3}}, int add = {{}}) {{ {AT} if (i < n) y[i] = x[i] + add; }}",
+        "k",
+        lambda x: x + 4,
+        ("+ add", "- add"),
+        more=(4,),
+    ),
+    "macros with parameters in the declaration": Construct(
+        "#define IN(T, name) const T* __restrict__ name\n#define POINTER(T) T*\n"
+        f"__global__ void k(IN(float, x) /* (n) */, POINTER(float) y /* (n) */, int n) {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 *", "3 *"),
+    ),
+    "void*": Construct(
+        f"__global__ void k(const void* x, void* y, int n) {{ {AT} if (i < n) static_cast<float*>(y)[i] = 1 + static_cast<const float*>(x)[i]; }}",
+        "k",
+        lambda x: x + 1,
+        ("1 +", "2 +"),
+    ),
+    "enumerations and names of integers": Construct(
+        "enum Mode : unsigned char { ADD, SUB };\ntypedef enum { LOW, HIGH = 7 } Level;\n"
+        f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, ptrdiff_t n, enum Mode mode, Level level, uint more) {{ {AT} "
+        "if (i < n) y[i] = mode == SUB && level == HIGH ? x[i] - more : 0.f; }",
+        "k",
+        lambda x: x - 5,
+        ("- more", "+ more"),
+        more=(1, 7, 5),
+    ),
+    "16-bit floats by value": Construct(
+        "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+        f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, int n, half a, nv_bfloat16 b, half2 c, dim3 d) {{ {AT} "
+        "if (i < n) y[i] = x[i] * __half2float(a) + __bfloat162float(b) + __high2float(c) + d.z; }",
+        "k",
+        lambda x: x * 0.5 - 3 + 8 + 2,
+        ("+ __bfloat", "- __bfloat"),
+        more=(0.5, -3.0, (9, 8), (4, 3, 2)),
+    ),
+    "arithmetic of 16-bit floats": Construct(
+        f"#include <cuda_fp16.h>\n__global__ void k(const half* x /* (n) */, half* y /* (n) */, int n) {{ {AT} "
+        "if (i < n) y[i] = __hfma(x[i], __float2half(2.f), __int2half_rn(__half2int_rd(x[i]) - __half2int_ru(x[i]))); }",
+        "k",
+        lambda x: (2 * x.double() + x.double().floor() - x.double().ceil()).to(x.dtype),
+        ("_rd(x[i]) -", "_rd(x[i]) +"),
+        torch.float16,
+    ),
+    "a struct by value whose layout the text tells": Construct(
+        "struct Scale { char kind; float3 by; int more[2]; float sum() const { return by.x + more[0]; } };\n"
+        f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, int n, Scale s) {{ {AT} if (i < n) y[i] = x[i] * s.by.z + s.more[1]; }}",
+        "k",
+        lambda x: x * 3 + 5,
+        ("s.by.z", "s.by.y"),
+        more=((0, (1, 2, 3), (4, 5)),),
+    ),
+    "a macro of the options that a shared header declares": Construct(
+        f'#include "vector.cuh"\n#include <cuda/std/array>\n__global__ void k{LIST} {{ {AT} cuda::std::array<float, N> a{{1, 2, 3, 4}}; '
+        "if (i < n) y[i] = x[i] + a[N - 1]; }",
+        "k",
+        lambda x: x + 4,
+        ("N - 1", "N - 2"),
+        given={"options": ("-DN=4",)},
+    ),
+    "functions of CUDA's <cmath>": Construct(
+        f"#include <cuda/std/cmath>\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = cuda::std::log1p(x[i] * x[i]) + cuda::std::cbrt(8.f); }}",
+        "k",
+        lambda x: (x * x).log1p() + 2,
+        ("8.f", "27.f"),
+    ),
+    "headers of a library that uses 16-bit floats": Construct(
+        f"#include <cublas_v2.h>\n__device__ float rounded(float v) {{ register __nv_bfloat16 b = __float2bfloat16(v); return __bfloat162float(b); }}\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = rounded(x[i]) + 1; }}",
+        "k",
+        lambda x: x.bfloat16().float() + 1,
+        ("+ 1", "+ 2"),
+    ),
+    "host code around the kernel": Construct(
+        "#include <iostream>\n#include <vector>\n#include <torch/extension.h>\nusing namespace std;\n"
+        "#define CHECK(x) do { if ((x) != cudaSuccess) { cerr << \"no\"; exit(1); } } while (0)\n"
+        "const float FACTOR = 2;\nstatic int calls = 0;\nstd::vector<float> kept;\n"
+        "struct Pair { float a; Pair(float v) : a(v) {} float half() const { return a / 2; } __device__ float twice() const { return 2 * a; } };\n"
+        "float on_host(float v) { return v; }\ntemplate <typename T> void launch(T* x, int n);\n"
+        f"template <typename T> __global__ void k{TYPED} {{ {AT} if (i < n) y[i] = FACTOR * x[i] + 1; }}\n"
+        "template <typename T> void launch(T* x, int n) { vector<T> v(n); k<T><<<1, 32>>>(x, x, n); CHECK(cudaGetLastError()); ++calls; }\n"
+        "template void launch<float>(float*, int);\n"
+        "int main(int argc, char** argv) { cout << on_host(1) << endl; return 0; }",
+        "k<float>",
+        lambda x: 2 * x + 1,
+        ("x[i] + 1", "x[i] + 2"),
+    ),
 }  # fmt: skip
 
 

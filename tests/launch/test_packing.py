@@ -2,9 +2,12 @@
 
 import ctypes
 import random
+import struct
 
 import pytest
+import torch
 
+from cupyops.dtypes import bfloat16_bits
 from cupyops.launch.signature import Parameter, Signature
 
 C_TYPES = {
@@ -67,9 +70,21 @@ def test_packed_values_are_read_back_by_c() -> None:
     assert (got.factor, got.wide) == (ctypes.c_float(0.1).value, 0.1)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_sixteen_bit_floats_by_value_are_refused_when_packed(dtype: str) -> None:
-    signature = Signature("k", (Parameter("x", "scalar_t", pointer=True), Parameter("a", "scalar_t")))
-    with pytest.raises(TypeError, match=f"k: parameter `a` is a {dtype} by value"):
-        signature.packing({"scalar_t": dtype}, {})
-    signature.packing({"scalar_t": "float32"}, {})
+@pytest.mark.parametrize(("dtype", "code"), [("float16", "e"), ("bfloat16", None)])
+def test_sixteen_bit_floats_are_packed_with_two_bytes(dtype: str, code: str | None) -> None:
+    parameters = (Parameter("n", "int32"), Parameter("x", "scalar_t", pointer=True), Parameter("a", "scalar_t"))
+    packing, fields = Signature("k", (*parameters, Parameter("m", "int32"))).packing({"scalar_t": dtype}, {})
+    assert fields == [(0, 4), (8, 8), (16, 2), (20, 4)]
+    for number in (0.0, -1.5, 3.14159, 65504.0, 1e-3, float("inf")):
+        bits = torch.tensor(number).to(getattr(torch, dtype)).view(torch.int16).item()
+        assert packing.pack(7, 4096, number, 9)[16:18] == struct.pack("<h", bits)
+
+
+def test_a_bfloat16_is_the_nearest_one() -> None:
+    numbers = torch.cat([torch.randn(1000), torch.tensor([0.0, -0.0, 1e-40, 3.3e38]), torch.arange(256) * 2.0**-8 + 1])
+    for number, rounded in zip(numbers.tolist(), numbers.bfloat16().view(torch.int16).tolist(), strict=True):
+        assert bfloat16_bits(number) == rounded & 0xFFFF, number
+    assert bfloat16_bits(float("nan")) & 0x7FFF > 0x7F80
+    for large in (3.4e38, 1e39):
+        with pytest.raises(OverflowError):
+            bfloat16_bits(large)

@@ -189,6 +189,26 @@ class EncoderLayer(nn.Module):
         return hidden_states
 
 
+class DecoderLayer(nn.Module):
+    """Llama's: residuals with a name of their own, and RMS norms in elementary operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.mlp = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.input_layernorm, self.post_attention_layernorm = RootNorm(WIDTH), RootNorm(WIDTH)
+        self.norm = nn.RMSNorm(WIDTH)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.attention(hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return self.norm(residual + hidden_states)
+
+
 class Gpt2Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -258,6 +278,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
     "pre-norm": (PreNorm, {"layer_norm": 1, "add_layer_norm": 1, "aten.addmm": 2, "linear_gelu": 1}),
     "post-norm": (PostNorm, {"aten.addmm": 1, "add_layer_norm": 1, "linear_gelu": 1}),
     "encoder layer": (EncoderLayer, {"aten.addmm": 2, "add_layer_norm": 1, "linear_gelu": 1}),
+    "decoder layer": (DecoderLayer, {"rms_norm": 1, "aten.addmm": 2, "add_rms_norm": 2}),
     "conv1d": (Gpt2Mlp, {"linear_gelu": 1, "aten.addmm": 1}),
     "own function": (OwnFunction, {"linear_gelu": 1}),
     "functions": (Functions, {"linear_gelu": 2, "layer_norm": 1, "rms_norm": 1, "gelu": 1}),

@@ -51,6 +51,19 @@ class PostNorm(nn.Module):
         return y
 
 
+class PostRMSNorm(nn.Module):
+    """The sum is used again behind its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Linear(N, N), nn.RMSNorm(N, eps=1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dense(x)
+        y: Tensor = x + self.norm(x)
+        return y
+
+
 def spelled_tanh(z: Tensor) -> Tensor:
     return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * torch.pow(z, 3.0))))
 
@@ -78,6 +91,7 @@ class Conv1D(nn.Module):
 MODELS = {
     "pre-norm": (PreNorm, ["norm: add_layer_norm", "act: linear_gelu"]),
     "post-norm": (PostNorm, ["norm: add_layer_norm"]),
+    "RMS norm": (PostRMSNorm, ["norm: add_rms_norm"]),
     "Conv1D, tanh": (lambda: Conv1D(spelled_tanh), ["mul_3: linear_gelu"]),
     "Conv1D, tanh, fast": (lambda: Conv1D(spelled_fast), ["mul_5: linear_gelu"]),
     "Conv1D, erf": (lambda: Conv1D(spelled_erf), ["mul_1: linear_gelu"]),
@@ -197,7 +211,7 @@ def test_what_must_stay_apart_stays_and_is_said() -> None:
         "it adds a matrix, and not a bias",
     ]
     assert "linear_gelu, left alone: the product is used again" in str(fusions)
-    assert repr(fusions) == "<Fusions: add_layer_norm, linear_gelu; 0 found>"
+    assert repr(fusions) == "<Fusions: add_layer_norm, add_rms_norm, linear_gelu; 0 found>"
 
 
 def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
@@ -210,7 +224,9 @@ def test_tensors_that_the_operators_do_not_take_are_left_alone() -> None:
     assert refusals() == {"a tensor is on cpu"}, "on a CPU, Inductor's own code is faster"
     assert refusals(devices=("cpu", "cuda")) == {""}
     assert refusals(devices=("cpu",), fusions="linear_gelu") == set()
-    with pytest.raises(ValueError, match="Fusions: `fusions` must be among add_layer_norm, linear_gelu, got 'gelu'"):
+    with pytest.raises(
+        ValueError, match="Fusions: `fusions` must be among add_layer_norm, add_rms_norm, linear_gelu, got 'gelu'"
+    ):
         Fusions("gelu")
 
 
@@ -252,6 +268,16 @@ def test_the_norm_has_the_dtype_that_it_had() -> None:
         rewrite(module, ["add_layer_norm"], ["cpu"])
         (call,) = (n for n in module.graph.nodes if n.target is add_then_layer_norm)
         assert call.args[-1] == dtype
+
+
+def test_an_rms_norm_of_another_dtype_than_the_sum_is_left_alone() -> None:
+    half, single = torch.bfloat16, torch.float32
+    for of_y, refusal in ((half, ""), (single, "its result is torch.float32, and the sum is torch.bfloat16")):
+        module = added_norm(half, single, single, of_y)
+        norm = next(n for n in module.graph.nodes if n.target is F.layer_norm)
+        norm.target, norm.args = torch.rms_norm, norm.args[:3]
+        (site,) = rewrite(module, ["add_layer_norm", "add_rms_norm"], ["cpu"])
+        assert (site.fusion, site.refusal) == ("add_rms_norm", refusal)
 
 
 @pytest.mark.parametrize("view", [False, True])

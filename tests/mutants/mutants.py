@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.mutants_constructs import CONSTRUCTS
 from tests.mutants.mutants_layer_norm import LAYER_NORM
 from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
 from tests.mutants.mutants_layer_norm_tangent import LAYER_NORM_TANGENT
@@ -89,6 +90,7 @@ _ELEMENT = ("one element for all", ELEMENTWISE, "f(in.group[g].element[k]...)", 
 _HALF_ROUNDING = ("bfloat16 rounded towards zero", SCALAR, "__float2bfloat16_rn(", "__float2bfloat16_rz(")
 
 MUTANTS = [
+    *_of("constructs", "construct", *CONSTRUCTS, stem="constructs"),
     *_of(
         "add2",
         "(one_layout or integers_beyond or bits_of_torch_add or mixed or subnormals or wrap or two_to_the_32)",

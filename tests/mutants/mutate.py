@@ -38,6 +38,7 @@ TESTS = (
     "tests/kernels/test_simulated_{stem}.py",
     "tests/kernels/test_simulated_kernels.py",
     "tests/programs/test_{stem}_kernels.py",
+    "tests/kernels/test_{stem}.py",
     "tests/operators/test_{stem}.py",
     "tests/simulator/test_simulator_use.py",
     "tests/operators/test_operators.py",

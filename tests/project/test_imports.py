@@ -29,7 +29,7 @@ ROOMS = (
     ("cupyops.launch",),
     ("cupyops.tiling",),
     ("cupyops.programs",),
-    ("cupyops.ops", "cupyops.tuning", "cupyops.simulator"),
+    ("cupyops.ops", "cupyops.tuning", "cupyops.simulator", "cupyops.extension"),
     ("cupyops.profiling",),
     # what a person meets without PyTorch
     ("cupyops",),

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from autograd_bridge import AddLayerNorm, LayerNorm, Linear, LinearGELU, RMSNorm
+from autograd_bridge import AddLayerNorm, AddRMSNorm, LayerNorm, Linear, LinearGELU, RMSNorm
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm": lambda: LayerNorm(8),
     "LayerNorm without bias": lambda: LayerNorm(8, bias=False),
     "LayerNorm without both": lambda: LayerNorm(8, elementwise_affine=False),
     "AddLayerNorm": lambda: AddLayerNorm(8),
+    "AddRMSNorm": lambda: AddRMSNorm(8),
     "Linear": lambda: Linear(8, 8),
     "LinearGELU": lambda: LinearGELU(8, 8, bias=False),
     "RMSNorm": lambda: RMSNorm(8),
@@ -26,11 +27,11 @@ class Twice(nn.Module):
 
 
 def called(module: nn.Module, x: Tensor) -> Tensor:
-    y = module(x, x) if isinstance(module, AddLayerNorm) else module(x)
+    y = module(x, x) if isinstance(module, (AddLayerNorm, AddRMSNorm)) else module(x)
     return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.parametrize("name", ["LayerNorm", "AddLayerNorm", "Linear", "LinearGELU", "RMSNorm"])
+@pytest.mark.parametrize("name", ["LayerNorm", "AddLayerNorm", "AddRMSNorm", "Linear", "LinearGELU", "RMSNorm"])
 def test_a_parametrised_module(name: str) -> None:
     torch.manual_seed(0)
     module, x = MODULES[name](), torch.randn(3, 8)
@@ -48,7 +49,7 @@ def test_a_parametrised_module(name: str) -> None:
 def test_parameters_that_are_exchanged_for_a_call(name: str) -> None:
     module, x = MODULES[name](), torch.randn(3, 8)
     others = {key: torch.rand_like(value).requires_grad_() for key, value in module.state_dict().items()}
-    args = (x, x) if name == "AddLayerNorm" else (x,)
+    args = (x, x) if name in ("AddLayerNorm", "AddRMSNorm") else (x,)
     y = torch.func.functional_call(module, others, args)
     wanted = MODULES[name]()
     wanted.load_state_dict(others)

@@ -4,4 +4,5 @@
 #include_next <cuda_bf16.h>
 #include "halves.h"
 CUPYOPS_HALVES(__nv_bfloat16, __nv_bfloat162, __bfloat162float, __float2bfloat16_rn, __halves2bfloat162, __low2bfloat16, __high2bfloat16)
+CUPYOPS_HALF_ARITHMETIC(__nv_bfloat16, bfloat16, __bfloat162float, __double2bfloat16)
 #include "text_only.h"

@@ -197,13 +197,11 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) { retu
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return unsigned(((unsigned long long)high << 32 | low) >> (by & 31)); }
 inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned by) { return by >= 32 ? low : __funnelshift_l(low, high, by); }
 inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned by) { return by >= 32 ? high : __funnelshift_r(low, high, by); }
+// Reads three bits of each of the selector's digits. The PTX instruction prmt has a fourth, and __byte_perm clears it.
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long both = (unsigned long long)b << 32 | a;
     unsigned result = 0;
-    for (int i = 0; i < 4; ++i) {
-        const unsigned s = selector >> 4 * i & 15, byte = unsigned(both >> 8 * (s & 7)) & 255;
-        result |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
-    }
+    for (int i = 0; i < 4; ++i) result |= (unsigned(both >> 8 * (selector >> 4 * i & 7)) & 255) << 8 * i;
     return result;
 }
 inline int __dp4a(int a, int b, int c) {

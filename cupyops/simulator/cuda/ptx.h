@@ -235,7 +235,13 @@ template <typename A, typename B, typename C> inline unsigned long long lop3(A a
     for (int i = 0; i < 32; ++i) result |= (table >> ((u32(a) >> i & 1) << 2 | (u32(b) >> i & 1) << 1 | (u32(c) >> i & 1)) & 1) << i;
     return result;
 }
-inline unsigned long long prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
+// A digit of the selector beyond 7 fills the byte with the sign of the byte that it chooses.
+inline unsigned long long prmt(unsigned a, unsigned b, unsigned selector) {
+    unsigned result = __byte_perm(a, b, selector);
+    for (int i = 0; i < 4; ++i)
+        if (selector >> 4 * i & 8) result = (result & ~(255u << 8 * i)) | (result >> 8 * i & 128 ? 255u : 0u) << 8 * i;
+    return result;
+}
 // The modes of prmt choose four bytes by the lowest two bits of the selector.
 inline unsigned long long prmt_mode(int mode, unsigned a, unsigned b, unsigned selector) {
     static const unsigned short chosen[6][4] = {{0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123}, {0x0000, 0x1111, 0x2222, 0x3333},

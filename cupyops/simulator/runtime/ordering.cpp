@@ -69,8 +69,10 @@ Clocks together(const Clocks& a, const Clocks& b) {
                 continue;
             }
             const std::vector<unsigned>&one = *of_a.clocks, &other = *of_b.clocks;
-            bool below = true, above = true;
-            for (size_t k = 0; k < one.size(); ++k) below &= one[k] <= other[k], above &= one[k] >= other[k];
+            // The sign bits of the differences, since compilers have vectors of these for every CPU: clocks are below 2^31.
+            unsigned greater_one = 0, greater_other = 0;
+            for (size_t k = 0; k < one.size(); ++k) greater_one |= other[k] - one[k], greater_other |= one[k] - other[k];
+            const bool below = !(greater_one >> 31), above = !(greater_other >> 31);
             less &= below, greater &= above;
             both->push_back(below ? of_b : of_a);
             if (below || above) continue;

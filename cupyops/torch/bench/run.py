@@ -28,6 +28,7 @@ from .timing import (
     gigabytes_per_second,
     interleave,
     l2_bytes,
+    repeatable_backward,
     rotation,
     synchronize,
 )
@@ -94,7 +95,7 @@ def bench_op(
     rows: list[BenchRow] = []
     used: list[KernelFacts] = []
     skipped: dict[tuple[str, str], None] = {}
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), repeatable_backward():
         copy = copy_bandwidth(device)[0].median
         launch = _launch_time(device)
         for args in samples:

@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -197,6 +198,18 @@ def synchronize(device: torch.device) -> None:
     """Waits for all work on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def repeatable_backward() -> AbstractContextManager[Any]:
+    """Has torch.compile make backwards that can run again on the graph of one forward.
+
+    By default the code that torch.compile makes of a backward writes over what the forward saved, and refuses
+    ``retain_graph=True`` for it.
+    """
+    from torch._functorch import config
+
+    found: AbstractContextManager[Any] = config.patch(donated_buffer=False)  # type: ignore[attr-defined]
+    return found
 
 
 def interleave(timers: Mapping[str, Timer], rounds: int) -> dict[str, Spread]:

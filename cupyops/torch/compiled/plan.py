@@ -226,9 +226,10 @@ class _Lines:
         if step.arguments.gpu != self.device:
             raise _NotRepeated
         variant, values = step.variant, []
-        for given in step.arguments.values.values():
+        for name, given in step.arguments.values.items():
             if isinstance(given, Tensor):
                 values.append(f"{self.value(given)}.data_ptr()")
+                values += map(repr, step.arguments.accessors.get(name, ()))
                 continue
             numbers = given if isinstance(given, tuple) else (0 if given is None else given,)
             if not all(type(n) in (bool, int, float) for n in numbers):

@@ -3,7 +3,7 @@
 The parameter names of the declared backward select its arguments (:mod:`cupyops.torch.core.gradients`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cupyops.codegen import write
@@ -14,7 +14,13 @@ from .tensors import NoStorageError
 __all__ = ["declared", "recorded"]
 
 
-def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any], wrt: Sequence[str]) -> Gradient:
+def declared(
+    schema: Schema,
+    arguments: Sequence[str],
+    call: Callable[..., Any],
+    wrt: Sequence[str],
+    shared: Mapping[str, str],
+) -> Gradient:
     """Returns ``setup_context`` and ``backward`` of an operator whose gradient is another operator.
 
     Both functions are generated for the schema (:mod:`cupyops.codegen`). Closures over tuples of positions would take
@@ -24,12 +30,13 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
         schema: the schema of the forward operator.
         arguments: names of the arguments of the gradient's operator, as the module describes them.
         call: the gradient's operator.
-        wrt: the inputs whose gradients ``call`` returns, in order.
+        wrt: the inputs whose gradients ``call`` returns, in order, and the keys of ``shared``.
+        shared: inputs whose gradient is that of another input, which ``call`` returns.
 
     Raises:
         ValueError: an argument's name is unknown, or none of the arguments is the gradient of a result.
     """
-    parts = _Parts.of(schema, arguments, wrt)
+    parts = _Parts.of(schema, arguments, wrt, shared)
     lines = [
         "def setup_context(ctx_, inputs_, output_):",
         f"    {', '.join(schema.types)}, = inputs_",
@@ -44,7 +51,7 @@ def declared(schema: Schema, arguments: Sequence[str], call: Callable[..., Any],
 
 
 def recorded(
-    schema: Schema, arguments: Sequence[str], wrt: Sequence[str], scope: dict[str, Any]
+    schema: Schema, arguments: Sequence[str], wrt: Sequence[str], shared: Mapping[str, str], scope: dict[str, Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Returns ``forward`` and ``backward`` of a Function on plain tensors, which does what :func:`declared` does.
 
@@ -52,12 +59,12 @@ def recorded(
     of the gradient's operator, and not the operator.
 
     Args:
-        schema, arguments, wrt: as for :func:`declared`.
+        schema, arguments, wrt, shared: as for :func:`declared`.
         scope: the globals of the functions: ``body_``, the operator's body; ``gradient_`` and ``call_``, body and call
             of the gradient's operator; and ``plain_``, which is
             :func:`cupyops.torch.core.dispatch.in_plain_backward`.
     """
-    parts = _Parts.of(schema, arguments, wrt)
+    parts = _Parts.of(schema, arguments, wrt, shared)
     lines = [
         f"def forward(ctx_, {', '.join(schema.types)}):",
         f"    output_ = body_({', '.join(schema.types)})",
@@ -103,7 +110,7 @@ class _Parts(NamedTuple):
     gradients: str
 
     @classmethod
-    def of(cls, schema: Schema, arguments: Sequence[str], wrt: Sequence[str]) -> "_Parts":
+    def of(cls, schema: Schema, arguments: Sequence[str], wrt: Sequence[str], shared: Mapping[str, str]) -> "_Parts":
         for name in arguments:
             type_of(schema, name)
         taken = [f"grad_{r}" for r in schema.results if f"grad_{r}" in arguments]
@@ -123,6 +130,9 @@ class _Parts(NamedTuple):
             *([f"    {', '.join(saved)}, = ctx_.saved_tensors"] if saved else []),
             f"    {', '.join(wants)}, = ctx_.needs_input_grad",
         ]
+        wanted = {f"want_{x}": " or ".join(f"want_{y}" for y in wrt if shared.get(y, y) == x) for x in shared.values()}
+        values = {a: f"ctx_.kept_{a}" if a in kept else f"({wanted[a]})" if a in wanted else a for a in arguments}
+        made = [x for x in wrt if x not in shared]
         return cls(
             taken,
             [r for r in schema.results if f"grad_{r}" not in arguments],
@@ -130,9 +140,9 @@ class _Parts(NamedTuple):
             kept,
             schema.results,
             unpacking,
-            ", ".join(f"ctx_.kept_{a}" if a in kept else a for a in arguments),
-            ", ".join(f"grad_{x}" for x in wrt) + ("," if len(wrt) == 1 else ""),
-            ", ".join(f"grad_{x} if want_{x} else None" if x in wrt else "None" for x in schema.types),
+            ", ".join(values.values()),
+            ", ".join(f"grad_{x}" for x in made) + ("," if len(made) == 1 else ""),
+            ", ".join(f"grad_{shared.get(x, x)} if want_{x} else None" if x in wrt else "None" for x in schema.types),
         )
 
     def saving(self, materialize: str, mark: str, save: str) -> list[str]:

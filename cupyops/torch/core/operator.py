@@ -186,8 +186,8 @@ class Operator:
         self.onnx, self.elementwise = onnx, elementwise
         self._tensors = tuple(enumerate(parsed.tensors))
         self._optional = frozenset(name for name, optional in parsed.tensors.items() if optional)
-        self._mutated = parsed.mutated
-        self._withdrawn = False
+        self._mutated, self._withdrawn = parsed.mutated, False
+        self._shared: Mapping[str, str] = {}  # by inputs: the input with the same gradient. Programs set it.
         self._by_reference = False  # whether the gradient is the reference's
         self.backward: Operator | None = None
         self.jvp: Operator | None = None
@@ -221,7 +221,7 @@ class Operator:
                 )
             self.backward = backward
             arguments = [a.name for a in backward.op._schema.arguments]
-            gradient = declared(parsed, arguments, backward.call, wrt)
+            gradient = declared(parsed, arguments, backward.call, wrt, backward._shared)
             fixed = tuple(i for i, result in enumerate(parsed.results) if f"grad_{result}" not in arguments)
             constant = tuple(i for i, name in self._tensors if name not in wrt)
         else:
@@ -247,7 +247,7 @@ class Operator:
             once(scope, "body_", self._held)
             once(scope, "gradient_", self.backward._held)
             scope["plain_"] = in_plain_backward
-            self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), scope))
+            self._apply = function_of(self.name, *recorded(parsed, arguments, wrt or (), self.backward._shared, scope))
         else:
             self._apply = fast_function(self.name, self.body, *gradient, recording, first=self._held)
         casts = self._autocast.get("cuda")

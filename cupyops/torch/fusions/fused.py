@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
 
-__all__ = ["add_then_layer_norm", "addmm_then_gelu", "linear_then_gelu"]
+__all__ = ["add_then_layer_norm", "add_then_rms_norm", "addmm_then_gelu", "linear_then_gelu"]
 
 
 def add_then_layer_norm(
@@ -22,6 +23,13 @@ def add_then_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Returns (layer_norm(s), s) with s = x + residual. The first result has ``dtype``, or the dtype of s."""
     return add_layer_norm(x, residual, normalized_shape, weight, bias, eps, dtype=dtype)
+
+
+def add_then_rms_norm(
+    x: Tensor, residual: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """Returns (rms_norm(s), s) with s = x + residual, both of the dtype of s."""
+    return add_rms_norm(x, residual, normalized_shape, weight, eps)
 
 
 def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:

@@ -1,11 +1,11 @@
-"""Rewrites the graph that Dynamo traces: an addition and a layer norm, or a product and GELU, become one call.
+"""Rewrites the graph that Dynamo traces: an addition and a norm, or a product and GELU, become one call.
 
 The graph has PyTorch's functions before autograd. The gradient of a call is therefore the gradient of the operator, and
 the backward needs no rewriting.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -15,14 +15,15 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from .fused import add_then_layer_norm, addmm_then_gelu, linear_then_gelu
+from .fused import add_then_layer_norm, add_then_rms_norm, addmm_then_gelu, linear_then_gelu
 from .spelled import ADDITIONS, find_gelu
 
 __all__ = ["FUSIONS", "Site", "rewrite"]
 
 _16_BIT = (torch.float16, torch.bfloat16)
 _FLOATS = (*_16_BIT, torch.float32, torch.float64)
-_NORMS, _PRODUCTS = (F.layer_norm, torch.layer_norm), (F.linear, torch.addmm)
+_LAYER_NORMS, _RMS_NORMS = (F.layer_norm, torch.layer_norm), (F.rms_norm, torch.rms_norm)
+_PRODUCTS = (F.linear, torch.addmm)
 _VIEWS = ("view", "reshape", torch.reshape)
 
 
@@ -31,7 +32,7 @@ class Site:
     """A place in a model where operations stand that one operator computes together.
 
     Attributes:
-        fusion: ``"add_layer_norm"`` or ``"linear_gelu"``.
+        fusion: ``"add_layer_norm"``, ``"add_rms_norm"`` or ``"linear_gelu"``.
         where: the module that has the last of the operations, or the name of the graph's node.
         refusal: why the operations stay apart; empty if they have become one call.
     """
@@ -81,35 +82,84 @@ def _add_layer_norm(norm: Node, devices: Collection[str]) -> bool:
     Raises:
         _Refused: the operations must stay apart.
     """
-    if norm.op != "call_function" or norm.target not in _NORMS:
+    if norm.op != "call_function" or norm.target not in _LAYER_NORMS:
         return False
     s, shape, weight, bias, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5)
+    if (added := _added(s)) is None:
+        return False
+    of_s, of_y = _checked_norm(norm, s, added, (weight, bias), devices)
+    dtype = None if of_y.dtype == of_s.dtype else of_y.dtype
+    _replace_both(norm, s, add_then_layer_norm, (*added, shape, weight, bias, eps, dtype), (of_y, of_s))
+    return True
+
+
+def _add_rms_norm(norm: Node, devices: Collection[str]) -> bool:
+    """Replaces ``s = x + residual; y = rms_norm(s)``, as :func:`_add_layer_norm` does.
+
+    Returns:
+        Whether the node is the RMS norm of an addition.
+
+    Raises:
+        _Refused: the operations must stay apart.
+    """
+    if norm.op != "call_function" or norm.target not in _RMS_NORMS:
+        return False
+    s, shape, weight, eps = _arguments(norm, input=None, normalized_shape=None, weight=None, eps=None)
+    if (added := _added(s)) is None:
+        return False
+    of_s, of_y = _checked_norm(norm, s, added, (weight,), devices)
+    if of_y.dtype != of_s.dtype:
+        raise _Refused(f"its result is {of_y.dtype}, and the sum is {of_s.dtype}")
+    _replace_both(norm, s, add_then_rms_norm, (*added, shape, weight, eps), (of_y, of_s))
+    return True
+
+
+def _added(s: Any) -> tuple[Node, Node] | None:
+    """Returns the two tensors of an addition, or None for another node."""
     if not (isinstance(s, Node) and s.target in ADDITIONS and len(s.args) == 2 and not s.kwargs):
-        return False
+        return None
     x, residual = s.args
-    if not (isinstance(x, Node) and isinstance(residual, Node)):
-        return False
-    of_x, of_residual, of_s, of_y = _fakes((x, residual, s, norm), devices)
+    return (x, residual) if isinstance(x, Node) and isinstance(residual, Node) else None
+
+
+def _checked_norm(
+    norm: Node, s: Node, added: tuple[Node, Node], parameters: Sequence[Any], devices: Collection[str]
+) -> tuple[Any, Any]:
+    """Returns the fake tensors of the sum and of the norm.
+
+    Raises:
+        _Refused: the addition broadcasts, or the parameters have other dtypes than the operator takes.
+    """
+    of_x, of_residual, of_s, of_y = _fakes((*added, s, norm), devices)
     if of_x.shape != of_residual.shape:
         raise _Refused("the addition broadcasts")
-    parameters = [p for p in (weight, bias) if p is not None]
-    dtypes = {x.dtype for x in _fakes(parameters, devices)}
+    dtypes = {x.dtype for x in _fakes([p for p in parameters if p is not None], devices)}
     if len(dtypes) > 1 or not dtypes <= {of_s.dtype, torch.float32 if of_s.dtype in _16_BIT else of_s.dtype}:
         raise _Refused(f"its parameters are {', '.join(sorted(map(str, dtypes)))}, and the sum is {of_s.dtype}")
-    graph, dtype = norm.graph, None if of_y.dtype == of_s.dtype else of_y.dtype
+    return of_s, of_y
+
+
+def _replace_both(
+    norm: Node, s: Node, function: Callable[..., Any], operands: tuple[Any, ...], fakes: tuple[Any, Any]
+) -> None:
+    """Replaces an addition and the norm of its result by one call, which returns (norm, sum).
+
+    Raises:
+        _Refused: the call would have to stand before one of its operands.
+    """
+    graph = norm.graph
     # The call stands where all operands are known, and before each use of the sum.
     place = {node: i for i, node in enumerate(graph.nodes)}
     at = min(s.users, key=place.__getitem__)
     if any(place[operand] >= place[at] for operand in norm.all_input_nodes):
         raise _Refused("its parameters are computed after another use of the sum")
     with graph.inserting_before(at):
-        both = graph.call_function(add_then_layer_norm, (x, residual, shape, weight, bias, eps, dtype))
+        both = graph.call_function(function, operands)
         y, total = (graph.call_function(getitem, (both, i)) for i in (0, 1))
-    both.meta = {**norm.meta, "example_value": (of_y, of_s)}
+    both.meta = {**norm.meta, "example_value": fakes}
     y.meta, total.meta = dict(norm.meta), dict(s.meta)
     _replace(norm, y, ())
     _replace(s, total, ())
-    return True
 
 
 def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
@@ -166,6 +216,7 @@ def _linear_gelu(gelu: Node, devices: Collection[str]) -> bool:
 # The functions that look at one node each, and replace it if they find the last of the operations.
 FUSIONS: dict[str, Callable[[Node, Collection[str]], bool]] = {
     "add_layer_norm": _add_layer_norm,
+    "add_rms_norm": _add_rms_norm,
     "linear_gelu": _linear_gelu,
 }
 

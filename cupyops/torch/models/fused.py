@@ -16,6 +16,7 @@ from torch.nn.modules import module as nn_module
 
 from cupyops.torch.core.tensors import PLAIN_TENSORS
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
+from cupyops.torch.ops.add_rms_norm import add_rms_norm
 from cupyops.torch.ops.gelu import gelu
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear_gelu import linear_gelu
@@ -160,13 +161,13 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 
 
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
-    """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm."""
+    """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
     found = _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
 def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
-    """Returns ``[norm(s)]`` and ``s = a + b``, by one operator if ``norm`` is an optimised layer norm.
+    """Returns ``[norm(s)]`` and ``s = a + b``, by one operator if ``norm`` is an optimised layer norm or RMS norm.
 
     The list lets the caller take the result out, so that no variable of the caller keeps it alive.
     """
@@ -178,19 +179,22 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
 
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
+    operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
     operands = getattr(type(norm), "_cupyops_norm", None)
+    if operands is None:
+        operator, operands = add_rms_norm, getattr(type(norm), "_cupyops_rms_norm", None)
     if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape or is_small(a):
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
         return None
-    shape, weight, bias, eps = operands(norm, a)
+    shape, *parameters, eps = operands(norm, a)
     dtype = a.dtype if a.dtype is b.dtype else torch.promote_types(a.dtype, b.dtype)
-    given = {p.dtype for p in (weight, bias) if p is not None}
-    # Autocast converts the operands of layer_norm to float32, and those of add_layer_norm not at all.
+    given = {p.dtype for p in parameters if p is not None}
+    # Autocast converts the operands of the norms to float32, and those of the fused operators not at all.
     cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None
-    return add_layer_norm(a, b, shape, weight, bias, eps)
+    return operator(a, b, shape, *parameters, eps)
 
 
 @cache

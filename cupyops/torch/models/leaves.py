@@ -83,7 +83,7 @@ _RMS_NORM = _Kind(
     "rms_norm",
     "" if RMS_NORM_KEEPS_DTYPE else "(self.weight is None or self.weight.dtype is {x}.dtype)",
     "rms_norm({x}, self.normalized_shape, self.weight, self.eps)",
-    "",
+    "(self.normalized_shape, self.weight, self.eps)",
 )
 _GELU = _Kind("gelu", "", "gelu({x}, self.approximate)", "self.approximate")
 _LINEAR = _Kind("linear", "", "linear({x}, self.weight, self.bias)", "", "")
@@ -96,7 +96,7 @@ FORWARDS: dict[Any, _Kind] = {
     nn.Linear.forward: _LINEAR,
 }
 # The attribute of a class that holds the trait of its kind, by operator.
-TRAITS = {"layer_norm": "_cupyops_norm", "gelu": "_cupyops_gelu"}
+TRAITS = {"layer_norm": "_cupyops_norm", "rms_norm": "_cupyops_rms_norm", "gelu": "_cupyops_gelu"}
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
@@ -198,7 +198,8 @@ def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
     if operator == "rms_norm":
         call = f"rms_norm({{x}}, {shape}, {weight}, {eps})"
         # PyTorch has no kernel for 16-bit rows with a float32 weight.
-        return _Kind(operator, condition, call, "", "" if norm.one_more else f"F.{call}")
+        operands = f"({shape}, {weight}, {eps})"
+        return _Kind(operator, condition, call, operands, "" if norm.one_more else f"F.{call}")
     operands = f"{shape}, {weight}, {bias}, {eps}"
     call = f"layer_norm({{x}}, {operands})"
     return _Kind(operator, condition, call, f"({operands})", f"F.{call}")

@@ -93,7 +93,8 @@ def rewritten(
     Args:
         function: the method.
         kinds: what the attributes of the method's object hold: ``"linear"`` for a linear layer that may be fused,
-            ``"gelu"`` or ``"layer_norm"`` for an optimised module, ``"function"`` for a function that computes GELU.
+            ``"gelu"``, ``"layer_norm"`` or ``"rms_norm"`` for an optimised module, ``"function"`` for a function that
+            computes GELU.
         parent: what ``super().forward`` is: an operator's name, and the ``forward`` that calls the operator.
         fuse: whether calls that stand beside each other become one.
 
@@ -175,6 +176,11 @@ class _Rewriter(ast.NodeTransformer):
         """Returns the argument of a call of an optimised module with one argument, or None."""
         return _argument(node) if isinstance(node, ast.Call) and self.kind(node.func) == kind else None
 
+    def normalised(self, node: ast.AST) -> tuple[ast.expr | None, str]:
+        """Returns the argument of a call of an optimised norm with one argument, or None, and the norm's operator."""
+        norm = self.kind(node.func) if isinstance(node, ast.Call) else None
+        return (_argument(node), norm) if norm in ("layer_norm", "rms_norm") else (None, "")  # type: ignore[arg-type]
+
     def activation(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
         """Returns the argument of a call of GELU, and an expression of what is called; None for another call."""
         if not isinstance(node, ast.Call):
@@ -236,10 +242,10 @@ class _Rewriter(ast.NodeTransformer):
             z, act = found
             if isinstance(z, ast.Call) and (x := self.called(z, "linear")) is not None:
                 return self.change("linear_gelu", node, self.helper(fused.linear_then_gelu, z.func, act, x))
-        s = self.called(node, "layer_norm")
+        s, norm = self.normalised(node)
         if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Add):
             new = self.helper(fused.add_then_norm, node.func, s.left, s.right)
-            return self.change("add_layer_norm", node, new)
+            return self.change(f"add_{norm}", node, new)
         return None
 
     # Statements
@@ -295,9 +301,10 @@ class _Rewriter(ast.NodeTransformer):
         while aliases < len(rest) and _is_alias(rest[aliases], s):
             aliases += 1
         call = _first_call(rest[aliases]) if aliases < len(rest) else None
-        if call is None or (x := self.called(call, "layer_norm")) is None or not _is_name(x, s):
+        x, norm = (None, "") if call is None else self.normalised(call)
+        if call is None or x is None or not _is_name(x, s):
             return
-        self.changes.append(Change("add_layer_norm", f"{ast.unparse(first)}; {ast.unparse(call)}"))
+        self.changes.append(Change(f"add_{norm}", f"{ast.unparse(first)}; {ast.unparse(call)}"))
         y = _PREFIX + "y"
         names: list[ast.expr] = [ast.Name(y, ast.Store()), ast.Name(s, ast.Store())]
         first.targets = [ast.Tuple(names, ast.Store())]  # type: ignore[attr-defined]

@@ -38,6 +38,7 @@ def optimize(model: nn.Module, *, include: Filter = None, exclude: Filter = None
     Linear and Conv1D with odd sizes, such as 50257  :func:`autograd_bridge.linear`
     a linear layer, and GELU behind it               :func:`autograd_bridge.linear_gelu`
     an addition, and a layer norm behind it          :func:`autograd_bridge.add_layer_norm`
+    an addition, and an RMS norm behind it           :func:`autograd_bridge.add_rms_norm`
     ===============================================  ================================
 
     A module stays the same object, with its parameters, buffers, hooks, dtype, device, mode and ``state_dict``. Only
@@ -324,7 +325,11 @@ class _Plan:
     def concerned(self, module: nn.Module, function: FunctionType) -> bool:
         """Returns whether a method that cannot be read names what may be fused or replaced."""
         near = {n: self.operator(m) for n, m in module._modules.items()}
-        names = {n for n, operator in near.items() if operator in ("gelu", "layer_norm")} if self.fuse else set()
+        names = (
+            {n for n, operator in near.items() if operator in ("gelu", "layer_norm", "rms_norm")}
+            if self.fuse
+            else set()
+        )
         return mentions(function, names)
 
 

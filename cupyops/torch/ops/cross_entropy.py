@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from cupyops.errors import expected
 from cupyops.ops.checks import check_floating, check_shapes
-from cupyops.torch.core.tensors import DTYPE_NAMES, symbolic_call, wide_dtype
+from cupyops.torch.core.dispatch import forward_mode, grad_enabled, is_compiling, transforms_active
+from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, symbolic_call, wide_dtype
+from cupyops.torch.programs.overwriting import recorded_over
 from cupyops.torch.programs.row_reduce import row_reduce
 
 from .onnx_values import cast, in_float32
@@ -162,6 +164,8 @@ _cross_entropy_weighted = row_reduce(
     ahead=_LENGTHS,
 )
 
+# The same operators, with a backward that writes grad_x over x. Nothing reads x behind the pass that writes grad_x.
+_OVER = {op.name: recorded_over(op, "x") for op in (_cross_entropy, _cross_entropy_smoothed, _cross_entropy_weighted)}
 _EXACT = 2**24  # the kernels compare targets with `ignore` in float32
 
 
@@ -172,6 +176,8 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    *,
+    inplace_backward: bool = False,
 ) -> Tensor:
     """Computes the cross entropy of logits and class indices; a drop-in for ``torch.nn.functional.cross_entropy``.
 
@@ -191,14 +197,20 @@ def cross_entropy(
         ignore_index: a target whose rows have loss 0 and gradient 0.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: ε, from 0 to 1.
+        inplace_backward: whether the backward writes the gradient over x, so that it needs no memory for the gradient.
+            x then holds its gradient. Autograd refuses a backward that reads the logits afterwards, this one's second
+            run included. In a compiled graph, under transforms of ``torch.func`` and for tensor subclasses, the gradient
+            has memory of its own.
 
     Returns:
         A new tensor of x's dtype: a number, or for ``"none"`` a loss for each target.
 
     Raises:
         TypeError: x is not a floating tensor, or target is not int64.
-        ValueError: the shapes do not fit, or ``reduction`` is unknown.
-        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1.
+        ValueError: the shapes do not fit, ``reduction`` is unknown, or ``inplace_backward`` is True and the classes of a
+            row are not side by side in memory.
+        RuntimeError: weight has another shape, or label_smoothing is not from 0 to 1. Also raised by a backward with
+            ``create_graph=True``, if ``inplace_backward`` is True.
 
     Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015 (label smoothing).
 
@@ -207,7 +219,7 @@ def cross_entropy(
     """
     if not isinstance(x, Tensor) or not isinstance(target, Tensor):
         arguments = (x, target, weight, ignore_index, reduction, label_smoothing)
-        if (proxy := symbolic_call(cross_entropy, arguments)) is not None:
+        if (proxy := symbolic_call(cross_entropy, arguments, inplace_backward=inplace_backward)) is not None:
             return proxy
         name, other = ("target", target) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(expected("cross_entropy", name, "be a Tensor", type(other).__name__))
@@ -215,18 +227,36 @@ def cross_entropy(
     rows = x if x.dim() <= 2 else x.movedim(1, -1)
     if abs(ignore_index) > _EXACT:
         target, ignore_index = torch.where(target == ignore_index, -100, target), -100
+    over = inplace_backward and _overwrites(rows)
     share = None
+    operator, arguments = _cross_entropy, [rows, target, ignore_index]
     if weight is not None:
-        loss, _, share, _ = _cross_entropy_weighted(rows, target, weight, ignore_index, label_smoothing)
+        operator = _cross_entropy_weighted
+        arguments = [rows, target, weight.detach() if over else weight, ignore_index, label_smoothing]
     elif label_smoothing:
-        loss, _ = _cross_entropy_smoothed(rows, target, ignore_index, label_smoothing)
-    else:
-        loss, _ = _cross_entropy(rows, target, ignore_index)
+        operator, arguments = _cross_entropy_smoothed, [*arguments, label_smoothing]
+    loss, *others = (_OVER[operator.name] if over else operator)(*arguments)
+    if weight is not None:
+        share = others[1]
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
         loss = loss / (target != ignore_index).sum() if share is None else loss / share.detach().sum()
     return loss if x.is_cuda and torch.is_autocast_enabled("cuda") else loss.to(x.dtype)
+
+
+def _overwrites(rows: Tensor) -> bool:
+    """Returns whether the backward of a call may write over the rows.
+
+    Raises:
+        ValueError: the rows are not contiguous.
+    """
+    if not (grad_enabled() and rows.requires_grad):
+        return False
+    if not rows.is_contiguous():
+        words = "have its classes side by side in memory for inplace_backward=True"
+        raise ValueError(expected("cross_entropy", "x", words, f"strides {rows.stride()} of the rows"))
+    return type(rows) in PLAIN_TENSORS and not (is_compiling() or transforms_active() or forward_mode())
 
 
 def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float) -> None:
@@ -253,8 +283,16 @@ def _check(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, lab
 
 
 class CrossEntropyLoss(nn.CrossEntropyLoss):
-    """A ``torch.nn.CrossEntropyLoss`` that calls :func:`cross_entropy`, with the same arguments and ``state_dict``."""
+    """A ``torch.nn.CrossEntropyLoss`` that calls :func:`cross_entropy`, with the same arguments and ``state_dict``, and
+    with ``inplace_backward``."""
+
+    inplace_backward = False
+
+    def __init__(self, *args: Any, inplace_backward: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.inplace_backward = inplace_backward
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         weight: Tensor | None = self.weight
-        return cross_entropy(input, target, weight, self.ignore_index, self.reduction, self.label_smoothing)
+        options = self.ignore_index, self.reduction, self.label_smoothing
+        return cross_entropy(input, target, weight, *options, inplace_backward=self.inplace_backward)

@@ -19,27 +19,28 @@ __all__ = ["RMSNorm", "rms_norm"]
 
 
 def _reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _normalized(x, eps, weight)
+    return rms_norm_reference("rms_norm", x, weight, eps)
 
 
 def _reference_without_weight(x: Tensor, eps: float) -> Tensor:
-    return _normalized(x, eps, None)
+    return rms_norm_reference("rms_norm", x, None, eps)
 
 
-def _normalized(x: Tensor, eps: float, weight: Tensor | None) -> Tensor:
-    check_floating("rms_norm", "x", DTYPE_NAMES[x.dtype])
+def rms_norm_reference(where: str, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Returns x·weight/√(mean x² + eps) by rows. ``where`` is the operator's name, for messages."""
+    check_floating(where, "x", DTYPE_NAMES[x.dtype])
     if not isinstance(eps, Real):
-        raise TypeError(expected("rms_norm", "eps", "be a number or None", repr(eps)))
+        raise TypeError(expected(where, "eps", "be a number or None", repr(eps)))
     wide = x.to(wide_dtype(x.dtype))
     y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     if weight is not None:
-        check_floating("rms_norm", "weight", DTYPE_NAMES[weight.dtype])
-        check_normalized_shape("rms_norm", x, x.shape[-1:], weight=weight)
+        check_floating(where, "weight", DTYPE_NAMES[weight.dtype])
+        check_normalized_shape(where, x, x.shape[-1:], weight=weight)
         y = y * weight.to(wide.dtype)
     return y.to(x.dtype)
 
 
-def _onnx(op: Any, x: Any, weight: Any, eps: float) -> Any:
+def rms_norm_onnx(op: Any, x: Any, weight: Any, eps: float) -> Any:
     """Returns the ONNX form of x·weight/√(mean x² + eps) by rows. ONNX's RMSNormalization needs opset 23; the export
     uses 20."""
     wide = in_float32(op, x)
@@ -48,14 +49,14 @@ def _onnx(op: Any, x: Any, weight: Any, eps: float) -> Any:
 
 
 def _onnx_without_weight(op: Any, x: Any, eps: float) -> Any:
-    return _onnx(op, x, None, eps)
+    return rms_norm_onnx(op, x, None, eps)
 
 
 # With r = 1/√(mean x² + eps) and g = grad_y·weight, the gradients are grad_x = r·(g - x·r²·mean(g·x)), and grad_weight,
 # the sum of grad_y·x·r over the rows.
 
 # Row lengths whose kernels are compiled ahead: a row in a warp, in a block, and in a cluster of blocks.
-_AHEAD = (1024, 8192, 65536)
+AHEAD = (1024, 8192, 65536)
 # Autocast converts the tensors of PyTorch's rms_norm to float32 on a GPU, from PyTorch 2.12 on, and never on a CPU.
 _IN_FLOAT32 = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
 _AUTOCAST = {"cuda": "float32"} if _IN_FLOAT32 else None
@@ -64,7 +65,7 @@ _rms_norm = row_reduce(
     backward="""
         r = rsqrt(sum(x * x) / N + eps)
         d = sum(grad_y * weight * x) / N * r * r
-        grad_x = r * (grad_y * weight - x * d)
+        grad_x = r * fma(-x, d, grad_y * weight)
         grad_weight = column_sum(grad_y * x * r)
     """,
     name="cupyops::rms_norm",
@@ -72,8 +73,8 @@ _rms_norm = row_reduce(
     scalars=["eps"],
     reference=_reference,
     autocast=_AUTOCAST,
-    onnx=_onnx,
-    ahead=_AHEAD,
+    onnx=rms_norm_onnx,
+    ahead=AHEAD,
 )
 _rms_norm_without_weight = row_reduce(
     "r = rsqrt(sum(x * x) / N + eps); y = x * r",
@@ -86,10 +87,15 @@ _rms_norm_without_weight = row_reduce(
     reference=_reference_without_weight,
     autocast=_AUTOCAST,
     onnx=_onnx_without_weight,
-    ahead=_AHEAD,
+    ahead=AHEAD,
 )
 
 _EPS, _EPS_FLOAT64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
+
+def default_eps(dtype: torch.dtype | None) -> float:
+    """Returns the number that is added to the mean if the caller gives none: the eps of the arithmetic."""
+    return _EPS_FLOAT64 if dtype is torch.float64 else _EPS
 
 
 def rms_norm(
@@ -128,7 +134,7 @@ def rms_norm(
     """
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
     if eps is None:
-        eps = _EPS_FLOAT64 if getattr(x, "dtype", None) is torch.float64 else _EPS
+        eps = default_eps(getattr(x, "dtype", None))
     if not isinstance(x, Tensor) or not (weight is None or isinstance(weight, Tensor)):
         if (proxy := symbolic_call(rms_norm, (x, normalized_shape, weight, eps))) is not None:
             return proxy

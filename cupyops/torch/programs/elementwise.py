@@ -12,6 +12,7 @@ from cupyops.arrays import check_devices, is_dense
 from cupyops.errors import nearest
 from cupyops.programs.elementwise import Program, alike_kernel, check_names, strided_kernel, text_of
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, parse, results_of
+from cupyops.programs.rows import RowProgram
 from cupyops.tiling.broadcasting import spread, strided_loop
 from cupyops.torch.core.gradients import Schema, gradient_of, named_for_its_arguments
 from cupyops.torch.core.operator import Operator
@@ -27,9 +28,11 @@ class Written(Operator):
 
     Attributes:
         text: the CUDA C++ text of the forward kernel, and then of the backward kernel.
+        programs: of a row program, the program of the forward, and that of the backward if there is one.
     """
 
     text: str = ""
+    programs: tuple[RowProgram, ...] = ()
 
     def show(self) -> None:
         """Prints the CUDA C++ text of the kernels."""

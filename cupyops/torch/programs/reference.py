@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cupyops.programs.elementwise import Program
-from cupyops.programs.expressions import Statement
+from cupyops.programs.expressions import ROUNDED, Statement
 from cupyops.programs.rows import RowProgram
 
 __all__ = ["elementwise_reference", "row_reference"]
@@ -55,11 +55,13 @@ class _Place:
             tensors.
         like: a tensor of the arithmetic's dtype and of the inputs' device.
         reduce: the functions ``sum``, ``max`` and ``min`` over a row, by name; empty for elementwise programs.
+        rows: the dtype of the rows, to which ``rounded`` rounds; None for elementwise programs.
     """
 
     values: dict[str, Any]
     like: Tensor
     reduce: Mapping[str, Callable[[Any], Tensor]]
+    rows: torch.dtype | None = None
 
     def tensor(self, value: Any) -> Tensor:
         """Returns the value as a tensor of the arithmetic's dtype."""
@@ -168,6 +170,8 @@ class _Expression:
             return lambda place: place.tensor(arguments[0](place))
         if count == 1 and name in ("sum", "max", "min"):
             return lambda place: place.reduce[name](arguments[0](place))
+        if count == 1 and name == ROUNDED:
+            return lambda place: place.tensor(place.tensor(arguments[0](place)).to(place.rows))
         function = _FUNCTIONS.get(count, {}).get(name)
         if function is None:
             raise _NoCounterpart(self._expression)
@@ -317,6 +321,7 @@ def row_reference(
                 "max": lambda v: whole(v).amax(-1, keepdim=True),
                 "min": lambda v: whole(v).amin(-1, keepdim=True),
             },
+            x.dtype,
         )
         for (name, expression), summed in zip(statements, inner, strict=True):
             value = place.tensor(expression.of(place))

@@ -15,7 +15,7 @@ from cupyops.errors import expected
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
-from cupyops.programs.expressions import check_operations, inputs_of, parse
+from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
 from cupyops.programs.row_config import FEW_ROWS, ProgramConfig, config_of, kernel_of, work_of
 from cupyops.programs.row_source import text_of
 from cupyops.programs.rows import RowProgram, check_row_names
@@ -54,9 +54,10 @@ def row_reduce(
     <Operator mylib::row_softmax(Tensor x) -> Tensor y>
 
     The program has the syntax of :func:`cupyops.torch.elementwise`, with three reductions over a row: ``sum(...)``,
-    ``max(...)`` and ``min(...)`` of one argument. ``j`` is the column index and ``N`` the length of a row. In a
-    backward, ``grad_weight = column_sum(...)`` sums over the rows in a fixed order. The bits of a row do not depend on
-    the other rows.
+    ``max(...)`` and ``min(...)`` of one argument. ``j`` is the column index and ``N`` the length of a row.
+    ``rounded(...)`` rounds to the dtype of the rows. In a backward, ``grad_weight = column_sum(...)`` sums over the rows
+    in a fixed order, and ``grad_b = grad_a`` writes one gradient for two inputs. The bits of a row do not depend on the
+    other rows.
 
     For 16-bit dtypes ``exp`` is a multiplication and one hardware instruction, with a relative error of about
     |x|·2^-24 + 2^-22. A name whose expression calls a function is kept in registers if several passes read the name. If
@@ -138,24 +139,28 @@ def row_reduce(
         check_operations(f"{where}'s backward", steps, rows=True, whole=whole)
         wrt, reads = of_backward(where, steps, inputs, results, scalars)
         kinds |= {f"grad_{y}": kinds[y] for y in results}
-        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in wrt], wrt)
-        _check_gradients(where, back, kinds, wrt)
+        shared = _shared_gradients(steps, kinds, wrt)
+        steps = [s for s in steps if s.name.removeprefix("grad_") not in shared]
+        own = [x for x in wrt if x not in shared]  # the gradients that the kernel writes
+        back = made(f"{where}_backward", steps, reads, [f"grad_{x}" for x in own], own)
+        _check_gradients(where, back, kinds, own)
         programs.append(back)
         texts.append(text_of(back))
         kernels.append(functools.cache(functools.partial(kernel_of, back, texts[1])))
         schema_back = named_for_its_arguments(
-            f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=wrt)
+            f"{name}_backward", schema_of("", back.inputs, scalars, back.results, wants=own)
         )
         takes = list(Schema.parse(schema_back).types)
-        kinds_back = [kinds[x] for x in wrt]
-        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, wrt)
+        kinds_back = [kinds[x] for x in own]
+        by_reference = gradient_of(options.get("reference"), Schema.parse(schema), takes, own)
         gradient = Operator(
             schema_back,
-            body_of(back, kernels[1], kinds_back, wants=len(wrt) > 1),
+            body_of(back, kernels[1], kinds_back, wants=len(own) > 1),
             reference=by_reference or row_reference(back, kinds_back, functools.partial(_dtype_of, back)),
             repeats=True,
             sharding=_sharding_of(back, kinds_back),
         )
+        gradient._shared = shared
     operator = Written(
         schema,
         body_of(forward, kernels[0], [kinds[y] for y in results]),
@@ -168,7 +173,7 @@ def row_reduce(
     if operator.reference is None:
         of_results = [kinds[y] for y in results]
         operator._with_derivatives = row_reference(forward, of_results, functools.partial(_dtype_of, forward))
-    operator.text = "\n".join(texts)
+    operator.text, operator.programs = "\n".join(texts), tuple(programs)
     for n, dtype, capability in itertools.product(ahead, FLOATS, (CLUSTERS_SINCE, 0)):
         for written, kernel in zip(programs, kernels, strict=True):
             sizes = dict.fromkeys(written.inputs, DTYPES[dtype].itemsize)
@@ -192,6 +197,17 @@ def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., I
     return rule
 
 
+def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Sequence[str]) -> dict[str, str]:
+    """Returns the inputs whose gradient a backward assigns as that of another input, ``grad_b = grad_a``.
+
+    The kernel writes such a gradient once, and autograd gets the same tensor for both inputs.
+    """
+    own = {f"grad_{x}": x for x in wrt}
+    read = [name for step in steps for name in names_in(step.expression)]
+    shared = {own[s.name]: own[like] for s in steps if s.name in own and (like := s.expression.strip()) in own}
+    return {x: like for x, like in shared.items() if kinds[x] == kinds[like] and f"grad_{x}" not in read}
+
+
 def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: Sequence[str]) -> None:
     found = back.kinds()
     for x in wrt:
@@ -209,7 +225,8 @@ def body_of(
     """Returns the operator's body, a function of the tensors, the numbers and, with ``wants``, a bool for each result.
 
     Args:
-        program: the program of the forward or the backward.
+        program: the program of the forward or the backward. If it has ``over``, its only result is the overwritten
+            array, or a copy of the array if the array is not contiguous.
         kernel: returns the kernel for a config and the dtype of the rows.
         kinds: the kind of each result: ``"element"``, ``"row"`` or ``"column"``.
         wants: whether the body takes a bool for each result. A result whose bool is False is an empty tensor.
@@ -217,6 +234,7 @@ def body_of(
     names, lead = program.inputs, program.inputs.index(program.lead)
     count, numbers, made = len(names), len(program.scalars), len(program.results)
     column = any(kind == "column" for kind in kinds)
+    over = names.index(program.over[1]) if program.over else -1
     calls: dict[Any, _Call] = {}
 
     def configured(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> _Call:
@@ -272,8 +290,11 @@ def body_of(
             make = [x.new_zeros if out is not None and out[2] == "column" else x.new_empty for out in call.outs]
             outs = [None if o is None else new(o[0], dtype=o[1]) for o, new in zip(call.outs, make, strict=True)]
         else:
-            outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
             given = [t.contiguous() for t in tensors]
+            if program.over:
+                outs = [given[over]]
+            else:
+                outs = [None if out is None else _allocate(call, out, x) for out in call.outs]
             call.kernel.launch_vouched(*given, *outs, *scalars, *call.sizes)
             if column:
                 outs = [
@@ -321,13 +342,18 @@ class _Call(NamedTuple):
 
 
 def _dtype_of(program: RowProgram, i: int, tensors: Sequence[Tensor]) -> torch.dtype:
-    """Returns the dtype of the i-th result: of a gradient that of its input, if the program reads the input; of a wide
-    result that of the arithmetic; else that of the rows."""
+    """Returns the dtype of the i-th result.
+
+    A gradient has the dtype of its input, if the program reads the input. Else the gradient of an array (N) or (M) has
+    the dtype of the arithmetic, and autograd casts the gradient to the dtype of the input. A wide result has the dtype
+    of the arithmetic. All others have the dtype of the rows.
+    """
     result, of_rows = program.results[i], tensors[program.inputs.index(program.lead)].dtype
     like = dict(program.like).get(result)
     if like in program.inputs:
         return tensors[program.inputs.index(like)].dtype
-    return wide_dtype(of_rows) if result in program.wide else of_rows
+    unread = like is not None and program.kinds()[result] != "element"
+    return wide_dtype(of_rows) if unread or result in program.wide else of_rows
 
 
 def _types(kernel: Any, names: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, str]:

@@ -103,7 +103,11 @@ def calls(draw: st.DrawFn, backend: str) -> Call:
 
 @st.composite
 def _calls(draw: st.DrawFn) -> Call:
-    name = draw(st.sampled_from(["add2", "gelu", "layer_norm", "add_layer_norm", "rms_norm", "linear", "linear_gelu"]))
+    name = draw(
+        st.sampled_from(
+            ["add2", "gelu", "layer_norm", "add_layer_norm", "rms_norm", "add_rms_norm", "linear", "linear_gelu"]
+        )
+    )
     batch = tuple(draw(st.lists(SIZES, max_size=2)))
     if name == "add2":
         shape = tuple(draw(st.lists(SIZES, max_size=3)))
@@ -137,7 +141,7 @@ def _calls(draw: st.DrawFn) -> Call:
             lambda *given: gelu_without_cancellation(F.linear(*given), approximate),
         )
     row = tuple(draw(st.lists(SIZES.filter(bool), min_size=1, max_size=2)))
-    weights = draw(st.integers(0, 1 if name == "rms_norm" else 2)) * ((row),)
+    weights = draw(st.integers(0, 1 if "rms_norm" in name else 2)) * ((row),)
     parameters = tuple(row for _ in range(len(weights) // max(len(row), 1)))
     eps = draw(st.sampled_from([1e-5, 1e-12, 0.1]))
     if name == "rms_norm":
@@ -146,6 +150,13 @@ def _calls(draw: st.DrawFn) -> Call:
             lambda x, weight=None: bridge.rms_norm(x, row, weight, eps),
             lambda x, weight=None: F.rms_norm(x, row, weight, eps),
             ((*batch, *row), *parameters),
+        )
+    if name == "add_rms_norm":
+        return Call(
+            name,
+            lambda x, r, weight=None: bridge.add_rms_norm(x, r, row, weight, eps)[0],
+            lambda x, r, weight=None: F.rms_norm(x + r, row, weight, eps),
+            ((*batch, *row), (*batch, *row), *parameters),
         )
     if name == "layer_norm":
         return Call(

@@ -138,8 +138,7 @@ def _intrinsics(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
         yield word((halves * quarters[:, 2:]).sum(1) + 7)
     both_words = ub << 32 | ua
     bytes_ = np.stack([both_words >> 8 * i & 255 for i in range(8)], 1)
-    replicated = np.where(bytes_[:, 2] & 128, 255, 0)
-    yield bytes_[:, 4] | bytes_[:, 2] << 8 | replicated << 16 | bytes_[:, 6] << 24
+    yield bytes_[:, 4] | bytes_[:, 2] << 8 | bytes_[:, 2] << 16 | bytes_[:, 6] << 24  # __byte_perm reads A as 2
     wide = ub.astype(object) * 2**32 + ua
     yield np.array([int(w) << 5 >> 32 & 0xFFFFFFFF for w in wide])
     yield np.array([int(w) >> 5 & 0xFFFFFFFF for w in wide])
@@ -193,7 +192,8 @@ def _ptx(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
     yield np.array([((p >> 20) | (-(1 << 12) if p >> 31 else 0)) & mask for p in ua])
     yield np.array([(q & ~(0xFFF << 5)) | (p & 0xFFF) << 5 for p, q in pairs])
     yield np.array([(p & q) | 0x0F0F3C3C for p, q in pairs])
-    yield np.array([(p & 0xFFFF) | (q & 0xFFFF) << 16 for p, q in pairs])
+    sign = lambda byte: 255 if byte & 128 else 0  # noqa: E731
+    yield np.array([sign(p >> 16) | p & 0xFF00 | (q & 255) << 16 | sign(q >> 8) << 24 for p, q in pairs])
     yield np.array([(q << 32 | p) >> 8 * ((p ^ q) & 3) & mask for p, q in pairs])
     yield np.array([(p * q >> 32) + 5 & mask for p, q in pairs])
     yield np.array([(q << 32 | p) << 9 >> 32 & mask for p, q in pairs])

@@ -42,7 +42,7 @@ extern "C" __global__ void ptx(
     PUT(r);
     asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(a), "r"(b), "r"(0x0F0F3C3Cu));
     PUT(r);
-    asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(r) : "r"(a), "r"(b));
+    asm("prmt.b32 %0, %1, %2, 0xD41A;" : "=r"(r) : "r"(a), "r"(b));
     PUT(r);
     asm("prmt.b32.f4e %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(a ^ b));
     PUT(r);

@@ -1,0 +1,221 @@
+"""Leaves the host code of a text out: nvcc compiles a text for the host and for the GPU, and NVRTC for the GPU alone.
+
+Host code is a function without ``__device__``, ``__global__`` and ``constexpr``, a variable outside functions that kernels
+cannot read, and a declaration that names host types. Blanks take its place, so every other character keeps its offset, and
+directives stay.
+
+A text whose braces match only after preprocessing is returned as it is.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from .cuda_text import scan
+from .standard import unknown
+
+__all__ = ["HostCode", "host_code"]
+
+_DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
+_MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
+_MARKS = re.compile(r"[;{}()]")
+_NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
+_TEMPLATE = re.compile(r"\s*template\s*<")
+_TYPE = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b")
+_KEPT = re.compile(
+    r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
+)
+_USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
+_NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
+_OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
+_HOST_TYPE = re.compile(
+    # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
+)
+_CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
+# The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
+_INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
+_NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
+_INITIALIZES = re.compile(r"\s*[,{]")
+_MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
+
+
+class HostCode(NamedTuple):
+    """The result of :func:`host_code`.
+
+    Attributes:
+        text: the text without its host code.
+        names: the names of the functions and variables that are left out.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+
+class _Item(NamedTuple):
+    """A declaration outside functions and classes: its offsets, and the offset of its first brace, or -1."""
+
+    start: int
+    end: int
+    brace: int
+
+
+@lru_cache(64)
+def host_code(text: str, macros: str = "") -> HostCode:
+    """Returns a text without its host code.
+
+    Args:
+        text: CUDA C++.
+        macros: other texts whose macros hold in this text.
+    """
+    code = scan(text)
+    if not re.search(r"[;}]", code.bare):
+        return HostCode(text, ())
+    given = _macros(text) | _macros(macros)
+    items = _items(code.bare, given)
+    if items is None:
+        return HostCode(text, ())
+    spaces = _OF_CUDA | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
+    pieces, at, names = [], 0, []
+    for item in items:
+        name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
+        if name is None:
+            continue
+        names.append(name)
+        place = item.start
+        for directive in (*code.directives_between(item.start, item.end), None):
+            end = item.end if directive is None else directive.start
+            pieces += [text[at:place], re.sub(r"[^\n]", " ", text[place:end])]
+            at = place = end if directive is None else directive.end
+            if directive is not None:
+                pieces.append(text[end:at])
+    return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
+
+
+def _macros(text: str) -> dict[str, tuple[bool, str]]:
+    """Returns the macros of a text: whether each has parameters, and its text."""
+    found = (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define")
+    return {m[1]: (bool(m[2]), m[3]) for m in found if m}
+
+
+def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
+    """Returns the declarations of a text, or None if its braces do not match."""
+    found: list[_Item] = []
+    start, depth, opened, brace, parentheses = 0, 0, 0, -1, 0
+    for match in _MARKS.finditer(bare):
+        c, place = match[0], match.start()
+        if c == "(":
+            parentheses += 1
+        elif c == ")":
+            parentheses -= 1
+            # A macro that stands for declarations, without a semicolon behind it.
+            if not depth and not parentheses and brace < 0 and _is_macro_call(bare, start, place, macros):
+                found.append(_Item(start, place + 1, -1))
+                start = place + 1
+        elif parentheses > 0:
+            continue  # in a default argument or a lambda
+        elif c == "{" and not depth:
+            if brace < 0 and _NAMESPACE.match(bare, start, place):
+                opened, start = opened + 1, place + 1
+                continue
+            depth, brace = 1, place if brace < 0 else brace
+        elif c == "{":
+            depth += 1
+        elif c == "}":
+            if not depth:
+                if not opened or bare[start:place].strip():
+                    return None
+                opened, start = opened - 1, place + 1
+                continue
+            depth -= 1
+            # Braces of a constructor's list of initializers come before the body.
+            if not depth and _is_function(bare[start:brace]) and not _INITIALIZES.match(bare, place + 1):
+                found.append(_Item(start, place + 1, brace))
+                start, brace = place + 1, -1
+        elif not depth:
+            found.append(_Item(start, place + 1, brace))
+            start, brace = place + 1, -1
+        if parentheses < 0:
+            return None
+    if depth or opened or parentheses or bare[start:].strip():
+        return None
+    return [
+        _Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
+    ]
+
+
+def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
+    called = _CALL.match(bare, start, closing)
+    if called is None or not macros.get(called[1], (False, ""))[0]:
+        return False
+    behind = re.compile(r"[ \t]*(?:\r?\n)+\s*([A-Za-z_#]|\Z)").match(bare, closing + 1)
+    return behind is not None
+
+
+def _plain(head: str) -> str:
+    """Returns the head of a declaration without ``template <...>`` and without attributes."""
+    while (found := _TEMPLATE.match(head)) is not None:
+        depth = parentheses = 0
+        for match in re.finditer(r"[<>()]", head[found.end() - 1 :]):
+            parentheses += (match[0] == "(") - (match[0] == ")")
+            depth += 0 if parentheses or match[0] in "()" else 1 if match[0] == "<" else -1
+            if not depth and match[0] == ">":
+                head = head[found.end() + match.start() :]
+                break
+        else:
+            return head
+    return re.sub(
+        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)",
+        " ",
+        head,
+    )
+
+
+def _is_function(head: str) -> bool:
+    """Returns whether a brace behind a head opens the body of a function."""
+    plain = _plain(head)
+    if "(" not in plain or (_TYPE.match(plain) and not re.search(r"\)\s*(?:const\b|noexcept\b|->|\Z)", plain)):
+        return False
+    return "=" not in re.sub(
+        r"operator\s*[=!<>+*/%^&|-]*=", "operator", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)|<[^<>]*>", " ", plain)
+    )
+
+
+def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spaces: set[str]) -> str | None:
+    """Returns the name of a declaration that is host code, ``""`` for one without a name, and None for one that stays."""
+    head = item[:brace] if brace >= 0 else item
+    marked = bool(_MARKED.search(head)) or any(
+        word in macros and _MARKED.search(macros[word][1]) for word in re.findall(r"\b[A-Za-z_]\w*\b", head)
+    )
+    plain = _plain(head)
+    called = _CALL.match(plain)
+    if called is not None and _INSTANTIATES.search(macros.get(called[1], (False, ""))[1]):
+        return ""
+    if marked or not plain.strip(" \t\r\n;"):
+        return None
+    if _is_function(head) and brace >= 0:
+        return _name_of(plain)
+    if (space := _USING_NAMESPACE.match(plain)) is not None:
+        return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
+    if _KEPT.match(plain):
+        hosts = _HOST_TYPE.search(item) or any(True for _ in unknown(item))
+        return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
+    if called is not None and macros.get(called[1], (False, ""))[0]:
+        return ""  # a macro whose text has no device code
+    if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
+        return _name_of(plain)
+    constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
+    if re.match(r"\s*template\b", head) or (
+        constant and not _HOST_TYPE.search(item) and not any(True for _ in unknown(item))
+    ):
+        return None
+    return _name_of(re.split(r"[=\[;]", plain)[0])
+
+
+def _name_of(head: str) -> str:
+    """Returns the name that a declaration declares."""
+    found = _NAME.search(re.sub(r"<[^<>]*>\s*\Z", "", head.partition("(")[0]).strip())
+    return found[1] if found else ""

@@ -1,0 +1,101 @@
+"""Gradients of row programs in the memory of an input."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cupyops.programs.row_config import kernel_of
+from cupyops.programs.row_source import text_of
+from cupyops.torch.core.gradients import Schema
+from cupyops.torch.core.operator import Operator
+
+from .elementwise import Written
+from .row_reduce import body_of
+
+__all__ = ["overwriting", "recorded_over"]
+
+
+def overwriting(operator: Written, array: str) -> Operator:
+    """Returns the operator that writes the gradient of an input over the input.
+
+    The kernel is that of the backward program, with the input and its gradient at one address.
+
+    Args:
+        operator: a row program whose backward reads the input, reduces nothing, and computes no other gradient.
+        array: the input, which has a value for each element.
+    """
+    assert operator.backward is not None
+    forward, back = operator.programs
+    assert back.results == (f"grad_{array}",)
+    assert all(not step.over or step.over == "at" for step in back.steps)
+    back = replace(back, name=f"{forward.name}_backward_over_{array}", over=(back.results[0], array))
+    kernel = functools.cache(functools.partial(kernel_of, back, text_of(back)))
+    compute, gradient = body_of(back, kernel, ["element"]), operator.backward.reference
+    at = back.inputs.index(array)
+
+    def write(make: Callable[..., Any]) -> Callable[..., None]:
+        def written(*args: Any) -> None:
+            made = make(*args)
+            if made is not args[at]:
+                args[at].copy_(made)
+
+        return written
+
+    arguments = [f"Tensor(a!) {x}" if x == array else f"Tensor {x}" for x in back.inputs]
+    arguments += [f"float {s}" for s in back.scalars]
+    namespace = operator.qualified_name.partition("::")[0]
+    return Operator(
+        f"{namespace}::{back.name}({', '.join(arguments)}) -> ()",
+        write(compute),
+        reference=gradient and write(gradient),
+    )
+
+
+def recorded_over(operator: Written, array: str) -> Callable[..., Any]:
+    """Returns a function of the operator's arguments, on plain tensors that require grad. Its backward writes the
+    gradient of an input over the input.
+
+    The backward increments the input's version counter. Autograd therefore refuses to differentiate an operation that has
+    saved the input, and to run this backward again.
+
+    Args:
+        operator, array: as for :func:`overwriting`. The array of a call is contiguous.
+    """
+    over, schema = overwriting(operator, array), Schema.parse(operator.schema)
+    takes = [a.name for a in over.op._schema.arguments]
+    fixed = [y for y in schema.results if f"grad_{y}" not in takes]
+    where = operator.name
+
+    class Over(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            results = operator.call(*args)
+            found = (results,) if isinstance(results, Tensor) else results
+            values = {**dict(zip(schema.types, args, strict=True)), **dict(zip(schema.results, found, strict=True))}
+            ctx.set_materialize_grads(False)
+            ctx.mark_non_differentiable(*(values[y] for y in fixed))
+            ctx.tensors = [x for x in takes if isinstance(values.get(x), Tensor)]
+            ctx.numbers = {x: values[x] for x in takes if x in values and x not in ctx.tensors}
+            ctx.save_for_backward(*(values[x] for x in ctx.tensors))
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"{where}: the gradient takes the memory of `{array}`, which a second derivative reads: "
+                    "call it with inplace_backward=False"
+                )
+            given = {f"grad_{y}": g for y, g in zip(schema.results, grads, strict=True)}
+            if any(given[x] is None for x in takes if x in given):
+                return (None,) * len(schema.types)
+            values = {**given, **ctx.numbers, **dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))}
+            values[array] = values[array].detach()  # shares the version counter
+            over.call(*(values[x] for x in takes))
+            return tuple(values[x] if x == array else None for x in schema.types)
+
+    return Over.apply

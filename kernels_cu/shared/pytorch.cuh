@@ -1,0 +1,147 @@
+// What the headers of PyTorch define for the kernels of its C++ extensions: packed accessors, the types of the
+// arithmetic, macros, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
+//
+// A kernel that takes an accessor by value is called with the array itself. The launch fills the accessor: the address of the
+// first element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers (cupyops/launch/accessors.py).
+#pragma once
+
+#define C10_HOST
+#define C10_DEVICE __device__
+#define C10_HOST_DEVICE __device__
+#define C10_RESTRICT __restrict__
+#define C10_WARP_SIZE 32
+#define C10_LAUNCH_BOUNDS_0 __launch_bounds__(256, 4)
+#define C10_LAUNCH_BOUNDS_1(threads) __launch_bounds__(threads)
+#define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(threads, blocks)
+#define CUDA_KERNEL_ASSERT(condition) assert(condition)
+
+// The loop of a grid over n elements: each thread takes the element of its number, and every element a grid's threads further on.
+#ifndef CUDA_KERNEL_LOOP_TYPE
+#define CUDA_KERNEL_LOOP_TYPE(i, n, index_t) \
+    for (index_t i = index_t(blockIdx.x * (long long)blockDim.x + threadIdx.x), \
+                 i##_step = index_t(gridDim.x * (long long)blockDim.x), i##_more = i < (n); \
+         i##_more; i##_more = i < (n) - i##_step, i += i##_step)
+#define CUDA_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
+#endif
+
+namespace at {
+
+template <typename T> struct DefaultPtrTraits {
+    typedef T* PtrType;
+};
+template <typename T> struct RestrictPtrTraits {
+    typedef T* __restrict__ PtrType;
+};
+
+// A tensor of N dimensions whose sizes and strides lie elsewhere: x[i] is the tensor of N - 1 dimensions at index i.
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+class TensorAccessor {
+    typedef TensorAccessor<T, N - 1, PtrTraits, index_t> Inner;
+    typename PtrTraits<T>::PtrType data_;
+    const index_t *sizes_, *strides_;
+
+public:
+    __device__ __forceinline__ TensorAccessor(typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
+        : data_(data), sizes_(sizes), strides_(strides) {}
+    __device__ __forceinline__ Inner operator[](index_t i) { return Inner(data_ + strides_[0] * i, sizes_ + 1, strides_ + 1); }
+    __device__ __forceinline__ const Inner operator[](index_t i) const {
+        return Inner(data_ + strides_[0] * i, sizes_ + 1, strides_ + 1);
+    }
+    __device__ __forceinline__ index_t size(index_t i) const { return sizes_[i]; }
+    __device__ __forceinline__ index_t stride(index_t i) const { return strides_[i]; }
+    __device__ __forceinline__ typename PtrTraits<T>::PtrType data() const { return data_; }
+};
+
+template <typename T, template <typename U> class PtrTraits, typename index_t>
+class TensorAccessor<T, 1, PtrTraits, index_t> {
+    typename PtrTraits<T>::PtrType data_;
+    const index_t *sizes_, *strides_;
+
+public:
+    __device__ __forceinline__ TensorAccessor(typename PtrTraits<T>::PtrType data, const index_t* sizes, const index_t* strides)
+        : data_(data), sizes_(sizes), strides_(strides) {}
+    __device__ __forceinline__ T& operator[](index_t i) { return data_[strides_[0] * i]; }
+    __device__ __forceinline__ const T& operator[](index_t i) const { return data_[strides_[0] * i]; }
+    __device__ __forceinline__ index_t size(index_t i) const { return sizes_[i]; }
+    __device__ __forceinline__ index_t stride(index_t i) const { return strides_[i]; }
+    __device__ __forceinline__ typename PtrTraits<T>::PtrType data() const { return data_; }
+};
+
+// A tensor of N dimensions with its sizes and strides, the parameter of a kernel. The launch writes these three members.
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+class GenericPackedTensorAccessor {
+    typedef TensorAccessor<T, N, PtrTraits, index_t> Unpacked;
+    typename PtrTraits<T>::PtrType data_;
+    index_t sizes_[N], strides_[N];
+
+public:
+    __device__ __forceinline__ decltype(auto) operator[](index_t i) { return Unpacked(data_, sizes_, strides_)[i]; }
+    __device__ __forceinline__ decltype(auto) operator[](index_t i) const {
+        const Unpacked unpacked(data_, sizes_, strides_);
+        return unpacked[i];
+    }
+    __device__ __forceinline__ index_t size(index_t i) const { return sizes_[i]; }
+    __device__ __forceinline__ index_t stride(index_t i) const { return strides_[i]; }
+    __device__ __forceinline__ typename PtrTraits<T>::PtrType data() const { return data_; }
+};
+
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
+using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, PtrTraits, index_t>;
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits>
+using PackedTensorAccessor32 = GenericPackedTensorAccessor<T, N, PtrTraits, int32_t>;
+template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits>
+using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, PtrTraits, int64_t>;
+
+// The type of the arithmetic: float for 16-bit floats, else T.
+template <typename T> struct OpMathType {
+    typedef T type;
+};
+#ifdef __CUDA_FP16_TYPES_EXIST__
+typedef __half Half;
+template <> struct OpMathType<__half> {
+    typedef float type;
+};
+#endif
+#ifdef __CUDA_BF16_TYPES_EXIST__
+typedef __nv_bfloat16 BFloat16;
+template <> struct OpMathType<__nv_bfloat16> {
+    typedef float type;
+};
+#endif
+template <typename T> using opmath_type = typename OpMathType<T>::type;
+template <typename T, bool ON_GPU> using acc_type = typename OpMathType<T>::type;
+
+template <typename T> __device__ __forceinline__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
+
+}  // namespace at
+
+namespace torch {
+using namespace at;
+}
+namespace c10 {
+using namespace at;
+}
+
+template <typename T, typename Value> __device__ __forceinline__ T gpuAtomicAdd(T* address, Value value) {
+    return atomicAdd(address, T(value));
+}
+template <typename T, typename Value> __device__ __forceinline__ void gpuAtomicAddNoReturn(T* address, Value value) {
+    atomicAdd(address, T(value));
+}
+
+template <typename T>
+__device__ __forceinline__ T WARP_SHFL(T value, int lane, int width = 32, unsigned mask = 0xffffffffu) {
+    return __shfl_sync(mask, value, lane, width);
+}
+template <typename T>
+__device__ __forceinline__ T WARP_SHFL_XOR(T value, int lane_mask, int width = 32, unsigned mask = 0xffffffffu) {
+    return __shfl_xor_sync(mask, value, lane_mask, width);
+}
+template <typename T>
+__device__ __forceinline__ T WARP_SHFL_UP(T value, unsigned delta, int width = 32, unsigned mask = 0xffffffffu) {
+    return __shfl_up_sync(mask, value, delta, width);
+}
+template <typename T>
+__device__ __forceinline__ T WARP_SHFL_DOWN(T value, unsigned delta, int width = 32, unsigned mask = 0xffffffffu) {
+    return __shfl_down_sync(mask, value, delta, width);
+}

@@ -1,0 +1,78 @@
+"""The tests that failed in a run of the GPU record run again after a mend, and the record tells the two trees apart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import gpu_record
+from .fingerprints import Compiled, Seen, fingerprints, pinned_nvrtc
+from .test_gpu_record import TEXT, source
+
+
+def again_record(tmp_path: Path, whole: str) -> Path:
+    """A record whose one run has two failed tests."""
+    tests = {"passed": 8, "failed": ["tests.a.test_a::test_x[1]", "tests.a.test_a::test_y"], "exit_code": 1}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"runs": {"a run": {"tree": whole, "tests": tests}}, "fingerprints": {}}))
+    return path
+
+
+def test_a_mended_test_counts_as_passed_on_the_mended_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = again_record(tmp_path, "whole")
+    ran: list[Any] = []
+    found = {"passed": 1, "failed": ["tests.a.test_a::test_y"], "skipped": {}, "exit_code": 1}
+    monkeypatch.setattr(gpu_record, "run_suite", lambda *args: ran.append(args) or found)
+    assert gpu_record._again(path, "a run", "mended", 3) == 1
+    assert ran == [(3, ["tests.a.test_a::test_x[1]", "tests.a.test_a::test_y"])]
+    run = gpu_record.read(path)["runs"]["a run"]
+    assert run == {
+        "tree": "whole",
+        "again": "mended",
+        "tests": {"passed": 9, "failed": ["tests.a.test_a::test_y"], "exit_code": 1},
+    }
+
+
+def test_a_failed_test_that_is_gone_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_record, "run_suite", lambda *_: {"passed": 1, "failed": []})
+    with pytest.raises(SystemExit, match="2 of the failed tests had to pass, and 1 did"):
+        gpu_record._again(again_record(tmp_path, "whole"), "a run", "mended", 1)
+    with pytest.raises(SystemExit, match="has no run 'another' with a failed test"):
+        gpu_record._again(tmp_path / "record.json", "another", "mended", 1)
+
+
+def test_the_failed_tests_alone_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tests").mkdir()
+    for name in ("a", "b"):
+        text = "def test_x():\n    open('ran', 'a').write('X')\n\n\ndef test_y():\n    pass\n".replace("X", name)
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(gpu_record, "ROOT", tmp_path)
+    monkeypatch.setenv("CUPYOPS_PYTEST", "-p no:xdist")
+    assert gpu_record.run_suite(1, ["tests.test_a::test_x"])["passed"] == 1
+    assert (tmp_path / "ran").read_text() == "a"
+
+
+def test_a_mend_that_changes_a_launch_gets_no_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = again_record(tmp_path, "whole")
+    record = gpu_record.read(path)
+    record["runs"]["a run"]["again"] = gpu_record.tree_hash()
+    path.write_text(json.dumps(record))
+    seen = Seen([source(TEXT)], {"scale": {"once": [(0, [[1, 1, 1]], ["input 0 + 0"])]}})
+    monkeypatch.setattr(gpu_record, "look_at", lambda tree: seen)
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
+    monkeypatch.setattr(gpu_record, "compiled", lambda sources, known: Compiled({s.key: "code" for s in sources}, []))
+    monkeypatch.setattr(gpu_record, "known_code", lambda record, nvrtc: {})
+    with pytest.raises(SystemExit, match="take the fingerprints of whole first"):
+        gpu_record.fingerprint(path)
+    for code, right in (("other", False), ("code", True)):
+        ran = fingerprints(seen, {source(TEXT).key: code}, pinned_nvrtc())._asdict()
+        path.write_text(json.dumps({**record, "fingerprints": {"whole": ran}}))
+        if right:
+            assert "fingerprints of 1 kernels" in gpu_record.fingerprint(path)
+            assert set(gpu_record.read(path)["fingerprints"]) == {"whole", gpu_record.tree_hash()}
+        else:
+            with pytest.raises(
+                SystemExit, match="all tests ran on whole, and since then this has changed: the code of"
+            ):
+                gpu_record.fingerprint(path)

@@ -1,0 +1,237 @@
+"""Packed accessors of PyTorch as parameters: a launch fills them from the array, in the simulator and on a GPU alike."""
+
+import struct
+from typing import Any
+
+import pytest
+import torch
+
+import cupyops
+from cupyops import Kernel, Threads
+from cupyops.arrays import Info
+from cupyops.compile.compiler import OPTIONS, compile_text
+from cupyops.launch.accessors import check_accessor
+from cupyops.launch.arguments import check
+from cupyops.launch.generated import launch_source
+from cupyops.launch.signature import Signature
+from tests.launch.lanes import lane_of  # noqa: F401 - the fixture `lane`
+from tests.launch.test_generated import Array, Gpu, Written
+
+TEXT = """
+#include "pytorch.cuh"
+#define RESTRICT torch::RestrictPtrTraits
+using Weights = at::PackedTensorAccessor64<double, 1, at::DefaultPtrTraits>;
+template <typename scalar_t>
+__device__ scalar_t dot(const torch::TensorAccessor<scalar_t, 1, RESTRICT, int32_t> row, const Weights& w) {
+    scalar_t sum = 0;
+    for (int j = 0; j < row.size(0); ++j) sum += row[j] * scalar_t(w[j]);
+    return sum;
+}
+template <typename scalar_t>
+__global__ void weigh(
+    const torch::PackedTensorAccessor32<scalar_t, 3, RESTRICT> x, const Weights w, int turn,
+    torch::PackedTensorAccessor<scalar_t, 2, RESTRICT, size_t> y, at::PackedTensorAccessor32<int64_t, 1> seen) {
+    const int m = blockIdx.x * blockDim.x + threadIdx.x;
+    if (m >= y.size(0)) return;
+    for (int k = 0; k < x.size(1); ++k) y[m][(k + turn) % y.size(1)] = dot<scalar_t>(x[m][k], w);
+    seen[m] = y.stride(0) * 100 + x.stride(2);
+}
+"""
+SIZES = (4, 3, 5)  # of x: M, K, N
+
+
+def kernel(**options: Any) -> Kernel:
+    return Kernel(TEXT, "weigh", Threads(block=(64,)), dtypes=("float32", "float64"), **options)
+
+
+def arrays(lane: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    M, K, N = SIZES
+    x = torch.arange(float(M * K * N), dtype=dtype).view(N, K, M).permute(2, 1, 0)
+    w, y = torch.arange(1.0, 2 * N + 1, dtype=torch.float64)[::2], torch.full((K, 2 * M), -1.0, dtype=dtype)
+    return [x.to(lane), w.to(lane), y.to(lane)[:, ::2].t(), torch.zeros(M, dtype=torch.int64, device=lane)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_accessor_has_the_sizes_and_strides_of_any_array(lane: str, dtype: torch.dtype) -> None:
+    x, w, y, seen = arrays(lane, dtype)
+    if lane == "cuda":  # an accessor of a copy on the GPU has other strides
+        x = x.cpu().to("cuda")
+    for _ in range(2):  # a second call may take another way to the driver
+        kernel()[SIZES[0]](x, w, 1, y, seen)
+    wanted = (x.double() * w).sum(-1).roll(1, 1)
+    assert torch.equal(y.double(), wanted)
+    assert seen.tolist() == [y.stride(0) * 100 + x.stride(2)] * SIZES[0]
+    assert (y.t().contiguous() == y.t()).all()
+    assert y.stride() == (2, 2 * SIZES[0])
+
+
+@pytest.mark.simulator
+def test_elements_between_those_of_a_view_stay_as_they_are() -> None:
+    x, w, _, seen = arrays("cpu")
+    whole = torch.full((SIZES[1], 2 * SIZES[0]), -1.0)
+    with cupyops.simulate(sanitize=True):
+        kernel()[SIZES[0]](x, w, 1, whole[:, ::2].t(), seen)
+    assert (whole[:, 1::2] == -1).all()
+    assert (whole[:, ::2] != -1).all()
+
+
+def test_the_parameters_of_a_kernel_with_accessors() -> None:
+    found = {p.name: p for p in kernel().signature.parameters}
+    layouts = {n: (p.accessor.rank, p.accessor.bits) for n, p in found.items() if p.accessor is not None}
+    assert layouts == {"x": ("3", 32), "w": ("1", 64), "y": ("2", 64), "seen": ("1", 32)}
+    assert {n: (p.type, p.const) for n, p in found.items() if p.pointer} == {
+        "x": ("scalar_t", True),
+        "w": ("float64", True),
+        "y": ("scalar_t", False),
+        "seen": ("int64", False),
+    }
+    packing, fields = kernel().signature.packing({"scalar_t": "float32"}, {})
+    assert fields == [(0, 32), (32, 24), (56, 4), (64, 40), (104, 16)]
+    assert packing.size == 120
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvrtc_compiles_accessors(arch: str, dtype: str) -> None:
+    compile_text(kernel().final_text({"scalar_t": dtype}), "weigh", arch, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("position", "change", "error", "words"),
+    [
+        (0, lambda x: x[0], ValueError, r"weigh: `x` must have 3 dimensions, as its accessor, got shape \(3, 5\)"),
+        (1, lambda w: w[None], ValueError, r"weigh: `w` must have 1 dimension, as its accessor, got shape \(1, 5\)"),
+        (1, lambda w: w.float(), TypeError, "weigh: `w` must have dtype float64, got float32"),
+        (2, lambda _: 1.5, TypeError, "weigh: `turn` must be an integer"),
+        (3, lambda y: y.double(), TypeError, r"weigh: `y` must have dtype float32 \(scalar_t, as the arrays before it"),
+        (4, lambda _: None, TypeError, "weigh: `seen` must be a CuPy array or a PyTorch tensor, got NoneType"),
+    ],
+)
+@pytest.mark.simulator
+def test_a_wrong_argument_launches_nothing(position: int, change: Any, error: type[Exception], words: str) -> None:
+    x, w, y, seen = arrays("cpu")
+    given = [x, w, 1, y, seen]
+    given[position] = change(given[position])
+    with cupyops.simulate(), pytest.raises(error, match=words):
+        kernel()[SIZES[0]](*given)
+    assert (y == -1).all()
+
+
+def test_32_bits_reach_the_last_element_or_the_call_is_refused() -> None:
+    x = next(p for p in kernel().signature.parameters if p.name == "x")
+
+    def info(shape: tuple[int, ...], strides: tuple[int, ...], fake: bool = False) -> Info:
+        return Info("float32", shape, strides, 1, "cuda", 0, 4096, fake=fake)
+
+    check_accessor("weigh", x, info((2, 1, 1), (2**31 - 1, 1, 1)), {})
+    check_accessor("weigh", x, info((2, 1, 1), (2**31, 1, 1), fake=True), {})
+    for shape, strides in [((2, 2, 1), (2**31 - 1, 1, 1)), ((3, 1, 1), (2**30, 1, 1)), ((1, 1, 1), (1, 2**31, 1))]:
+        with pytest.raises(ValueError, match="weigh: `x` must be within reach of 32-bit indices, or its accessor a"):
+            check_accessor("weigh", x, info(shape, strides), {})
+
+
+SMALL = """
+#include "pytorch.cuh"
+extern "C" __global__ void small(
+    const torch::PackedTensorAccessor32<float, 2> x, torch::PackedTensorAccessor64<scalar_t, N> y,
+    long long n) {}
+"""
+
+
+class Strided(Array):
+    """A tensor as far as a generated launch looks at one for an accessor."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], **options: Any) -> None:
+        super().__init__(*shape, **options)
+        self.strides = strides
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def size(self, i: int) -> int:
+        return self.shape[i]
+
+    def stride(self, i: int | None = None) -> Any:
+        return self.strides if i is None else self.strides[i]
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_the_generated_launch_packs_sizes_and_strides(monkeypatch: pytest.MonkeyPatch, vouched: bool) -> None:
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr("tests.launch.test_generated.Array", Strided)
+    written = Written(gpu, Signature.parse(SMALL, "small"), Threads("n"), {"scalar_t": "float32"}, {"N": 1})
+    launch = written.vouched if vouched else written.launch
+    x, y = Strided((3, 4), (1, 7)), Strided((5,), (2,), pointer=8192)
+    launch(x, y, 9)
+    assert not written.returned
+    assert struct.unpack("=Q4iQ2qq", gpu.values[0]) == (4096, 3, 4, 1, 7, 8192, 5, 2, 9)
+    refused = [
+        (Strided((3,), (1,)), Strided((5, 2, 1), (2, 1, 1), pointer=8192), 9),  # as many numbers in all
+        (Strided((3, 4), (1, 2**30)), y, 9),
+        (Strided((1, 4), (2**31, 1)), y, 9),
+        (x, Strided((5, 1), (1, 1)), 9),
+    ]
+    for call in refused:
+        launch(*call)
+    assert written.returned == refused
+    assert len(gpu.launches) == 1
+
+
+def test_debug_mode_and_graphs_get_the_sizes_with_the_address() -> None:
+    M, K, N = SIZES
+    x = torch.empty(M, K, N)
+    given = [x, torch.empty(N, dtype=torch.float64), 1, torch.empty(M, K), torch.zeros(M, dtype=torch.int64)]
+    with cupyops.simulate():
+        found = check(kernel().declared, dict(zip(kernel().signature.names, given, strict=True)))
+    assert found.addresses[0] == (x.data_ptr(), M, K, N, K * N, N, 1)
+    assert found.addresses[1:3] == [(given[1].data_ptr(), N, 1), 1]
+    assert found.accessors["y"] == (M, K, K, 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ("torch::PackedTensorAccessor32<float> x", "have a number of dimensions, and indices of 32 or 64 bits"),
+        ("torch::PackedTensorAccessor<float, 2, torch::RestrictPtrTraits, short> x", "indices of 32 or 64 bits"),
+        ("torch::PackedTensorAccessor32<float4, 2> x", "parameter `x` has elements of 'float4', which is no dtype"),
+        (
+            "torch::PackedTensorAccessor32<scalar_t, RANK> x",
+            "the dimensions of the accessor `x`, RANK, must be a number",
+        ),
+        (
+            "torch::PackedTensorAccessor32<float, 1> x /* (n) or null */",
+            "has the sizes of an array: leave out `or null`",
+        ),
+    ],
+)
+def test_a_declaration_that_no_launch_can_fill(declared: str, words: str) -> None:
+    text = f'#include "pytorch.cuh"\nextern "C" __global__ void f(const float* other, {declared}, int n) {{}}'
+    with pytest.raises(TypeError, match=words):
+        Kernel(text, "f", Threads("n")).declared  # noqa: B018
+
+
+def test_no_other_launch_changes() -> None:
+    text = 'extern "C" __global__ void k(const float* x, // (n)\n long long n) {}'
+    assert "shape" not in launch_source(Signature.parse(text, "k"), Threads("n"), {})
+
+
+HALF = """
+#include "pytorch.cuh"
+#include <cuda_fp16.h>
+template <typename T, int RANK>
+__global__ void widen(const at::PackedTensorAccessor64<T, RANK> x, const c10::Half* h, float* y, int n) {
+    CUDA_KERNEL_LOOP(i, n) {
+        const at::opmath_type<T> v = static_cast<at::opmath_type<T>>(x[i]) * float(h[0]);
+        gpuAtomicAdd(&y[0], WARP_SHFL_DOWN(v, 0));
+    }
+}
+"""
+
+
+def test_names_of_pytorch_in_device_code(lane: str) -> None:
+    """Types of the arithmetic, loops, atomic additions and shuffles."""
+    half = Kernel(HALF, "widen", Threads("n", block=32), constants={"RANK": 1}, dtypes=("float16",))
+    x = torch.arange(128.0).half().to(lane)
+    y = torch.zeros(1, device=lane)
+    half(x, torch.tensor([2.0]).half().to(lane), y, 128)
+    assert y.item() == 2 * sum(range(128))

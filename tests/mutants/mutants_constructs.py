@@ -1,0 +1,25 @@
+"""The mutants of what lets a text for nvcc run as it is: the reading of declarations, the leaving out of host code, and the
+simulator's functions of 16-bit floats."""
+
+_HOST = "cupyops/compile/host_code.py"
+_HALVES = "cupyops/simulator/cuda/halves.h"
+_TYPES = "cupyops/launch/typenames.py"
+_LAYOUTS = "cupyops/launch/layouts.py"
+
+CONSTRUCTS = (
+    ("a fused product forgets what is added", _HALVES, "WIDEN(a), WIDEN(b), WIDEN(c)", "WIDEN(a), WIDEN(b), 0.0"),
+    ("halves are rounded up where they are rounded down", _HALVES, "cupyops_to_int(floorf(WIDEN(h)))", "cupyops_to_int(ceilf(WIDEN(h)))"),
+    ("halves are rounded down where they are rounded up", _HALVES, "cupyops_to_int(ceilf(WIDEN(h)))", "cupyops_to_int(floorf(WIDEN(h)))"),
+    ("log1p is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::log1p;", ""),
+    ("cbrt is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::cbrt;", ""),
+    ("functions of the host are kept", _HOST, "if _is_function(head) and brace >= 0:", "if False:"),
+    ("variables of the host are kept", _HOST, "return _name_of(re.split(r", "return None and _name_of(re.split(r"),
+    ("prototypes of the host are kept", _HOST, "if marked or not plain.strip(", "if marked or brace < 0 or not plain.strip("),
+    ("device code is left out", _HOST, "if marked or not plain.strip(", "if not plain.strip("),
+    ("an enumeration is no integer", _TYPES, "of = \" \".join((match[", "of = \"no \".join((match["),
+    ("macros with parameters are not followed", _TYPES, "self._called(code))", "code)"),
+    ("vectors in a struct are not aligned", _LAYOUTS, "alignment = offset + dtype.itemsize, max(alignment, aligned)", "alignment = offset + dtype.itemsize, alignment"),
+    ("fields of a struct are not aligned", _LAYOUTS, "offset += -offset % aligned", "offset += 0"),
+    ("a bfloat16 is cut instead of rounded", "cupyops/dtypes.py", "(bits + 0x7FFF + (bits >> 16 & 1)) >> 16", "(bits + 0x10000) >> 16"),
+    ("a bfloat16 is packed at the wrong place", "cupyops/launch/packing.py", "rounded[place] = bfloat16_bits(rounded[place])", "rounded[0] = bfloat16_bits(rounded[place])"),
+)  # fmt: skip

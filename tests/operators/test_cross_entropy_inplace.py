@@ -1,0 +1,154 @@
+"""cross_entropy with inplace_backward: the gradient in the logits' memory, and what autograd and the function refuse then."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import cupyops
+from autograd_bridge import CrossEntropyLoss, cross_entropy
+from cupyops.torch import check_op
+from cupyops.torch.ops.cross_entropy import _cross_entropy
+from cupyops.torch.programs.overwriting import overwriting
+from tests.cases import FLOATS
+
+
+@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    with cupyops.simulate(request.param == "cpu", sanitize=True):
+        yield request.param
+
+
+def operands(device: str, rows: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    target = torch.arange(rows).mul(7919).remainder(n)
+    target[1] = -100
+    return torch.randn(rows, n).to(device, dtype).requires_grad_(), target.to(device)
+
+
+# Rows of a few threads, of a block with accesses that are not whole, and of a cluster.
+@pytest.mark.parametrize("n", [40, 1030, 40_000])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_has_the_memory_of_the_logits_and_the_bits_of_the_ordinary_one(
+    place: str, n: int, dtype: torch.dtype
+) -> None:
+    weight = torch.rand(n, device=place)
+    for options in ({}, {"label_smoothing": 0.1}, {"weight": weight, "reduction": "sum"}):
+        leaf, target = operands(place, 3, n, dtype)
+        wanted = torch.autograd.grad(cross_entropy(leaf, target, **options), leaf)[0]
+        x = leaf * 1
+        address, found = x.data_ptr(), list[int]()
+        x.register_hook(lambda grad, found=found: found.append(grad.data_ptr()))
+        loss = cross_entropy(x, target, inplace_backward=True, **options)
+        assert torch.equal(loss, cross_entropy(leaf, target, **options))
+        loss.backward()
+        assert found == [address]
+        assert torch.equal(leaf.grad, wanted)
+        assert torch.equal(x.detach(), wanted)
+
+
+@pytest.mark.gpu
+def test_the_backward_allocates_less_than_a_gradient() -> None:
+    x, target = operands("cuda", 1024, 32_768, torch.bfloat16)
+    loss = cross_entropy(x * 1, target, inplace_backward=True)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(loss, x)  # multiplies the gradient by 1, into memory of its own
+    assert torch.cuda.max_memory_allocated() - before < 1.5 * x.nbytes
+
+
+def test_on_a_cpu_without_the_simulator_the_logits_are_overwritten_too() -> None:
+    """So that a test on a CPU finds what a GPU would refuse."""
+    leaf, target = operands("cpu", 3, 40)
+    x = leaf * 1
+    wanted = torch.autograd.grad(F.cross_entropy(leaf, target), leaf)[0]
+    cross_entropy(x, target, inplace_backward=True).backward()
+    torch.testing.assert_close(x.detach(), wanted)
+    torch.testing.assert_close(leaf.grad, wanted)
+
+
+def test_classes_in_the_second_of_several_dimensions(place: str) -> None:
+    x = torch.randn(2, 3, 7, device=place, requires_grad=True)
+    target = torch.randint(7, (2, 3), device=place)
+    with pytest.raises(
+        ValueError, match=r"`x` must have its classes side by side .*, got strides \(21, 1, 3\) of the rows"
+    ):
+        cross_entropy(x.transpose(1, 2).contiguous(), target, inplace_backward=True)
+    cross_entropy(x.transpose(1, 2), target, inplace_backward=True).backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, x.detach())
+
+
+@pytest.mark.parametrize("how", ["a saved result", "a second loss", "a second run"])
+def test_what_reads_the_logits_afterwards_is_refused(place: str, how: str) -> None:
+    leaf, target = operands(place, 3, 40)
+    x = leaf.tanh()  # its derivative reads its result
+    loss = cross_entropy(x, target, inplace_backward=True)
+    if how == "a second loss":
+        loss = loss + cross_entropy(x, target)
+    if how == "a second run":
+        torch.autograd.grad(loss, x, retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, x if how == "a second run" else leaf)
+
+
+def test_a_second_derivative_is_refused_before_anything_is_overwritten(place: str) -> None:
+    leaf, target = operands(place, 3, 40)
+    x = leaf * 1
+    loss = cross_entropy(x, target, inplace_backward=True)
+    with pytest.raises(RuntimeError, match="cross_entropy: the gradient takes the memory of `x`, which a second deriv"):
+        torch.autograd.grad(loss, leaf, create_graph=True)
+    assert torch.equal(x, leaf)
+    loss.backward()
+    assert leaf.grad is not None
+
+
+def test_where_it_cannot_be_the_gradient_has_memory_of_its_own(place: str) -> None:
+    """Compiled graphs, transforms, and calls without a gradient."""
+    leaf, target = operands(place, 3, 40)
+    wanted = torch.autograd.grad(cross_entropy(leaf, target), leaf)[0]
+    torch.compiler.reset()
+    module = CrossEntropyLoss(inplace_backward=True)
+    calls: list[Any] = [
+        lambda x: torch.autograd.grad(torch.compile(module, fullgraph=True, backend="aot_eager")(x, target), x)[0],
+        lambda x: torch.func.grad(lambda x: module(x, target))(x.detach()),
+    ]
+    for call in calls:
+        x = leaf.detach().clone().requires_grad_()
+        torch.testing.assert_close(call(x), wanted)
+        assert torch.equal(x, leaf)
+    with torch.no_grad():
+        module(leaf.T.contiguous().T, target)
+
+
+def test_the_module_overwrites_on_request_alone(place: str) -> None:
+    for inplace in (False, True):
+        leaf, target = operands(place, 3, 40)
+        before = leaf.detach().clone()
+        CrossEntropyLoss(reduction="sum", inplace_backward=inplace)(leaf, target).backward()
+        assert torch.equal(before, leaf) != inplace
+
+
+@pytest.mark.simulator
+def test_the_operator_that_overwrites_passes_the_checks() -> None:
+    over = overwriting(_cross_entropy, "x")
+    x, target = operands("cpu", 5, 19)
+    lse = torch.logsumexp(x.detach(), -1)
+    # Not "sizes": lse belongs to x. Not "export": it compares results, and this operator has none.
+    checks = ("sanitizer", "written", "inputs_kept", "values", "strides", "misaligned", "fakes", "opcheck", "compiles")
+    check_op(over, (x.detach(), torch.randn(5), lse, target, -100.0), checks=checks)
+
+
+@pytest.mark.simulator
+def test_rows_that_are_not_contiguous_are_copied_by_the_operator() -> None:
+    over = overwriting(_cross_entropy, "x")
+    x, target = operands("cpu", 5, 19)
+    lse, grad = torch.logsumexp(x.detach(), -1), torch.rand(5)
+    given = [x.detach().clone(), x.detach().T.contiguous().T]
+    with cupyops.simulate():
+        for one in given:
+            over(one, grad, lse, target, -100.0)
+    assert torch.equal(*given)
+    assert not torch.equal(given[0], x)
