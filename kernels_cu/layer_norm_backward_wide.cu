@@ -9,20 +9,12 @@
 // With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The next row then needs a stage early: with two
 // stages, a row would be summed as soon as it is requested. Without SUM_AHEAD, two stages keep a row in flight at all times.
 //
-// A row is read from its stage twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh). With ROW_HELD,
-// registers hold the row, too, and its stage is free for another row once the row is summed.
-//
-// With PIECEWISE, shared memory holds one row: a warp requests each of its accesses to the next row as soon as it has taken the
-// access for the last time.
+// A row is read from its stage twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
 //
 // Macro       values      meaning                                        set by
 // STAGES      1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.backward_config
 // SUM_AHEAD   0, 1        1: the next row is summed before this row is   LayerNormConfig.sum_ahead
 //                         stored; STAGES is 2 or more
-// ROW_HELD    0, 1        1: registers keep a row from its sums to its   LayerNormConfig.row_held
-//                         gradient; without SUM_AHEAD
-// PIECEWISE   0, 1        1: STAGES is 1, and a row is prefetched        LayerNormConfig.piecewise
-//                         access by access; without SUM_AHEAD
 // WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHT_SHARED: see layer_norm_column_gradients.cuh. WEIGHTED: see
 // layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
@@ -32,12 +24,6 @@
 
 #ifndef SUM_AHEAD
 #define SUM_AHEAD 0
-#endif
-#ifndef ROW_HELD
-#define ROW_HELD 0
-#endif
-#ifndef PIECEWISE
-#define PIECEWISE 0
 #endif
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_wide(
@@ -49,15 +35,9 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     scalar_t* __restrict__ grad_x,          // (M, N)
     acc_t* __restrict__ partial,            // (2, parts, N) or null
     long long M, long long N, long long parts) {
-    static_assert(!SUM_AHEAD || (STAGES > 1 && !ROW_HELD && !PIECEWISE), "a row ahead has a stage of its own");
-#if PIECEWISE
-    static_assert(STAGES == 1, "the pieces are of one row");
-    typedef Pieces<y_t, scalar_t> Inputs;
-    __shared__ Arrivals arrivals[ROW_WARPS][VECTORS];
-#else
+    static_assert(!SUM_AHEAD || STAGES > 1, "a row ahead has a stage of its own");
     typedef Stages<y_t, scalar_t> Inputs;
     __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
-#endif
     __shared__ AsyncExchange<TwoSums> exchange;
     const Operands of{grad_y, s, stats, weight, grad_sum, grad_x, M, N};
     // If all elements have one size, rows that are aligned for vector accesses are aligned for bulk copies, too.
@@ -68,55 +48,31 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     Inputs stages(arrivals, columns);
     stages.open();
     exchange.init();
-#if PIECEWISE
-    auto request = [&](long long at_row, int v) {
-        const long long at = at_row * N + columns.start;
-        if (vectors && at_row < M) stages.request(v, grad_y + at, s + at);
-    };
-    for (int v = 0; v < VECTORS; ++v) request(first, v);
-#else
     auto request = [&](unsigned turn) {
         const long long at = (first + turn * parts) * N + columns.start;
         if (vectors && first + turn * parts < M) stages.request(turn, grad_y + at, s + at);
     };
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
-#endif
     ColumnGradients gradients(weight, columns, vectors, reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES));
     sync_cluster();
     auto load = [&](unsigned turn, long long at, int v, Packed<y_t>& g, Packed<scalar_t>& h) {
         g = vectors ? stages.template take<y_t, 0>(turn, v) : load_packed(grad_y + at, false);
         h = vectors ? stages.template take<scalar_t, sizeof(y_t)>(turn, v) : load_packed(s + at, false);
     };
-    Packed<y_t> held_g[ROW_HELD ? VECTORS : 1];
-    Packed<scalar_t> held_s[ROW_HELD ? VECTORS : 1];
     auto begin = [&](unsigned turn) {  // sums the row of a turn, and publishes the warp's sums
         const long long at_row = first + turn * parts;
         if (at_row >= M) return;
         const BackwardRow row = of.row(at_row, one_by_n);
         acc_t sums[2] = {0, 0};
-#if !PIECEWISE
         if (vectors) stages.wait(turn);
-#endif
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
-            if (!PIECEWISE && !columns.has(v)) break;
-            if (columns.has(v)) {
-#if PIECEWISE
-                if (vectors) stages.wait(turn, v);
-#endif
-                Packed<y_t> g;
-                Packed<scalar_t> h;
-                load(turn, at_row * N + columns.of(v), v, g, h);
-                if (ROW_HELD) held_g[ROW_HELD ? v : 0] = g, held_s[ROW_HELD ? v : 0] = h;
-                gradients.add(v, row, g, h, sums);
-            }
-#if PIECEWISE && ROW_HELD
-            request(at_row + parts, v);  // by all threads of the warp
-#endif
+            if (!columns.has(v)) break;
+            Packed<y_t> g;
+            Packed<scalar_t> h;
+            load(turn, at_row * N + columns.of(v), v, g, h);
+            gradients.add(v, row, g, h, sums);
         }
-#if !PIECEWISE && ROW_HELD
-        request(turn + STAGES);
-#endif
         warp_sum(sums);
         exchange.publish({sums[0], sums[1]}, turn);
     };
@@ -134,21 +90,14 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         const BackwardRow row = of.row(at_row, one_by_n);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
-            if (!PIECEWISE && !columns.has(v)) break;
-            if (columns.has(v)) {
-                const long long at = at_row * N + columns.of(v);
-                Packed<y_t> g = held_g[ROW_HELD ? v : 0];
-                Packed<scalar_t> h = held_s[ROW_HELD ? v : 0];
-                if (!ROW_HELD) load(turn, at, v, g, h);
-                row.store(g, h, gradients.weight_of(v), sums, more[v], grad_x + at, vectors);
-            }
-#if PIECEWISE && !ROW_HELD
-            request(at_row + parts, v);  // by all threads of the warp
-#endif
+            if (!columns.has(v)) break;
+            const long long at = at_row * N + columns.of(v);
+            Packed<y_t> g;
+            Packed<scalar_t> h;
+            load(turn, at, v, g, h);
+            row.store(g, h, gradients.weight_of(v), sums, more[v], grad_x + at, vectors);
         }
-#if !PIECEWISE && !ROW_HELD
         request(turn + STAGES);
-#endif
     }
     if (WANT_AFFINE) gradients.store(partial, columns, first, parts);
 }

@@ -23,8 +23,7 @@ template <typename... In> struct Stages {
     Columns columns;
     int elements;  // elements of a row that this warp requests
 
-    template <int COUNT>
-    __device__ __forceinline__ Stages(Arrivals (&all)[ROW_WARPS][COUNT], const Columns& columns)
+    __device__ __forceinline__ Stages(Arrivals (&all)[ROW_WARPS][STAGES], const Columns& columns)
         : arrivals(all[threadIdx.x / 32]), columns(columns), elements(0) {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) elements += elements_of(v);
@@ -77,36 +76,4 @@ template <typename... In> struct Stages {
         const unsigned char* slices = stage_memory + turn % STAGES * BYTES;
         return load_packed(reinterpret_cast<const T*>(slices + OFFSET * SLICE) + place_of(v), true);
     }
-};
-
-// One row in shared memory, for rows of which shared memory holds no second one: a warp requests each of its accesses to the next
-// row as soon as it has taken that access for the last time.
-template <typename... In> struct Pieces : Stages<In...> {
-    typedef Stages<In...> Row;
-
-    // `all` holds the mbarriers, one for each access of a warp.
-    __device__ __forceinline__ Pieces(Arrivals (&all)[ROW_WARPS][VECTORS], const Columns& columns) : Row(all, columns) {}
-
-    // Initialises the barriers; all threads call it.
-    __device__ __forceinline__ void open() {
-        if (threadIdx.x % 32 == 0)
-            for (int v = 0; v < VECTORS; ++v) arrival_init(this->arrivals + v, 1);
-    }
-
-    // Begins to copy a warp's v-th access. All threads of the warp call it, after open(), or after they have taken the access
-    // that was in this place before.
-    __device__ __forceinline__ void request(int v, const In*... slices) {
-        const int elements = this->elements_of(v);
-        reads_before_copies();
-        __syncwarp();
-        if (threadIdx.x % 32 != 0 || elements == 0) return;
-        arrive_expecting(this->arrivals + v, static_cast<unsigned>(elements * Row::ELEMENT_BYTES));
-        unsigned char* to = stage_memory;
-        (..., (bulk_load(
-                   to + this->place(v) * sizeof(In), slices + this->place(v), static_cast<unsigned>(elements * sizeof(In)),
-                   this->arrivals + v),
-               to += SLICE * sizeof(In)));
-    }
-
-    __device__ __forceinline__ void wait(unsigned turn, int v) const { arrival_wait(this->arrivals + v, turn % 2); }
 };

@@ -181,19 +181,6 @@ BACKWARD = {
         ),
         4,
     ),
-    "wide by pieces": staged(
-        Way(LayerNormConfig(64, 64, 4, 3, kind="wide", cluster=2, stages=1, weight_shared=True, piecewise=True), 1212),
-        8,
-    ),
-    "wide by pieces in one block": staged(
-        Way(
-            LayerNormConfig(96, 96, 8, 2, kind="wide", stages=1, piecewise=True, full=True),
-            1536,
-            torch.float16,
-            torch.float32,
-        ),
-        4,
-    ),
     "wide in order": staged(
         Way(
             LayerNormConfig(64, 64, 8, 2, kind="wide", cluster=2, stages=2, weight_shared=True, pieces_apart=True),
@@ -202,34 +189,6 @@ BACKWARD = {
             torch.float32,
         ),
         4,
-    ),
-    "wide and held": staged(
-        Way(
-            LayerNormConfig(
-                64, 64, 8, 2, kind="wide", cluster=2, stages=2, weight_shared=True, pieces_apart=True, row_held=True
-            ),
-            1656,
-            torch.bfloat16,
-            torch.float32,
-        ),
-        4,
-    ),
-    "wide and held with one stage": staged(
-        Way(
-            LayerNormConfig(32, 32, 8, 2, kind="wide", cluster=4, stages=1, row_held=True, full=True),
-            2048,
-            torch.float16,
-        ),
-        4,
-    ),
-    "wide by pieces and held": staged(
-        Way(
-            LayerNormConfig(
-                64, 64, 4, 3, kind="wide", cluster=2, stages=1, weight_shared=True, piecewise=True, row_held=True
-            ),
-            1212,
-        ),
-        8,
     ),
     "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
     "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),

@@ -260,7 +260,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "stage filled again before it is read",
                 WIDE,
                 "        begin(turn + SUM_AHEAD);\n",
-                "#if !PIECEWISE\n        request(turn + STAGES);\n#endif\n        begin(turn + SUM_AHEAD);\n",
+                "        request(turn + STAGES);\n        begin(turn + SUM_AHEAD);\n",
             ),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
             (
@@ -269,27 +269,13 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "        __syncwarp();\n        if (v == 0) arrive",
                 "        if (v == 0) arrive",
             ),
-            (
-                "an access's readers not waited for",
-                STAGES,
-                "        __syncwarp();\n        if (threadIdx.x % 32 != 0 ||",
-                "        if (threadIdx.x % 32 != 0 ||",
-            ),
-            ("wrong phase of an access", STAGES, "this->arrivals + v, turn % 2", "this->arrivals + v, (turn + 1) % 2"),
-            (
-                "the wrong row asked for by pieces",
-                WIDE,
-                "#if PIECEWISE && !ROW_HELD\n            request(at_row + parts, v);",
-                "#if PIECEWISE && !ROW_HELD\n            request(at_row + 1, v);",
-            ),
             ("one counter for all warps", STAGES, "arrivals(all[threadIdx.x / 32])", "arrivals(all[0])"),
             (
                 "the wrong row asked for",
                 WIDE,
-                "        request(turn + STAGES);\n#endif\n    }",
-                "        request(turn + STAGES + 1);\n#endif\n    }",
+                "        request(turn + STAGES);\n    }",
+                "        request(turn + STAGES + 1);\n    }",
             ),
-            ("one access held for all", WIDE, "held_s[ROW_HELD ? v : 0] = h;", "held_s[0] = h;"),
             ("gradient taken for x", WIDE, "take<scalar_t, sizeof(y_t)>", "take<scalar_t, 0>"),
             (
                 "swapped arrays",
