@@ -14,9 +14,9 @@ from cupyops.ops.layer_norm.config import (
     backward_columns,
     backward_config,
     backward_rows,
-    even_cut,
     forward_config,
 )
+from cupyops.ops.layer_norm.cut import even_cut
 from cupyops.tiling.rows import is_few
 
 LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]

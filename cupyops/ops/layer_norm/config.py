@@ -5,15 +5,15 @@ The order of a row's sums is the same for any number of rows, so the number of r
 The tables hold the fastest configs on an H200, measured on 2^28 elements with rows of 64 to 262144 elements.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
-from cupyops.tiling.columns import strip_width
-from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import RowsChoice, RowsConfig, choice_of
+from cupyops.tiling.config import CLUSTERS_SINCE, threads_for, vector_width_for
+from cupyops.tiling.rows import RowsChoice, choice_of
+
+from .cut import LayerNormConfig, even_cut, fitting, resident
 
 __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
@@ -24,117 +24,11 @@ __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_r
 # Forward, one row a block with the weights loaded along with the row, and the config for many rows: 1 x 8192 in float32
 # 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)
-_STRIP_THREADS = 256  # the fewest threads of a block that sums strips of columns
-
-
-@dataclass(frozen=True)
-class LayerNormConfig(RowsConfig):
-    """The config of a kernel of layer normalisation.
-
-    Attributes:
-        kind: the strategy. ``"registers"``: a row is held in registers. ``"wide"``: persistent blocks prefetch their
-            next rows. ``"streaming"``: a row is read twice. ``"apart"``, backward only: separate blocks for the
-            gradient of x and for the gradients of weight and bias. The names of the CUDA source and of the kernel end
-            in the strategy, except for ``"registers"``.
-        width: threads side by side on a strip of columns, for ``"apart"``.
-        weighted: the kernel has a weight or a bias.
-        affine_held: weight and bias are loaded along with the row, for few rows.
-        residual: a forward adds a residual to x.
-        want_x: a backward computes the gradient of x.
-        want_affine: a backward computes the gradients of weight and bias.
-        grad_sum: a backward adds another gradient to the gradient of x.
-        affine_registers: of weight and bias, how many a forward of the strategy ``"wide"`` keeps in registers; shared
-            memory keeps the rest.
-        weight_shared: a backward with persistent blocks keeps the weight in shared memory instead of registers.
-        sum_ahead: persistent blocks of the strategy ``"wide"`` sum their next row before they store this row.
-        pieces_apart: the order in shared memory of weights wider than a row, without bank conflicts.
-    """
-
-    launch_only = RowsConfig.launch_only | {"kind"}
-
-    kind: str = "registers"
-    width: int = 1
-    weighted: bool = True
-    affine_held: bool = False
-    residual: bool = False
-    want_x: bool = True
-    want_affine: bool = True
-    grad_sum: bool = False
-    affine_registers: int = 0
-    weight_shared: bool = False
-    sum_ahead: bool = False
-    pieces_apart: bool = False
-
-    def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
-        """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
-        same.
-
-        A block has one row. Weight and bias are loaded along with the row, if the registers hold them.
-        """
-        if self.kind != "registers":
-            return self
-        if n * weight_bytes > 2**15:
-            return self if self.rows_each == 1 else self.one_a_block()
-        return self.one_a_block(affine_held=True, aligned_apart=True)
-
-    def few_rows_backward(self, n: int, dtype: str) -> "LayerNormConfig":
-        """Returns the config of the backward for few rows, from the config for many rows.
-
-        The order of a row's sums stays the same, so the gradient of x has the same bits. One launch also computes the
-        gradients of weight and bias. For the strategy ``"streaming"``, the launch computes only the gradients of weight
-        and bias.
-        """
-        if self.kind == "streaming":
-            config = LayerNormConfig(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
-        elif self.cluster > 1:
-            config = self.fold(n * DTYPES[dtype].itemsize)
-        else:
-            config = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
-        width = strip_width(n, config.vector_width, config.block)
-        return replace(
-            config,
-            kind="apart",
-            width=width,
-            min_blocks=1,
-            stages=0,
-            shared=0,
-            aligned_apart=False,
-            weight_shared=False,
-            sum_ahead=False,
-            pieces_apart=False,
-        )
 
 
 # The cuts that even_cut tries, as (elements of an access, accesses of a thread), in the order of preference.
 _EVEN_FORWARD = ((8, 3), (8, 4), (8, 5), (8, 6), (4, 9), (4, 11), (4, 13))
 _EVEN_BACKWARD = ((4, 3), (4, 4), (4, 5))
-
-
-def even_cut(n: int, cuts: Iterable[tuple[int, int]], now: LayerNormConfig, block: int) -> LayerNormConfig | None:
-    """Returns the cut of a row whose threads have the fewest accesses beyond the row's end, or None if ``now`` should stay.
-
-    A row of n elements has T threads with v accesses of w elements each, and T·v·w >= n. T is 4, 8, 16, or a multiple of
-    32 up to 128. The cut with the least T·v·w is returned, and the first of equal ones. It must use 95 percent of its accesses.
-    ``now`` stays if it uses more than 90 percent: measured on an H200 in bfloat16, rows of 1152 elements that use 90 percent
-    reach 84 percent of a copy's bandwidth in the forward, and 97 percent with all accesses used.
-
-    Args:
-        n: elements of a row.
-        cuts: pairs of w and v, in the order of preference.
-        now: the config that a table gives.
-        block: threads of a block, rounded down to whole rows.
-    """
-    if 10 * n > 9 * now.slice * now.cluster:
-        return None
-    found = [LayerNormConfig.of(n, width, vectors, block=block) for width, vectors in cuts if n % width == 0]
-    even = [c for c in found if c.row_threads <= 128 and 20 * n >= 19 * c.slice]
-    return min(even, key=lambda config: config.slice, default=None)
-
-
-def resident(registers: int, block: int) -> int:
-    """Returns how many blocks of ``block`` threads fit a multiprocessor's 65536 registers, with at least ``registers`` a
-    thread. The GPU gives registers to a thread by eights."""
-    return max(1, 65536 // (-(-registers // 8) * 8 * block))
 
 
 APART = {"aligned_apart": True}
@@ -233,11 +127,6 @@ _FORWARD = {
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
     8: ((RowsChoice(64, 2, 128), RowsChoice(2048, 4, 128), RowsChoice(4096, 8, 512)),),
 }
-
-
-def fitting(min_blocks: int, block: int, capability: int) -> int:
-    """Returns ``min_blocks``, or the most blocks of ``block`` threads that a multiprocessor has room for."""
-    return max(1, min(min_blocks, THREADS_AT_ONCE.get(capability, 2048) // block))
 
 
 def _wider_forward(
