@@ -224,7 +224,7 @@ def test_the_cut_of_a_table_stays_where_an_even_cut_wins_nothing() -> None:
     even = even_cut(1152, cuts, now, 64)
     assert even is not None
     assert cut_of(even) == (4, 9, 32)
-    assert even_cut(1160, cuts, LayerNormConfig.of(1160, 8, 5, block=64), 64) is None, "91 percent are used"
+    assert even_cut(480, ((8, 15),), LayerNormConfig.of(480, 8, 2), 64) is None, "94 percent are used"
     assert even_cut(1152, cuts[:1], now, 64) is None, "no cut uses 95 percent"
     assert even_cut(4608, ((8, 3),), LayerNormConfig.of(4608, 8, 4), 64) is None, "192 threads are too many"
     assert even_cut(2560, ((4, 10), (8, 5)), LayerNormConfig.of(2560, 8, 4), 64) == LayerNormConfig.of(
