@@ -1,15 +1,21 @@
 // Shared by all texts of layer normalisation: weight and bias that may be absent, a rounded product, and the check of several
 // arrays' alignment for accesses of VECTOR_WIDTH elements.
 //
-// Macro      values   meaning                                                     set by
-// WEIGHTED   0, 1     0: neither weight nor bias is there; the same bits, less    LayerNormConfig.weighted (layer_norm_config.backward_rows)
-//                     to do
+// Macro          values   meaning                                                 set by
+// WEIGHTED       0, 1     0: neither weight nor bias is there; the same bits,     LayerNormConfig.weighted (layer_norm_config.backward_rows)
+//                         less to do
+// PIECES_APART   0, 1     1: shared memory has the first 16 bytes of all          LayerNormConfig.pieces_apart
+//                         accesses to weight or bias, then the next 16 bytes
 #pragma once
 
+#include "registers.cuh"
 #include "rows.cuh"
 
 #ifndef WEIGHTED
 #define WEIGHTED 1
+#endif
+#ifndef PIECES_APART
+#define PIECES_APART 0
 #endif
 
 // Loads VECTOR_WIDTH elements of weight or bias. If the array is null, each element is `absent`.
@@ -20,6 +26,42 @@ __device__ __forceinline__ Packed<weight_t> load_or(const weight_t* p, acc_t abs
 template <typename... T> __device__ __forceinline__ bool all_aligned(const T*... p) {
     return (aligned<VECTOR_WIDTH>(p) && ...);
 }
+
+// A block's slice of weight or of bias in shared memory. A thread loads only the accesses that the thread has stored.
+//
+// An access to weights wider than the row has 32 bytes, which take two loads of 16 bytes. If the two lie side by side, the
+// threads of a load are 32 bytes apart, and shared memory serves half of its banks at a time. PIECES_APART stores the first
+// 16 bytes of all accesses side by side.
+struct KeptSlice {
+    static constexpr int BYTES = Packed<weight_t>::BYTES, PIECES = PIECES_APART && BYTES % 16 == 0 ? BYTES / 16 : 1;
+    weight_t* memory;  // (SLICE)
+
+    __device__ __forceinline__ void store(int v, const Packed<weight_t>& of) const {
+        if constexpr (PIECES == 1) store_packed(memory + place_of(v), of, true);
+        else
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i)
+                *piece(v, i) = make_uint4(of.word[4 * i], of.word[4 * i + 1], of.word[4 * i + 2], of.word[4 * i + 3]);
+    }
+
+    __device__ __forceinline__ Packed<weight_t> load(int v) const {
+        if constexpr (PIECES == 1) return load_packed(memory + place_of(v), true);
+        else {
+            Packed<weight_t> packed;
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                const uint4 four = *piece(v, i);
+                packed.word[4 * i] = four.x, packed.word[4 * i + 1] = four.y;
+                packed.word[4 * i + 2] = four.z, packed.word[4 * i + 3] = four.w;
+            }
+            return packed;
+        }
+    }
+
+    __device__ __forceinline__ uint4* piece(int v, int i) const {
+        return reinterpret_cast<uint4*>(memory + (i * SLICE + place_of(v)) / PIECES);
+    }
+};
 
 // a·b, rounded: the compiler may not fuse the product with a later sum.
 __device__ __forceinline__ acc_t product(acc_t a, acc_t b) {

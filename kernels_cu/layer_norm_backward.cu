@@ -15,7 +15,8 @@
 //
 // Macro   values      meaning                                                     set by
 // NAIVE   undefined   defined: the kernel of one thread a row, and a column       the tests
-// WANT_X, WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
+// WANT_X, WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHT_SHARED: see layer_norm_column_gradients.cuh. WEIGHTED: see
+// layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 
 #ifdef NAIVE
@@ -69,7 +70,8 @@ __device__ __forceinline__ void backward_rows(
     }
     const long long groups = parts * GROUPS, first = part * GROUPS + group_of_block();
     const acc_t one_by_n = columns.one_by_n();
-    ColumnGradients gradients(of.weight, columns, vectors);
+    __shared__ __align__(16) weight_t slice[ColumnGradients::SHARED ? SLICE : 1];
+    ColumnGradients gradients(of.weight, columns, vectors, slice);
     Packed<y_t> g[VECTORS], next_g[VECTORS];
     Packed<scalar_t> s[VECTORS], next_s[VECTORS], more[VECTORS];
     acc_t next_mean = 0, next_rstd = 0;
@@ -112,7 +114,7 @@ __device__ __forceinline__ void backward_rows(
             for (int v = 0; v < VECTORS; ++v) {
                 if (!columns.has(v)) break;
                 const long long at = at_row * of.N + columns.of(v);
-                row.store(g[v], s[v], gradients.weight[v], sums, more[v], of.grad_x + at, vectors);
+                row.store(g[v], s[v], gradients.weight_of(v), sums, more[v], of.grad_x + at, vectors);
             }
     }
     if (WANT_AFFINE) gradients.store(partial, columns, part, parts);

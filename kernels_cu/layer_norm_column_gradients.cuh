@@ -1,29 +1,55 @@
 // dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu and layer_norm_backward_wide.cu: a thread keeps
 // its columns, and adds up in registers over all rows of its group. Each block stores one row of sums in `partial`:
 // acc_t (2, parts, N); then column_sums.cu adds up the rows of `partial` in a fixed order. Nothing is atomic.
+//
+// Macro           values   meaning                                                 set by
+// WEIGHT_SHARED   0, 1     1: shared memory keeps γ, and registers are free for    LayerNormConfig.weight_shared
+//                          more resident blocks; 0: registers keep γ
 #pragma once
 
 #include "layer_norm_backward.cuh"
 
+#ifndef WEIGHT_SHARED
+#define WEIGHT_SHARED 0
+#endif
+
 // A thread's columns of γ, dL/dγ and dL/dβ.
 struct ColumnGradients {
+    static constexpr bool SHARED = WEIGHT_SHARED && WANT_X;
     acc_t grad_weight[VECTORS][VECTOR_WIDTH], grad_bias[VECTORS][VECTOR_WIDTH];
-    Packed<weight_t> weight[VECTORS];
+    Packed<weight_t> weight[SHARED ? 1 : VECTORS];
+    KeptSlice kept;
 
-    __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors) {
+    // `memory` has room for a slice of γ with WEIGHT_SHARED. All threads of the block construct.
+    __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors, weight_t* memory)
+        : kept{memory} {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
 #pragma unroll
             for (int k = 0; k < VECTOR_WIDTH; ++k) grad_weight[v][k] = grad_bias[v][k] = 0;
-            if (WANT_X && columns.has(v)) weight[v] = load_or(weights, 1, columns.of(v), vectors);
+            if (WANT_X && columns.has(v) && !(SHARED && group_of_block() > 0)) {
+                const Packed<weight_t> loaded = load_or(weights, 1, columns.of(v), vectors);
+                if (SHARED) kept.store(v, loaded);
+                else weight[SHARED ? 0 : v] = loaded;
+            }
         }
+        if (SHARED && GROUPS > 1) __syncthreads();
+    }
+
+    __device__ __forceinline__ Packed<weight_t> weight_of(int v) const {
+        if constexpr (SHARED) {
+            // Without `opaque` the compiler would load γ before the loop over rows, and hold γ in registers.
+            unsigned offset = 0;
+            opaque(offset);
+            return KeptSlice{kept.memory + offset}.load(v);
+        } else return weight[v];
     }
 
     // Adds this thread's v-th access to a row: to the columns' sums, and to the row's `sums` of w and of w·x̂.
     __device__ __forceinline__ void add(
         int v, const BackwardRow& row, const Packed<y_t>& g, const Packed<scalar_t>& s, acc_t (&sums)[2]) {
         if (WANT_AFFINE) row.sum_affine(g, s, grad_weight[v], grad_bias[v]);
-        if (WANT_X) row.sum(g, s, weight[v], sums);
+        if (WANT_X) row.sum(g, s, weight_of(v), sums);
     }
 
     // Adds up the groups of a block, in their order, and stores the sums as row `part` of `partial`.

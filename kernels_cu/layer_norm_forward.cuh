@@ -1,8 +1,8 @@
 // Shared by the forward texts of layer normalisation: the operands, s = x + residual, weight and bias, and y from a
 // row's moments.
 //
-// Macro      values   meaning                              set by
-// RESIDUAL   0, 1     s = x + residual; 0: s = x           LayerNormConfig.residual (forward_kernel)
+// Macro         values   meaning                                             set by
+// RESIDUAL      0, 1     s = x + residual; 0: s = x                          LayerNormConfig.residual (forward_kernel)
 #pragma once
 
 #include "layer_norm.cuh"

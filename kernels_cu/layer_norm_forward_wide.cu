@@ -9,8 +9,12 @@
 // A block, or a cluster of blocks, takes every `groups`-th row. Bulk copies bring the next STAGES rows into shared memory while
 // the warps exchange a row's moments and while the row is written.
 //
-// Macro    values      meaning                                        set by
-// STAGES   1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.forward_config
+// Macro              values      meaning                                        set by
+// STAGES             1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.forward_config
+// AFFINE_REGISTERS   0, 1, 2     2: registers keep weight and bias; 1: weight   LayerNormConfig.affine_registers
+//                                alone; shared memory keeps the rest
+// SUM_AHEAD          0, 1        1: the next row is summed before this row is   LayerNormConfig.sum_ahead
+//                                stored, while the warps exchange moments
 // RESIDUAL: see layer_norm_forward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"
@@ -42,26 +46,43 @@ __device__ __forceinline__ Packed<scalar_t> take(const Inputs& stages, unsigned 
 }
 #endif
 
-// The block's slice of weight and bias in shared memory, behind the stages. L1 has too little room left for the slice, and
-// reading the slice from L2 for every row takes twice the bandwidth of the row.
-struct SharedAffine {
-    weight_t* kept;  // (2, SLICE)
+#ifndef SUM_AHEAD
+#define SUM_AHEAD 0
+#endif
+#ifndef AFFINE_REGISTERS
+#define AFFINE_REGISTERS 0
+#endif
+
+// The block's slice of weight and bias, in registers or in shared memory behind the stages. L1 has too little room left for the
+// slice, and reading the slice from L2 for every row takes twice the bandwidth of the row.
+struct KeptAffine {
+    static constexpr bool WEIGHT_HELD = AFFINE_REGISTERS > 0, BIAS_HELD = AFFINE_REGISTERS > 1;
+    Packed<weight_t> weight[WEIGHT_HELD ? VECTORS : 1], bias[BIAS_HELD ? VECTORS : 1];
+    KeptSlice kept;  // shared memory: the bias; before the bias, the weight if registers do not keep the weight
     bool vectors;
 
-    __device__ __forceinline__ SharedAffine(const Operands& of, const Columns& columns, bool vectors)
-        : kept(reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES)), vectors(vectors) {
+    __device__ __forceinline__ KeptAffine(const Operands& of, const Columns& columns, bool vectors)
+        : kept{reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES)}, vectors(vectors) {
+#pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) {
-                store_packed(kept + place_of(v), load_or(of.weight, 1, columns.of(v), vectors), true);
-                store_packed(kept + SLICE + place_of(v), load_or(of.bias, 0, columns.of(v), vectors), true);
+                const Packed<weight_t> w = load_or(of.weight, 1, columns.of(v), vectors);
+                const Packed<weight_t> b = load_or(of.bias, 0, columns.of(v), vectors);
+                if (WEIGHT_HELD) weight[WEIGHT_HELD ? v : 0] = w;
+                else kept.store(v, w);
+                if (BIAS_HELD) bias[BIAS_HELD ? v : 0] = b;
+                else kept_bias().store(v, b);
             }
     }
 
+    __device__ __forceinline__ KeptSlice kept_bias() const { return {kept.memory + (WEIGHT_HELD ? 0 : SLICE)}; }
     __device__ __forceinline__ Packed<weight_t> weight_of(const Columns&, int v) const {
-        return load_packed(kept + place_of(v), true);
+        if constexpr (WEIGHT_HELD) return weight[v];
+        else return kept.load(v);
     }
     __device__ __forceinline__ Packed<weight_t> bias_of(const Columns&, int v) const {
-        return load_packed(kept + SLICE + place_of(v), true);
+        if constexpr (BIAS_HELD) return bias[v];
+        else return kept_bias().load(v);
     }
 };
 
@@ -89,21 +110,31 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         if (vectors && row < M) prefetch(stages, turn, of, row * N + columns.start);
     };
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
-    const SharedAffine affine(of, columns, vectors);
+    const KeptAffine affine(of, columns, vectors);
     sync_cluster();
-    Packed<scalar_t> held[1][VECTORS];
-    unsigned turn = 0;
-    for (long long row = first; row < M; row += groups, ++turn) {
+    auto begin = [&](unsigned turn, Packed<scalar_t>(&row_of)[1][VECTORS]) {  // loads a row, and publishes the warp's moments
+        const long long row = first + turn * groups;
+        if (row >= M) return;
         if (vectors) stages.wait(turn);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!columns.has(v)) break;
             const long long at = row * N + columns.of(v);
-            if (!vectors) held[0][v] = of.load(at, false);
-            else held[0][v] = take(stages, turn, v, of, at);
+            if (!vectors) row_of[0][v] = of.load(at, false);
+            else row_of[0][v] = take(stages, turn, v, of, at);
         }
         request(turn + STAGES);
-        exchange.publish(moments_of<y_t>(held[0], true, columns), turn);
+        exchange.publish(moments_of<y_t>(row_of[0], true, columns), turn);
+    };
+    Packed<scalar_t> held[1][VECTORS], next[1][VECTORS];
+    if (SUM_AHEAD) begin(0, next);
+    unsigned turn = 0;
+    for (long long row = first; row < M; row += groups, ++turn) {
+        if (SUM_AHEAD) {
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) held[0][v] = next[0][v];
+            begin(turn + 1, next);
+        } else begin(turn, held);
         exchange.wait(turn);
         const Moments moments = combine(exchange.collect(turn), acc_t(columns.n), one_by_n);
         const Normalizer normalizer[1] = {Normalizer(moments, one_by_n, eps)};

@@ -55,9 +55,13 @@ class Way:
 
 
 def staged(way: Way, input_bytes: int, weight_bytes: int = 0) -> Way:
-    """The way with the shared memory that its stages take, and that weight and bias take in a forward."""
+    """The way with the shared memory that its stages take, and that weight and bias take in a forward; without
+    ``weight_bytes`` a backward, in which the weight takes shared memory if the config says so."""
     config = way.config
-    return replace(way, config=replace(config, shared=config.slice * (config.stages * input_bytes + 2 * weight_bytes)))
+    kept = (2 - config.affine_registers) * weight_bytes
+    if config.weight_shared:
+        kept = (way.weights or way.dtype).itemsize
+    return replace(way, config=replace(config, shared=config.slice * (config.stages * input_bytes + kept)))
 
 
 # 37 rows: groups of a block that have all their rows, some of them, none. Of 21 rows a persistent cluster takes eleven or ten,
@@ -78,6 +82,51 @@ FORWARD = {
     ),
     "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2), 372), 4, 4),
     "wide in sixteen blocks": staged(Way(LayerNormConfig(32, 32, 4, 1, kind="wide", cluster=16, stages=1), 1980), 4, 4),
+    "wide of wider weights": staged(
+        Way(
+            LayerNormConfig(64, 64, 8, 2, kind="wide", cluster=2, stages=2, pieces_apart=True),
+            1656,
+            torch.bfloat16,
+            torch.float32,
+        ),
+        2,
+        4,
+    ),
+    "wide and weight in registers": staged(
+        Way(
+            LayerNormConfig(64, 64, 8, 2, kind="wide", stages=3, affine_registers=1, pieces_apart=True),
+            984,
+            torch.float16,
+            torch.float32,
+        ),
+        2,
+        4,
+    ),
+    "wide and affine in registers": staged(
+        Way(
+            LayerNormConfig(32, 32, 8, 2, kind="wide", cluster=2, stages=2, affine_registers=2, full=True),
+            1024,
+            torch.bfloat16,
+            torch.float32,
+        ),
+        2,
+        4,
+    ),
+    "wide and summed ahead": staged(
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=2, stages=2, sum_ahead=True), 508), 4, 4
+    ),
+    "wide, summed ahead with one stage": staged(
+        Way(
+            LayerNormConfig(
+                64, 64, 8, 2, kind="wide", cluster=2, stages=1, sum_ahead=True, affine_registers=1, pieces_apart=True
+            ),
+            1656,
+            torch.bfloat16,
+            torch.float32,
+        ),
+        2,
+        4,
+    ),
     "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
     "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
     "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2, rows_each=2), 60, result=torch.bfloat16),
@@ -105,11 +154,42 @@ BACKWARD = {
     "aligned apart": Way(LayerNormConfig(64, 32, 4, 2, aligned_apart=True), 252, torch.float16),
     "cluster of aligned apart": Way(LayerNormConfig(64, 64, 4, 1, cluster=2, aligned_apart=True), 504, torch.bfloat16),
     "cluster of forty warps": Way(LayerNormConfig(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028), 8),
+    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1028), 8),
     "wide and full": staged(
-        Way(LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=2, full=True), 512, torch.float16), 4
+        Way(
+            LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=2, sum_ahead=True, full=True),
+            512,
+            torch.float16,
+        ),
+        4,
     ),
-    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2), 372), 8),
+    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2, sum_ahead=True), 372), 8),
+    "weight in shared memory": Way(
+        LayerNormConfig(64, 16, 4, 2, weight_shared=True), 124, torch.bfloat16, torch.float32
+    ),
+    "cluster of weight in shared memory": Way(
+        LayerNormConfig(64, 64, 4, 1, cluster=2, weight_shared=True, full=True), 512, torch.float16, torch.float32
+    ),
+    "wide and weight in shared memory": staged(
+        Way(
+            LayerNormConfig(
+                64, 64, 8, 2, kind="wide", cluster=2, stages=2, sum_ahead=True, weight_shared=True, pieces_apart=True
+            ),
+            1656,
+            torch.bfloat16,
+            torch.float32,
+        ),
+        4,
+    ),
+    "wide in order": staged(
+        Way(
+            LayerNormConfig(64, 64, 8, 2, kind="wide", cluster=2, stages=2, weight_shared=True, pieces_apart=True),
+            1656,
+            torch.bfloat16,
+            torch.float32,
+        ),
+        4,
+    ),
     "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
     "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
     "of fewer bits": Way(LayerNormConfig(64, 8, 4, 2), 60, result=torch.bfloat16),
@@ -117,11 +197,17 @@ BACKWARD = {
     "odd of fewer bits": Way(LayerNormConfig(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
     "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16), 6
+        Way(
+            LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1032, result=torch.bfloat16
+        ),
+        6,
     ),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide of fewer bits and not whole": staged(
-        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028, result=torch.bfloat16), 6
+        Way(
+            LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1028, result=torch.bfloat16
+        ),
+        6,
     ),
     "streaming of fewer bits": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204, result=torch.float16),
 }

@@ -34,6 +34,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("wrong derivative: sign of the slope", BACKWARD, "slope = -rstd * product", "slope = rstd * product"),
             ("wrong derivative: slope without deviation", BACKWARD, "slope = -rstd * product", "slope = -product"),
+            ("the weight of another group not waited for", GRADIENTS, "if (SHARED && GROUPS > 1) __syncthreads();", ""),
             ("gradient of the sum subtracted", BACKWARD, "in_deviations, more[k])", "in_deviations, -more[k])"),
             ("x for its gradient in the sum of bias", BACKWARD, "grad_bias[k] += g[k];", "grad_bias[k] += s[k];"),
             (
@@ -258,11 +259,16 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "stage filled again before it is read",
                 WIDE,
-                "        begin(turn + 1);\n",
-                "        request(turn + STAGES);\n        begin(turn + 1);\n",
+                "        begin(turn + SUM_AHEAD);\n",
+                "        request(turn + STAGES);\n        begin(turn + SUM_AHEAD);\n",
             ),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
-            ("a warp's readers not waited for", STAGES, "        __syncwarp();\n", ""),
+            (
+                "a warp's readers not waited for",
+                STAGES,
+                "        __syncwarp();\n        if (v == 0) arrive",
+                "        if (v == 0) arrive",
+            ),
             ("one counter for all warps", STAGES, "arrivals(all[threadIdx.x / 32])", "arrivals(all[0])"),
             (
                 "the wrong row asked for",
@@ -298,8 +304,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "address of the gradient cut to 32 bits",
                 WIDE,
-                "const long long at = at_row * N + columns.of(v);\n            Packed",
-                "const int at = at_row * N + columns.of(v);\n            Packed",
+                "const long long at = at_row * N + columns.of(v);\n                Packed",
+                "const int at = at_row * N + columns.of(v);\n                Packed",
             ),
             (
                 "each block the first slice",
@@ -325,7 +331,7 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "of.row(at_row, one_by_n);\n#pragma",
                 "of.row(first, one_by_n);\n#pragma",
             ),
-            ("absent columns' weights", GRADIENTS, "if (WANT_X && columns.has(v)) weight[v]", "if (WANT_X) weight[v]"),
+            ("absent columns' weights", GRADIENTS, "WANT_X && columns.has(v) && !(SHARED", "WANT_X && !(SHARED"),
         ],
     ),
     "layer_norm_backward_streaming": (

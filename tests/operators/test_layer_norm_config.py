@@ -16,6 +16,7 @@ from cupyops.ops.layer_norm.config import (
     backward_rows,
     forward_config,
 )
+from cupyops.ops.layer_norm.cut import even_cut
 from cupyops.tiling.rows import is_few
 
 LENGTHS = [*range(1, 700), *(2**k + d for k in range(10, 22) for d in (-8, -1, 0, 1, 4, 24)), 768, 5120, 3 * 2**15]
@@ -162,6 +163,135 @@ def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
     assert wide.kind == "registers", "stages of float64 would not fit"
     assert backward_config(2**16, "float32", 4, 90, 8).kind == "streaming"
     assert forward_config(4096, "bfloat16", 2, 2, 90, 2) == forward_config(4096, "bfloat16", 2, 2, 90, 4)
+
+
+def cut_of(config: LayerNormConfig) -> tuple[int, int, int]:
+    return config.vector_width, config.vectors, config.row_threads
+
+
+@pytest.mark.parametrize("n", [96, 192, 384, 768, 1152, 1600, 2560, 4544, 5120])
+def test_float32_weights_leave_the_cuts_of_16_bit_rows_as_they_are(n: int) -> None:
+    own, wider = (forward_config(n, "bfloat16", 2, weight_bytes, 90, 2) for weight_bytes in (2, 4))
+    assert cut_of(wider) == cut_of(own)
+    assert wider.min_blocks <= own.min_blocks
+    assert backward_config(n, "bfloat16", 4, 90) == backward_config(n, "bfloat16", 2, 90)
+
+
+@pytest.mark.parametrize(
+    ("n", "cut", "min_blocks"),
+    [
+        (96, (8, 3, 4), 21),
+        (192, (8, 3, 8), 21),
+        (1152, (4, 9, 32), 21),
+        (1600, (4, 13, 32), 18),
+        (2560, (8, 5, 64), 18),
+        (4544, (8, 6, 96), 12),
+    ],
+)
+def test_rows_that_would_leave_accesses_idle_are_cut_evenly(n: int, cut: tuple[int, int, int], min_blocks: int) -> None:
+    config = forward_config(n, "bfloat16", 2, 2, 90, 2)
+    assert (cut_of(config), config.min_blocks) == (cut, min_blocks)
+    assert 20 * n >= 19 * config.slice
+    few = config.few_rows_forward(n, 2)
+    assert (cut_of(few), few.full) == (cut, config.full)
+    # A multiprocessor of sm_89 has room for 1536 threads, and a float64 result takes registers.
+    assert forward_config(n, "bfloat16", 2, 2, 89, 2).min_blocks <= 1536 // config.block
+    assert forward_config(n, "bfloat16", 2, 2, 90, 8).min_blocks == min_blocks * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("n", "cut", "block", "min_blocks"),
+    [
+        (96, (4, 3, 8), 128, 5),
+        (192, (4, 3, 16), 128, 5),
+        (1152, (4, 3, 96), 96, 6),
+        (1280, (4, 5, 64), 128, 4),
+        (2560, (4, 5, 128), 128, 4),
+    ],
+)
+def test_backwards_are_cut_evenly(n: int, cut: tuple[int, int, int], block: int, min_blocks: int) -> None:
+    config = backward_config(n, "float16", 2, 90)
+    assert (cut_of(config), config.block, config.min_blocks, config.cluster) == (cut, block, min_blocks, 1)
+    assert config.full
+    assert cut_of(config.few_rows_backward(n, "float16")) == cut
+    summed = backward_config(n, "float16", 2, 90, grad_sum=True)
+    assert summed.vectors <= 4, "the elements of grad_sum take the registers of a fifth access"
+
+
+def test_the_cut_of_a_table_stays_where_an_even_cut_wins_nothing() -> None:
+    now = LayerNormConfig.of(1152, 8, 5, block=64)  # 160 accesses for 144
+    cuts = ((8, 5), (4, 9))
+    even = even_cut(1152, cuts, now, 64)
+    assert even is not None
+    assert cut_of(even) == (4, 9, 32)
+    assert even_cut(480, ((8, 15),), LayerNormConfig.of(480, 8, 2), 64) is None, "94 percent are used"
+    assert even_cut(1152, cuts[:1], now, 64) is None, "no cut uses 95 percent"
+    assert even_cut(4608, ((8, 3),), LayerNormConfig.of(4608, 8, 4), 64) is None, "192 threads are too many"
+    assert even_cut(2560, ((4, 10), (8, 5)), LayerNormConfig.of(2560, 8, 4), 64) == LayerNormConfig.of(
+        2560, 4, 10, block=64
+    ), "the first of equal cuts"
+    # Rows whose accesses are all in use, rows of one warp in the backward, and rows too long for 128 threads.
+    for n, cut in ((768, (4, 3, 64)), (384, (4, 4, 32)), (4544, (4, 5, 256))):
+        assert cut_of(backward_config(n, "bfloat16", 2, 90)) == cut
+    for n, cut in ((384, (8, 3, 16)), (1280, (8, 5, 32)), (4096, (8, 4, 128))):
+        assert cut_of(forward_config(n, "bfloat16", 2, 2, 90, 2)) == cut
+
+
+@pytest.mark.parametrize(("n", "min_blocks"), [(4096, 8), (8192, 4), (16384, 2)])
+def test_float32_weights_are_loaded_by_halves_for_two_rows_where_registers_are_few(n: int, min_blocks: int) -> None:
+    config = forward_config(n, "float16", 2, 4, 90, 2)
+    assert cut_of(config) == (4, 8, n // 32)
+    assert (config.kind, config.block, config.full) == ("registers", n // 32, True)
+    assert (config.rows_each, config.min_blocks) == (2, min_blocks)
+    few = config.few_rows_forward(n, 4)
+    assert (few.rows_each, cut_of(few)) == (1, cut_of(config))
+    assert few.affine_held == (n * 4 <= 2**15)
+
+
+def test_long_rows_keep_float32_weights_on_the_multiprocessor() -> None:
+    for n, cluster in ((16392, 8), (32768, 8), (65536, 4), (131072, 8), (262144, 16)):
+        config = forward_config(n, "bfloat16", 2, 4, 90, 2)
+        ahead = n > 65536
+        assert (config.kind, config.cluster, config.sum_ahead) == ("wide", cluster, ahead)
+        assert config.affine_registers == (0 if ahead else 1)
+        assert config.shared == config.slice * (config.stages * 2 + (8 if ahead else 4))
+        assert config.stages >= 2
+        assert config.pieces_apart, "weights in shared memory lie without bank conflicts"
+    summed = forward_config(131072, "bfloat16", 4, 4, 90, 2)
+    assert (summed.sum_ahead, summed.affine_registers) == (False, 1), "a residual leaves room for one stage"
+    assert forward_config(262144, "bfloat16", 2, 4, 90, 2, portable=True).kind == "registers"
+    assert forward_config(65536, "bfloat16", 2, 4, 80, 2).cluster == 1
+
+
+def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> None:
+    for n, shared in ((768, False), (4096, False), (5120, False), (8192, False), (16384, True), (32768, False)):
+        own, wider = (backward_config(n, "bfloat16", weight_bytes, 90) for weight_bytes in (2, 4))
+        assert wider.weight_shared == shared
+        assert wider.min_blocks == own.min_blocks
+        assert not own.weight_shared
+    # The rows of grad_y and grad_sum take the registers themselves.
+    assert backward_config(5120, "bfloat16", 4, 90, 4).min_blocks < backward_config(5120, "bfloat16", 4, 90).min_blocks
+
+
+@pytest.mark.parametrize("weight_bytes", [2, 4])
+def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
+    for n, cluster in ((65544, 8), (131072, 8), (262144, 16)):
+        config = backward_config(n, "float16", weight_bytes, 90)
+        assert (config.kind, config.cluster, config.weight_shared) == ("wide", cluster, True)
+        assert config.shared == config.slice * (config.stages * 2 * 2 + weight_bytes)
+        assert config.pieces_apart == (weight_bytes == 4)
+    for other in (
+        backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
+        backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
+        backward_config(131072, "float16", weight_bytes, 90, grad_sum=True),
+        backward_config(131072, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
+        backward_config(131072, "float16", weight_bytes, 80),
+        backward_config(262144, "float16", weight_bytes, 90, portable=True),
+        backward_config(262152, "float16", weight_bytes, 90),
+    ):
+        assert other.kind == "streaming"
+    assert backward_config(131072, "float32", 4, 90).cluster == 16
+    assert backward_config(131072, "float32", 4, 90, portable=True).kind == "streaming"
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:

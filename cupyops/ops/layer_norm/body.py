@@ -311,6 +311,11 @@ def _backward(
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
     row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
     config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
+    if config.cluster > PORTABLE_CLUSTER:
+        try:
+            at_once(backward_kernel(config, dtype, want_x, want_affine, more), types, dtype, device)
+        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
+            config = backward_config(*row, grad_sum=more, portable=True)
     if config.kind == "streaming" and want_x:
         launches.append(Launch(backward_kernel(config, dtype, True, False, more), X, (rows, n)))
         want_x = False  # the launches that follow compute the other gradients

@@ -5,14 +5,15 @@ The order of a row's sums is the same for any number of rows, so the number of r
 The tables hold the fastest configs on an H200, measured on 2^28 elements with rows of 64 to 262144 elements.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
-from cupyops.tiling.columns import strip_width
-from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import RowsChoice, RowsConfig, choice_of
+from cupyops.tiling.config import CLUSTERS_SINCE, threads_for, vector_width_for
+from cupyops.tiling.rows import RowsChoice, choice_of
+
+from .cut import LayerNormConfig, even_cut, fitting, resident
 
 __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_rows", "forward_config"]
 
@@ -23,63 +24,11 @@ __all__ = ["LayerNormConfig", "backward_columns", "backward_config", "backward_r
 # Forward, one row a block with the weights loaded along with the row, and the config for many rows: 1 x 8192 in float32
 # 3.6, 6.3; 512 x 4096 in bfloat16 5.2, 5.9; 512 x 8192 8.8, 7.6.
 FEW_BACKWARD, FEW_FORWARD = (2048, 2**22), (1024, 2**21)
-_STRIP_THREADS = 256  # the fewest threads of a block that sums strips of columns
 
 
-@dataclass(frozen=True)
-class LayerNormConfig(RowsConfig):
-    """The config of a kernel of layer normalisation.
-
-    Attributes:
-        kind: the strategy. ``"registers"``: a row is held in registers. ``"wide"``: persistent blocks prefetch their
-            next rows. ``"streaming"``: a row is read twice. ``"apart"``, backward only: separate blocks for the
-            gradient of x and for the gradients of weight and bias. The names of the CUDA source and of the kernel end
-            in the strategy, except for ``"registers"``.
-        width: threads side by side on a strip of columns, for ``"apart"``.
-        weighted: the kernel has a weight or a bias.
-        affine_held: weight and bias are loaded along with the row, for few rows.
-        residual: a forward adds a residual to x.
-        want_x: a backward computes the gradient of x.
-        want_affine: a backward computes the gradients of weight and bias.
-        grad_sum: a backward adds another gradient to the gradient of x.
-    """
-
-    launch_only = RowsConfig.launch_only | {"kind"}
-
-    kind: str = "registers"
-    width: int = 1
-    weighted: bool = True
-    affine_held: bool = False
-    residual: bool = False
-    want_x: bool = True
-    want_affine: bool = True
-    grad_sum: bool = False
-
-    def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
-        """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
-        same.
-
-        A block has one row. Weight and bias are loaded along with the row, if the registers hold them.
-        """
-        if self.kind != "registers" or n * weight_bytes > 2**15:
-            return self
-        return self.one_a_block(affine_held=True, aligned_apart=True)
-
-    def few_rows_backward(self, n: int, dtype: str) -> "LayerNormConfig":
-        """Returns the config of the backward for few rows, from the config for many rows.
-
-        The order of a row's sums stays the same, so the gradient of x has the same bits. One launch also computes the
-        gradients of weight and bias. For the strategy ``"streaming"``, the launch computes only the gradients of weight
-        and bias.
-        """
-        if self.kind == "streaming":
-            config = LayerNormConfig(_STRIP_THREADS, _STRIP_THREADS, self.vector_width, 1)
-        elif self.cluster > 1:
-            config = self.fold(n * DTYPES[dtype].itemsize)
-        else:
-            config = replace(self, block=max(self.block, _STRIP_THREADS // self.row_threads * self.row_threads))
-        width = strip_width(n, config.vector_width, config.block)
-        return replace(config, kind="apart", width=width, min_blocks=1, stages=0, shared=0, aligned_apart=False)
+# The cuts that even_cut tries, as (elements of an access, accesses of a thread), in the order of preference.
+_EVEN_FORWARD = ((8, 3), (8, 4), (8, 5), (8, 6), (4, 9), (4, 11), (4, 13))
+_EVEN_BACKWARD = ((4, 3), (4, 4), (4, 5))
 
 
 APART = {"aligned_apart": True}
@@ -93,7 +42,11 @@ _FORWARD_16 = (
         RowsChoice(16, 1, 64, 12, rows_each=4),
         RowsChoice(32, 1, 64, 16, rows_each=4),
     ),
-    *(RowsChoice(48, 3, 64, 21), RowsChoice(64, 2, 64, 16, rows_each=2, **APART), RowsChoice(80, 5, 64, 16, **APART)),
+    *(
+        RowsChoice(48, 3, 64, 21, **APART),
+        RowsChoice(64, 2, 64, 16, rows_each=2, **APART),
+        RowsChoice(80, 5, 64, 16, **APART),
+    ),
     *(
         RowsChoice(96, 3, 64, 21, **APART),
         RowsChoice(112, 7, 64, 12, **APART),
@@ -154,6 +107,18 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
+# 16-bit rows with float32 weights that are too long for one block to load the weights for each row. Registers keep the weight,
+# and shared memory the bias: registers would run short with both. In the longest rows, the next row is summed before this row is
+# stored; shared memory then keeps the weight, too, since the registers hold two rows.
+_FORWARD_WIDER = (
+    *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 1, cluster=4, stages=4)),
+    *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
+)
+_WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_WIDER
+_AHEAD_SINCE = 8193  # accesses of the shortest row in _FORWARD_WIDER whose next row is summed ahead
+# Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
+# more than the second number, up to _WIDER_SINCE, have accesses of half the width.
+_NARROW_UP_TO, _NARROW_AGAIN = 1024, 1536
 # By bytes of an element, tables in the order in which they are tried. The second table is used if the config of the
 # first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch no rows, and
 # load the weights from memory. A float64 element takes two registers.
@@ -162,6 +127,35 @@ _FORWARD = {
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),
     8: ((RowsChoice(64, 2, 128), RowsChoice(2048, 4, 128), RowsChoice(4096, 8, 512)),),
 }
+
+
+def _wider_forward(
+    n: int, vector_width: int, input_bytes: int, weight_bytes: int, capability: int, most_blocks: int
+) -> LayerNormConfig | None:
+    """Returns the config of a forward of 16-bit rows with float32 weights whose persistent blocks keep the weights, or None
+    if the GPU has no room for it. The arguments are those of :func:`forward_config`; a cluster has up to ``most_blocks``
+    blocks."""
+    if capability < CLUSTERS_SINCE or vector_width < 8:
+        return None
+    cut = choice_of(_FORWARD_WIDER, n // vector_width)
+    if cut is None or cut.cluster > most_blocks:
+        return None
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", affine_registers=1, pieces_apart=True)
+    ahead = replace(config, affine_registers=0, sum_ahead=True).staged(input_bytes, 2 * weight_bytes, capability)
+    if n // vector_width >= _AHEAD_SINCE and ahead is not None and ahead.stages > 1:
+        return ahead
+    return config.staged(input_bytes, weight_bytes, capability)
+
+
+def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) -> LayerNormConfig:
+    """Returns the config of a forward of 16-bit rows with float32 weights whose accesses have half the width of
+    ``vector_width``, and whose blocks have two rows. ``vectors`` are a thread's accesses of the whole width.
+
+    The registers do not hold 8 elements of float32 weights beside the row. Accesses of half the width have half of the weights
+    at once, and serve two rows.
+    """
+    config = LayerNormConfig.of(n, vector_width // 2, 2 * vectors, rows_each=2, aligned_apart=True)
+    return replace(config, min_blocks=fitting(resident(64, config.block), config.block, capability))
 
 
 @cache
@@ -185,6 +179,12 @@ def forward_config(
         1 if capability < CLUSTERS_SINCE or vector_width * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
     )
     wider = weight_bytes > itemsize
+    if wider and n // vector_width >= _WIDER_SINCE:
+        held = _wider_forward(n, vector_width, input_bytes, weight_bytes, capability, most_blocks)
+        if held is not None:
+            return held
+    if wider and vector_width == 8 and _NARROW_AGAIN < n // vector_width < _WIDER_SINCE:
+        return _narrow_forward(n, vector_width, 4, capability)
     for table in _FORWARD[itemsize]:
         cut = choice_of(table, n // vector_width)
         if cut is None or cut.cluster > most_blocks:
@@ -194,11 +194,20 @@ def forward_config(
             if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
+        if vector_width == 8 and (even := even_cut(n, _EVEN_FORWARD, config, 64)) is not None and cut.cluster == 1:
+            # Beside its part of the row, in 32-bit registers, a thread has 30 registers, and 4 more for wider weights.
+            registers = 30 + 4 * wider + even.vectors * even.vector_width // 2
+            blocks = resident(registers, even.block) * (3 if result_bytes > 2 * itemsize else 4) // 4
+            return replace(even, aligned_apart=True, min_blocks=fitting(blocks, even.block, capability))
+        if wider and cut.cluster == 1 and n // vector_width <= _NARROW_UP_TO:
+            if vector_width == 8 and cut.vectors > 2 and not cut.aligned_apart:
+                return _narrow_forward(n, vector_width, cut.vectors, capability)
+            wider = False  # the registers hold the weights of an access
         # Weights wider than the row take more registers. A float64 result of a 16-bit row takes more registers if one
         # block holds the row.
         wider = wider or (cut.cluster == 1 and result_bytes > 2 * itemsize)
         wanted = cut.min_blocks * 3 // 4 if wider else cut.min_blocks
-        return replace(config, min_blocks=max(1, min(wanted, THREADS_AT_ONCE.get(capability, 2048) // config.block)))
+        return replace(config, min_blocks=fitting(wanted, config.block, capability))
     return LayerNormConfig(512, 512, vector_width, 4, kind="streaming")
 
 
@@ -232,9 +241,42 @@ _BACKWARD_32 = (
 )
 
 
+# The configs of backwards of 16-bit rows, and of float32 rows, that are longer still, by the accesses of a row, of 16 bytes each.
+_BACKWARD_WIDE_16 = (RowsChoice(16384, 4, cluster=8, stages=2), RowsChoice(32768, 4, cluster=16, stages=2))
+_BACKWARD_WIDE_32 = (RowsChoice(32768, 4, cluster=16, stages=3),)
+
+
+def _wide_backward(
+    n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int
+) -> LayerNormConfig | None:
+    """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
+
+    Shared memory holds the next rows. For 16-bit rows, which have 32 columns a thread, it holds the weight, too. The
+    arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    """
+    vector_width = vector_width_for(n, itemsize)
+    cut = choice_of(_BACKWARD_WIDE_16 if itemsize == 2 else _BACKWARD_WIDE_32, n // vector_width)
+    if cut is None or cut.cluster > most_blocks or vector_width * itemsize < 16 or grad_bytes > itemsize:
+        return None
+    shared = itemsize == 2
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", sum_ahead=True)
+    if shared:
+        # Bounds checks keep the compiler from loading all accesses at once, for which registers would run short.
+        config = replace(config, weight_shared=True, pieces_apart=weight_bytes > itemsize, full=False)
+    staged = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
+    return staged if staged is not None and staged.stages > 1 else None
+
+
 @cache
 def backward_config(
-    n: int, dtype: str, weight_bytes: int, capability: int, grad_bytes: int = 0, *, grad_sum: bool = False
+    n: int,
+    dtype: str,
+    weight_bytes: int,
+    capability: int,
+    grad_bytes: int = 0,
+    *,
+    grad_sum: bool = False,
+    portable: bool = False,
 ) -> LayerNormConfig:
     """Returns the config of a backward that computes the gradients of x, weight and bias.
 
@@ -248,6 +290,7 @@ def backward_config(
         weight_bytes: bytes of an element of weight; 0 without a weight.
         grad_bytes: bytes of an element of grad_y; by default those of an element of x.
         grad_sum: a thread holds the elements of ``grad_sum`` beside those of its row.
+        portable: as for :func:`forward_config`.
     """
     itemsize = DTYPES[dtype].itemsize
     grad_bytes = grad_bytes or itemsize
@@ -262,19 +305,37 @@ def backward_config(
         else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
+    if few and most_blocks > 1 and accesses > _BACKWARD_16[-1].most and not grad_sum:
+        wide = _wide_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
+        if wide is not None:
+            return wide
     if itemsize == 2 and vector_width == 4:
         cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
         if cut is None or (accesses > 8192 and widest == 8):
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
+        even = even_cut(n, _EVEN_BACKWARD[: 2 if grad_sum else 3], config, 128)
+        # Rows of one warp stay: measured were 88 percent of a copy's bandwidth for 384 elements with a quarter of the
+        # accesses idle, and 85 percent with none idle.
+        if even is not None and even.row_threads != 32:
+            config = even
+            # The compiler needs 88 registers for 3 accesses of a thread, and 128 for 5. Each quarter of a multiprocessor
+            # has its own registers, so it holds a whole number of warps.
+            warps = 4 * resident(28 + 20 * even.vectors, 4 * 32)
+            cut = cut._replace(min_blocks=max(1, warps * 32 // even.block))
         # The elements of grad_sum take as many registers as the row.
         fit = min(cut.min_blocks, (1024 - 128 * config.vectors) // config.block) if grad_sum else cut.min_blocks
+        if grad_bytes == itemsize and weight_bytes > itemsize and not grad_sum:
+            # float32 weights take the registers that rows of their own dtype leave free. Shared memory keeps the weights if
+            # too few are left: measured were 80 for 12 columns of a thread, and 128 for 16 and for 20 columns.
+            columns, registers = config.vectors * vector_width, 65536 // (cut.min_blocks * config.block)
+            return replace(config, min_blocks=cut.min_blocks, weight_shared=registers < 6 * columns + 8)
         return replace(config, min_blocks=max(1, {2: fit, 4: fit * 3 // 4, 8: fit // 2}[widest]))
     full = itemsize == 4 and vector_width == 4
     staged = choice_of(_BACKWARD_32, accesses)
     if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide")
+        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide", sum_ahead=True)
         return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
     vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)
