@@ -144,9 +144,23 @@ def threads(subject: Subject) -> str:
     count, rounds = (8, 25) if subject.backend == "cuda" else (4, 8)
     dtype, args = subject.one_each[0]
     given = [moved_on(args, i) for i in range(count)]
-    wanted = [subject.results(fresh(mine)) for mine in given]
-    _synchronize(subject)
+    wanted: list[Mapping[str, Tensor]] = []
     failures: list[BaseException] = []
+
+    def alone() -> None:
+        try:
+            wanted.extend(subject.results(fresh(mine)) for mine in given)
+            _synchronize(subject)
+        except BaseException as error:
+            failures.append(error)
+
+    # In a thread, as the calls below: torch.set_num_threads holds for the thread that calls it, and the bits of a product
+    # on a CPU depend on the number of threads.
+    first = threading.Thread(target=alone)
+    first.start()
+    first.join()
+    if failures:
+        raise failures[0]
     # Every round begins in all threads at once. On a busy machine, threads that only start together run one after
     # another, and calls that share a buffer never meet.
     together = threading.Barrier(count)

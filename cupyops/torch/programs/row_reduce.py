@@ -201,12 +201,17 @@ def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., I
 def _shared_gradients(steps: Sequence[Statement], kinds: dict[str, str], wrt: Sequence[str]) -> dict[str, str]:
     """Returns the inputs whose gradient a backward assigns as that of another input, ``grad_b = grad_a``.
 
-    The kernel writes such a gradient once, and autograd gets the same tensor for both inputs.
+    The kernel writes such a gradient once, and autograd gets the same tensor for both inputs. If the backward reads both
+    inputs, their dtypes may differ, and the kernel writes a gradient in the dtype of each.
     """
     own = {f"grad_{x}": x for x in wrt}
     read = [name for step in steps for name in names_in(step.expression)]
     shared = {own[s.name]: own[like] for s in steps if s.name in own and (like := s.expression.strip()) in own}
-    return {x: like for x, like in shared.items() if kinds[x] == kinds[like] and f"grad_{x}" not in read}
+    return {
+        x: like
+        for x, like in shared.items()
+        if kinds[x] == kinds[like] and f"grad_{x}" not in read and not {x, like} <= set(read)
+    }
 
 
 def _check_gradients(where: str, back: RowProgram, kinds: dict[str, str], wrt: Sequence[str]) -> None:
