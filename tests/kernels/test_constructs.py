@@ -225,6 +225,13 @@ CONSTRUCTS = {
         lambda x: 2 * x,
         ("positive(2)", "positive(3)"),
     ),
+    "the compiler's version": Construct(
+        "#if CUDART_VERSION >= 12000 && __CUDACC_VER_MAJOR__ >= 12 && defined(__CUDACC_VER_MINOR__) && defined(__CUDA_ARCH_LIST__)\n"
+        f"#define FACTOR 2\n#else\n#define FACTOR 3\n#endif\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = FACTOR * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
     "dynamic shared memory of two dimensions": Construct(
         f"constexpr int SKEW = 3;\n__global__ void k{LIST} {{ {AT} extern __shared__ float s[][2 * SKEW]; "
         "if (i < n) s[threadIdx.x][SKEW] = x[i]; __syncthreads(); if (i < n) y[i] = s[threadIdx.x][SKEW] + 1; }",

@@ -41,6 +41,7 @@ CONSTRUCTS = (
         "(* const {dynamic[2]}){dynamic[3]}",
         "(* const {dynamic[2]})[1]",
     ),
+    ("the runtime's version is missing", "cupyops/simulator/cuda/text_only.h", "#define CUDART_VERSION 12090", ""),
     (
         "umin is the maximum",
         "cupyops/simulator/cuda/numbers.h",
