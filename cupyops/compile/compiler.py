@@ -156,12 +156,12 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started
     resources = resources_in(log)
-    if kind == "CUBIN" and not relocatable and not resources and "-Xptxas=-v" in flags:
-        # NVRTC compiles a prototype to a binary without a kernel, which fails when it is loaded.
-        if declared := _KERNEL.search(text):
-            raise CompileError(
-                f"{what}: no text defines `{declared[1]}`, which the text declares; give the text that defines it in link="
-            )
+    # NVRTC compiles a prototype to a binary without a kernel, which fails when it is loaded.
+    reported = kind == "CUBIN" and not relocatable and "-Xptxas=-v" in flags
+    if reported and not resources and (declared := _KERNEL.search(text)):
+        raise CompileError(
+            f"{what}: no text defines `{declared[1]}`, which the text declares; give the text that defines it in link="
+        )
     return Binary(code.encode() if isinstance(code, str) else code, log, resources, seconds, entry=entry)
 
 
