@@ -36,10 +36,10 @@ CONSTRUCTS = (
         "if name == 0",
     ),
     (
-        "dynamic shared memory has rows of another length",
+        "dynamic shared memory has one dimension",
         "cupyops/simulator/translate.py",
-        "(* const {dynamic[2]}){dynamic[3]}",
-        "(* const {dynamic[2]})[1]",
+        "if dynamic[3] else",
+        "if None else",
     ),
     ("the runtime's version is missing", "cupyops/simulator/cuda/text_only.h", "#define CUDART_VERSION 12090", ""),
     (
@@ -57,8 +57,8 @@ CONSTRUCTS = (
     (
         "an expression in a comment is a shape",
         "cupyops/launch/signature.py",
-        r"(?![^()]*\)\s*[*+/%]\s*[\w(])",
-        "",
+        "if not _SHAPE_BEGINS.match(comment):",
+        "if '(' not in comment:",
     ),
     ("device code is left out", _HOST, "if marked or not plain.strip(", "if not plain.strip("),
     ("an enumeration is no integer", _TYPES, 'of = " ".join((match[', 'of = "no ".join((match['),
