@@ -27,6 +27,7 @@ OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
+_KERNEL = re.compile(r"\b__global__\s[^;{}()]*?(\w+)\s*\(")
 _UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
 
 # Increment when the format of an entry changes.
@@ -154,7 +155,14 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     finally:
         compiler.destroyProgram(program)
     seconds = time.perf_counter() - started
-    return Binary(code.encode() if isinstance(code, str) else code, log, resources_in(log), seconds, entry=entry)
+    resources = resources_in(log)
+    # NVRTC compiles a prototype to a binary without a kernel, which fails when it is loaded.
+    reported = kind == "CUBIN" and not relocatable and "-Xptxas=-v" in flags
+    if reported and not resources and (declared := _KERNEL.search(text)):
+        raise CompileError(
+            f"{what}: no text defines `{declared[1]}`, which the text declares; give the text that defines it in link="
+        )
+    return Binary(code.encode() if isinstance(code, str) else code, log, resources, seconds, entry=entry)
 
 
 def _log(compiler: Any, program: Any) -> str:

@@ -2,7 +2,8 @@
 
 Host code is a function without ``__device__``, ``__global__`` and ``constexpr``, a variable outside functions that kernels
 cannot read, and a declaration that names host types. Blanks take its place, so every other character keeps its offset, and
-directives stay. A member function without a mark keeps its declaration and loses its body.
+directives stay. A member function without a mark keeps its declaration and loses its body. A prototype stays if a
+``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
 A text whose braces match only after preprocessing is returned as it is.
 """
@@ -41,6 +42,8 @@ _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
 _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the body tells the type
+_CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 
@@ -80,10 +83,13 @@ def host_code(text: str, macros: str = "") -> HostCode:
     items = _items(code.bare, given)
     if items is None:
         return HostCode(text, ())
+    read = _read_by_constexpr("\n".join((text, macros)))
     spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
+        if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
+            continue
         spans = [(item.start, item.end)]
         if name is not None:
             names.append(name)
@@ -115,6 +121,40 @@ def _macros(text: str) -> dict[str, tuple[bool, str]]:
             before = found.get(m[1], (False, ""))
             found[m[1]] = (before[0] or bool(m[2]), f"{before[1]} {m[3]}".strip())
     return found
+
+
+@lru_cache(64)
+def _read_by_constexpr(text: str) -> frozenset[str]:
+    """Returns the names in the bodies of a text's ``constexpr`` functions, and in the macros that the bodies use."""
+    bare, texts = scan(text).bare, {name: words for name, (_, words) in _macros(text).items()}
+    found: set[str] = set()
+    for match in _CONSTEXPR.finditer(bare):
+        depth, end = 0, len(bare)
+        for brace in re.finditer(r"[{}]", bare[match.start(1) :]):
+            depth += 1 if brace[0] == "{" else -1
+            if not depth:
+                end = match.start(1) + brace.end()
+                break
+        found.update(_WORD.findall(bare[match.start(1) : end]))
+    new = found & texts.keys()
+    while new:
+        words = {word for name in new for word in _WORD.findall(texts[name])} - found
+        found |= words
+        new = words & texts.keys()
+    return frozenset(found)
+
+
+def _is_prototype(item: str, names: frozenset[str]) -> bool:
+    """Returns whether a declaration is the prototype of a function of one of the names, with types that NVRTC has."""
+    head = _plain(item)
+    # Macros with parameters may stand before the name.
+    declared = set(re.findall(r"([A-Za-z_]\w*)\s*\(", head))
+    return (
+        bool(declared & names)
+        and "=" not in head
+        and not _HOST_TYPE.search(item)
+        and not any(True for _ in unknown(item))
+    )
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:

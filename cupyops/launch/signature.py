@@ -79,9 +79,10 @@ _LONG = "int" if sys.platform == "win32" else "long long"
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
-# A shape at the beginning of a comment, also of a documentation comment: ///< (n).
+# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression, such as
+# (h*w+1)*n, begins no shape.
 _SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
-_SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\(")
+_SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?![^()]*\)\s*[*+/%]\s*[\w(])")
 
 
 @dataclass(frozen=True)

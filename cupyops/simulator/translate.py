@@ -111,12 +111,13 @@ def _declare(text: str, bare: str, number: int, where: str) -> str:
     code = " ".join(re.sub(r"\b(?:__shared__|static|extern)\b", " ", bare.rstrip(";")).split())
     lines = "\n" * text.count("\n")
     if re.search(r"\bextern\b", bare):
-        dynamic = re.fullmatch(r"(.*[\s*&>])(\w+)\s*\[\s*\]", code)
+        dynamic = re.fullmatch(r"(.*[\s*&>])(\w+)\s*\[\s*\]\s*((?:\[[^][]*\]\s*)*)", code)
         if dynamic is None:
             raise CompileError(
                 f"{where}: the simulator takes dynamic shared memory as `extern __shared__ T name[];`, got `{code}`"
             )
-        return f"static {dynamic[1]}* const {dynamic[2]} = CupyopsDynamic();{lines}"
+        declared = f"(* const {dynamic[2]}){dynamic[3]}" if dynamic[3] else f"* const {dynamic[2]}"
+        return f"static {dynamic[1]}{declared} = CupyopsDynamic();{lines}"
     pieces = _split(code)
     first = _name_at(pieces[0])
     if first is None or any(_name_at(piece) is None for piece in pieces):

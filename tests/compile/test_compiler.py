@@ -293,3 +293,16 @@ def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch: pytest.Mon
     assert first.path is None
     assert second.path is None
     assert first.code == second.code
+
+
+@pytest.mark.parametrize(
+    "declared", ['extern "C" __global__ void k(', "__global__ void k(", "namespace a { __global__ void k("]
+)
+def test_a_kernel_that_has_only_a_prototype_is_refused(declared: str) -> None:
+    pytest.importorskip("cupy")
+    text = f"{declared}float* y, int n);{'}' if '{' in declared else ''}\n__device__ int other() {{ return 1; }}\n"
+    with pytest.raises(
+        CompileError, match=r"k: no text defines `k`, which the text declares; give the text .* in link="
+    ):
+        compile_text(Kernel(text, "k", Threads("n")).final_text({}), "k", "sm_80", OPTIONS)
+    compile_text("__device__ int other() { return 1; }\n", "a text without kernels", "sm_80", OPTIONS)

@@ -105,6 +105,20 @@ def test_directives_go_with_the_host_code_around_them() -> None:
     assert [line for line in found.splitlines() if line.startswith("#")] == ["#define N 3", "#ifdef DEBUG", "#endif"]
 
 
+PROTOTYPE = "#define API(n) __attribute__((noinline))\nAPI(3) void fail(const char* file, const char* words, ...);\n"
+CHECK = "#define FAIL(...) REPORT(__FILE__, __VA_ARGS__)\n#define REPORT(...) fail(__VA_ARGS__)\n"
+CHECKED = "constexpr int positive(int n) { if (n < 0) { FAIL(words, n); } return n; }\n"
+
+
+def test_a_prototype_that_a_constexpr_function_calls_stays() -> None:
+    found = host_code(f"{PROTOTYPE}void other();\n{CHECK}{CHECKED}{KERNEL}")
+    assert found.names == ("other",)
+    assert "void fail(" in found.text
+    assert "fail(const" not in host_code(f"{PROTOTYPE}{CHECK}{KERNEL}").text
+    assert host_code(PROTOTYPE, f"{CHECK}{CHECKED}").names == ()
+    assert "fail" in host_code(f"cudaStream_t fail(int);\n{CHECK}{CHECKED}{KERNEL}").names
+
+
 def test_the_macros_of_other_texts_are_not_known() -> None:
     text = f"HD float f(float v) {{ return v; }}\n{KERNEL}"
     assert host_code(text, "#define HD __host__ __device__\n").names == ()

@@ -217,6 +217,42 @@ CONSTRUCTS = {
         lambda x: x.bfloat16().float() + 1,
         ("+ 1", "+ 2"),
     ),
+    "a constexpr function that calls the host": Construct(
+        "extern void fail(const char* words, ...);\n#define FAIL(...) fail(\"no: %d\", __VA_ARGS__)\n"
+        "constexpr int positive(int n) { if (n < 0) { FAIL(n); } return n; }\n"
+        f"__global__ void k{LIST} {{ {AT} constexpr int TWO = positive(2); if (i < n) y[i] = TWO * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("positive(2)", "positive(3)"),
+    ),
+    "the compiler's version": Construct(
+        "#if CUDART_VERSION >= 12000 && __CUDACC_VER_MAJOR__ >= 12 && defined(__CUDACC_VER_MINOR__) && defined(__CUDA_ARCH_LIST__)\n"
+        f"#define FACTOR 2\n#else\n#define FACTOR 3\n#endif\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = FACTOR * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
+    "dynamic shared memory of two dimensions": Construct(
+        f"constexpr int SKEW = 3;\n__global__ void k{LIST} {{ {AT} extern __shared__ float s[][2 * SKEW]; "
+        "if (i < n) s[threadIdx.x][SKEW] = x[i]; __syncthreads(); if (i < n) y[i] = s[threadIdx.x][SKEW] + 1; }",
+        "k",
+        lambda x: x + 1,
+        ("y[i] = s[threadIdx.x][SKEW]", "y[i] = s[0][SKEW]"),
+        given={"shared": 24 * 256},
+    ),
+    "minima and maxima of integers": Construct(
+        f"__global__ void k{LIST} {{ {AT} const unsigned low = umin(umax(i, 5), 9u); "
+        "const long long wide = llmin(llmax(low, -1), 8); if (i < n) y[i] = x[i] + ullmax(wide, ullmin(7, 6)); }",
+        "k",
+        lambda x: x + torch.arange(len(x), device=x.device).clamp(6, 8),
+        ("umax(i, 5)", "umax(i, 20)"),
+    ),
+    "a comment that begins with an expression in parentheses": Construct(
+        f"__global__ void k(const float* x,  // (h*w+1)*n\n float* y,  // (n)\n int n) {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 *", "3 *"),
+    ),
     "host code around the kernel": Construct(
         "#include <iostream>\n#include <vector>\n#include <torch/extension.h>\nusing namespace std;\n"
         "#define CHECK(x) do { if ((x) != cudaSuccess) { cerr << \"no\"; exit(1); } } while (0)\n"

@@ -358,6 +358,18 @@ def test_a_shape_that_cannot_be_checked_is_refused(comment: str) -> None:
         parameters(f"float* x {comment}\n, int n")
 
 
+@pytest.mark.parametrize(
+    "comment", ["// (h*w+1)*n", "/* (h + 1) * n */", "// (n) / 4", "// (M) * (N)", "/// (h * w) + 1"]
+)
+def test_the_parenthesis_of_an_expression_begins_no_shape(comment: str) -> None:
+    assert [p.shape for p in parameters(f"float* x, {comment}\n float* y, // (n)\n int n")] == [None, ("n",), None]
+
+
+@pytest.mark.parametrize("comment", ["// (n) - as x", "/* (n)*/", "// (n), as x", "// (n) or null"])
+def test_words_behind_a_shape(comment: str) -> None:
+    assert parameters(f"float* x, {comment}\n int n")[0].shape == ("n",)
+
+
 def test_types_that_arrays_decide() -> None:
     found = Signature("k", parameters("const a_t* a, const float* f, acc_t* m, scalar_t* x, a_t* b, acc_t v"))
     assert found.bindings == {"a_t": (0, 4), "scalar_t": (3,)}

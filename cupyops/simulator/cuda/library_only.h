@@ -2,6 +2,10 @@
 #undef __CUDA_ARCH__
 #undef __CUDACC_RTC__
 #undef __CUDACC__
+#undef CUDART_VERSION
+#undef __CUDACC_VER_MAJOR__
+#undef __CUDACC_VER_MINOR__
+#undef __CUDA_ARCH_LIST__
 #undef asm
 #undef __asm__
 #undef __asm

@@ -22,6 +22,12 @@ CUPYOPS_MIN_MAX(cupyops_ulonglong, cupyops_ulonglong, cupyops_ulonglong)
 CUPYOPS_MIN_MAX(cupyops_longlong, cupyops_ulonglong, cupyops_ulonglong)
 CUPYOPS_MIN_MAX(cupyops_ulonglong, cupyops_longlong, cupyops_ulonglong)
 #undef CUPYOPS_MIN_MAX
+inline constexpr unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+inline constexpr unsigned umax(unsigned a, unsigned b) { return max(a, b); }
+inline constexpr long long llmin(long long a, long long b) { return min(a, b); }
+inline constexpr long long llmax(long long a, long long b) { return max(a, b); }
+inline constexpr unsigned long long ullmin(unsigned long long a, unsigned long long b) { return min(a, b); }
+inline constexpr unsigned long long ullmax(unsigned long long a, unsigned long long b) { return max(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }

@@ -4,6 +4,15 @@
 #define __CUDA_ARCH__ 900
 #undef __CUDACC__
 #define __CUDACC__ 1
+// NVRTC defines its version, and the architectures of the compilation.
+#undef CUDART_VERSION
+#define CUDART_VERSION 12090
+#undef __CUDACC_VER_MAJOR__
+#define __CUDACC_VER_MAJOR__ 12
+#undef __CUDACC_VER_MINOR__
+#define __CUDACC_VER_MINOR__ 9
+#undef __CUDA_ARCH_LIST__
+#define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_RTC__ 1
 #define CUPYOPS_NOT_COVERED_ASM _Pragma("GCC error \"inline PTX is not covered by the simulator; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR\"")
 #define asm CUPYOPS_NOT_COVERED_ASM asm
