@@ -113,11 +113,16 @@ def shared_with_host(names: Iterable[str]) -> bool:
 
 @cache
 def _places(folder: str) -> list[Path]:
-    """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first."""
+    """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first.
+
+    Of the wheels, only those of NVRTC's CUDA version count: CUDA 13's headers do not compile by CUDA 12's NVRTC.
+    """
     sentinel, wheels = _FOLDERS[folder]
     if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():
         return [p for p in (own / "libcudacxx", own / "cub", own / "thrust") if p.is_dir()]
-    candidates = [Path(p) / "nvidia" / wheel for p in sys.path for wheel in wheels]
+    major = min(max(nvrtc_version()[0], 12), 13)
+    own_wheels = [wheel for wheel in wheels if wheel.startswith("cu13/") == (major == 13)]
+    candidates = [Path(p) / "nvidia" / wheel for p in sys.path for wheel in own_wheels]
     roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda", sys.prefix]
     below = ("include", "include/cccl", "targets/x86_64-linux/include", "targets/x86_64-linux/include/cccl")
     candidates += [Path(root) / sub for root in roots if root for sub in below]

@@ -234,3 +234,16 @@ def test_a_name_that_the_text_defines_itself_is_left_alone() -> None:
     text = f"#define M_PI 3.0f\ntypedef long long int64_t;\n__device__ int64_t f() {{ return M_PI; }}\n{KERNEL}"
     assert final(text).count("M_PI") == 2
     assert final(text).count("int64_t") == 2
+
+
+@pytest.mark.parametrize(("version", "wheel"), [((12, 9), "curand"), ((13, 0), "cu13")])
+def test_the_headers_of_nvrtcs_cuda_version_are_taken(
+    version: tuple[int, int], wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cu13", "curand"):
+        folder = tmp_path / "nvidia" / name / "include"
+        folder.mkdir(parents=True)
+        (folder / "curand_kernel.h").write_text("")
+    monkeypatch.setattr(system_headers.sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(system_headers, "nvrtc_version", lambda: version)
+    assert system_headers._places.__wrapped__("curand") == [tmp_path / "nvidia" / wheel / "include"]

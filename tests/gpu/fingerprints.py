@@ -258,11 +258,15 @@ class Compiled(NamedTuple):
 
     Attributes:
         code: by the sources' keys, the hashes of their code.
-        faults: the warnings of what was compiled now, and the spills of kernels of the folder kernels_cu.
+        faults: the warnings of what was compiled now, but for those of spills.
+        spills: the kernels of the folder kernels_cu that were compiled now and spill registers. ``make compile`` allows no
+            spill of what it compiles; a launch may choose a config that spills where it is measured faster, and the path
+            of unaligned arrays may spill.
     """
 
     code: dict[str, str]
     faults: list[str]
+    spills: list[str]
 
 
 def compiled(sources: Sequence[Source], known: Mapping[str, str], processes: int | None = None) -> Compiled:
@@ -279,22 +283,18 @@ def compiled(sources: Sequence[Source], known: Mapping[str, str], processes: int
             with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
                 made = list(pool.map(compile_source, unknown.values(), chunksize=4))
     new = {key: binary.code for key, binary in zip(unknown, made, strict=True)}
-    faults = [fault for source, binary in zip(unknown.values(), made, strict=True) for fault in _faults(source, binary)]
-    return Compiled({key: known.get(key) or new[key] for key in wanted}, faults)
+    pairs = list(zip(unknown.values(), made, strict=True))
+    faults = [f"{s.what}: {w}" for s, binary in pairs for w in binary.warnings if "Registers are spilled" not in w]
+    spills = [f"{s.what} spills {binary.spilled} bytes" for s, binary in pairs if binary.spilled and _of_a_text(s)]
+    return Compiled({key: known.get(key) or new[key] for key in wanted}, faults, spills)
 
 
-def _faults(source: Source, binary: Binary) -> Iterator[str]:
+def _of_a_text(source: Source) -> bool:
+    """Returns whether the kernel is one of the folder kernels_cu, and not of a program, whose rule counts its registers."""
     import kernels_cu
 
     kernel = source.what.partition("<")[0]
-    of_a_text = any(re.search(rf"\b{kernel}\s*\(", kernels_cu.source(name)) for name in kernels_cu.names())
-    for warning in binary.warnings:
-        if (
-            of_a_text or "Registers are spilled" not in warning
-        ):  # the spills of programs are those of their measured config
-            yield f"{source.what}: {warning}"
-    if binary.spilled and of_a_text:
-        yield f"{source.what} spills {binary.spilled} bytes"
+    return any(re.search(rf"\b{kernel}\s*\(", kernels_cu.source(name)) for name in kernels_cu.names())
 
 
 # A tree

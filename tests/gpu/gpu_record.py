@@ -201,7 +201,7 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
 
     Raises:
         SystemExit: no run of the record was made on these bytes; the NVRTC at hand is not the pinned one, or it warns of a
-            kernel or spills registers; or some tests alone ran on these bytes, and the fingerprints differ from those of
+            kernel; or some tests alone ran on these bytes, and the fingerprints differ from those of
             the tree on which all ran. The tests compile no text with the tokens of one that has fingerprints.
     """
     record, tree = read(path), tree_hash(root)
@@ -220,7 +220,7 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
     seen = look_at(root)
     made = compiled(seen.sources, known_code(record, pinned_nvrtc()))
     if made.faults:
-        raise SystemExit(f"no kernel may spill or be warned of: {'; '.join(made.faults)}")
+        raise SystemExit(f"no kernel may be warned of: {'; '.join(made.faults)}")
     found = fingerprints(seen, made.code, pinned_nvrtc())
     for whole in {record["runs"][name]["tree"] for name in runs} - {tree}:
         if whole not in record["fingerprints"]:
@@ -229,7 +229,8 @@ def fingerprint(path: Path, root: Path = ROOT) -> str:
             raise SystemExit(f"all tests ran on {whole}, and since then this has changed: {'; '.join(changed[:6])}")
     record["fingerprints"][tree] = found._asdict()
     write(record, path)
-    return f"fingerprints of {len(seen.sources)} kernels, which ran as {', '.join(runs)}; written to {path}"
+    told = f"fingerprints of {len(seen.sources)} kernels, which ran as {', '.join(runs)}; written to {path}"
+    return "\n".join([told, *made.spills])
 
 
 def main() -> int:

@@ -61,7 +61,9 @@ def test_a_mend_that_changes_a_launch_gets_no_fingerprints(tmp_path: Path, monke
     seen = Seen([source(TEXT)], {"scale": {"once": [(0, [[1, 1, 1]], ["input 0 + 0"])]}})
     monkeypatch.setattr(gpu_record, "look_at", lambda tree: seen)
     monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
-    monkeypatch.setattr(gpu_record, "compiled", lambda sources, known: Compiled({s.key: "code" for s in sources}, []))
+    monkeypatch.setattr(
+        gpu_record, "compiled", lambda sources, known: Compiled({s.key: "code" for s in sources}, [], [])
+    )
     monkeypatch.setattr(gpu_record, "known_code", lambda record, nvrtc: {})
     with pytest.raises(SystemExit, match="take the fingerprints of whole first"):
         gpu_record.fingerprint(path)
