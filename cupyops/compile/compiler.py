@@ -27,7 +27,7 @@ OPTIONS = ("--std=c++17", "-Xptxas=-v", "-Xptxas=-warn-spills")
 
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
 
-_KERNEL = re.compile(r"\b__global__\s[^;{}()]*?(\w+)\s*\(")
+_KERNEL = re.compile(r"\b__global__\s(?:[^;{}()]|\([^()]*\))*?\b(?!__\w+__\b)(\w+)\s*\(")
 _UNMARKED = re.compile(r"without (?:execution|memory) space annotations")
 
 # Increment when the format of an entry changes.
@@ -158,7 +158,7 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
     resources = resources_in(log)
     # NVRTC compiles a prototype to a binary without a kernel, which fails when it is loaded.
     reported = kind == "CUBIN" and not relocatable and "-Xptxas=-v" in flags
-    if reported and not resources and (declared := _KERNEL.search(text)):
+    if reported and "ptxas info" in log and not resources and (declared := _KERNEL.search(text)):
         raise CompileError(
             f"{what}: no text defines `{declared[1]}`, which the text declares; give the text that defines it in link="
         )

@@ -158,7 +158,9 @@ def test_a_header_declares_no_kernel_and_is_included(header: kernels_cu.Text) ->
     assert "#pragma once" in header
     # pytorch.cuh is for the texts of users.
     extension = Path(device.__file__).read_text(encoding="utf-8")
-    assert any(f'#include "{header.filename}"' in text for text in (*TEXTS, *written(), extension)), "nobody includes it"
+    assert any(f'#include "{header.filename}"' in text for text in (*TEXTS, *written(), extension)), (
+        "nobody includes it"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(kernels_cu.former_headers()))
