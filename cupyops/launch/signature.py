@@ -35,38 +35,10 @@ from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, check_structs, element_of, resolved
 from .packing import BFloat16Struct
 from .template import Entry
-from .typenames import TypeNames, type_names
+from .typenames import C_TYPES, TypeNames, type_names
 
 __all__ = ["Parameter", "Signature", "c_dtype"]
 
-_C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
-    "char": "int8",
-    "int8_t": "int8",
-    "uint8_t": "uint8",
-    "int16_t": "int16",
-    "uint16_t": "uint16",
-    "int32_t": "int32",
-    "uint32_t": "uint32",
-    "int64_t": "int64",
-    "uint64_t": "uint64",
-    "intmax_t": "int64",
-    "uintmax_t": "uint64",
-    "intptr_t": "int64",
-    "uintptr_t": "uint64",
-    "size_t": "uint64",
-    "ssize_t": "int64",
-    "ptrdiff_t": "int64",
-    "uint": "uint32",
-    "ushort": "uint16",
-    "ulong": "uint32" if sys.platform == "win32" else "uint64",
-    "cufftReal": "float32",
-    "cufftDoubleReal": "float64",
-    "half": "float16",
-    "nv_bfloat16": "bfloat16",
-    **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
-    **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
-    "clock_t": "int32" if sys.platform == "win32" else "int64",
-}
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
 # Words in a declaration that do not change how an argument is passed.
@@ -425,7 +397,7 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
 def _dtype(base: str) -> str | None:
     """Returns the dtype of a type of C, or None for another type."""
     words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
-    return _C_TYPES.get(_integer(words))
+    return C_TYPES.get(_integer(words))
 
 
 def _integer(base: str) -> str:
@@ -442,7 +414,7 @@ def _integer(base: str) -> str:
 
 def c_dtype(base: str) -> str | None:
     """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
-    name = _C_TYPES.get(_integer(" ".join(base.split())))
+    name = C_TYPES.get(_integer(" ".join(base.split())))
     return name if name in DTYPES else None
 
 

@@ -6,14 +6,46 @@ compiler decides which definition counts.
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess
+from cupyops.dtypes import DTYPES
 
-__all__ = ["TypeNames", "defined_types", "type_names"]
+__all__ = ["C_TYPES", "TypeNames", "defined_types", "type_names"]
+
+# The dtype of each type of C that is a number.
+C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
+    "char": "int8",
+    "int8_t": "int8",
+    "uint8_t": "uint8",
+    "int16_t": "int16",
+    "uint16_t": "uint16",
+    "int32_t": "int32",
+    "uint32_t": "uint32",
+    "int64_t": "int64",
+    "uint64_t": "uint64",
+    "intmax_t": "int64",
+    "uintmax_t": "uint64",
+    "intptr_t": "int64",
+    "uintptr_t": "uint64",
+    "size_t": "uint64",
+    "ssize_t": "int64",
+    "ptrdiff_t": "int64",
+    "uint": "uint32",
+    "ushort": "uint16",
+    "ulong": "uint32" if sys.platform == "win32" else "uint64",
+    "cufftReal": "float32",
+    "cufftDoubleReal": "float64",
+    "half": "float16",
+    "nv_bfloat16": "bfloat16",
+    **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
+    **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
+    "clock_t": "int32" if sys.platform == "win32" else "int64",
+}
 
 _MACRO = re.compile(r"(\w+)(?![\w(])")  # a macro without parameters
 # A typedef does not match across another `typedef`, so that the time stays linear in the text.

@@ -108,7 +108,7 @@ def run_suite(jobs: int, only: Sequence[str] = ()) -> dict[str, Any]:
             # It holds the tree against the last record, and this makes the next.
             *(
                 f"--ignore={Path(__file__).with_name(name)}"
-                for name in ("test_gpu_record.py", "test_gpu_record_again.py")
+                for name in ("test_gpu_record.py", "test_gpu_record_file.py")
             ),
             *sorted({name.partition("::")[0].replace(".", "/") + ".py" for name in only}),
         ]

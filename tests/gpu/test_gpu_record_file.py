@@ -1,14 +1,79 @@
-"""The tests that failed in a run of the GPU record run again after a mend, and the record tells the two trees apart."""
+"""The file of the GPU record: which trees get fingerprints, and tests that failed and run again after a mend."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import gpu_record
-from .fingerprints import Compiled, Seen, fingerprints, pinned_nvrtc
+from .fingerprints import Compiled, Fingerprints, Seen, changes, fingerprints, pinned_nvrtc
 from .test_gpu_record import TEXT, source
+
+
+def recorded(tmp_path: Path, tree: str) -> Path:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"runs": {"a run": {"tree": tree}}, "fingerprints": {"of another": {}}}))
+    return path
+
+
+def test_a_tree_that_has_not_run_gets_no_fingerprints(tmp_path: Path) -> None:
+    path = recorded(tmp_path, "another")
+    with pytest.raises(SystemExit, match=r"no run of .* was made on this tree .*: there are 'a run' on another"):
+        gpu_record.fingerprint(path)
+
+
+def test_a_tree_that_has_run_gets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path, gpu_record.tree_hash())
+    seen = Seen([source(TEXT)], {"scale": {"once": [(0, [[1, 1, 1]], ["input 0 + 0"])]}})
+    monkeypatch.setattr(gpu_record, "look_at", lambda tree: seen)
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", pinned_nvrtc)
+    monkeypatch.setattr(gpu_record, "known_code", lambda record, nvrtc: {})
+    faults, spills = ["scale<>: warning: of this"], ["scale<> spills 8 bytes"]
+    monkeypatch.setattr(
+        gpu_record, "compiled", lambda sources, known: Compiled({s.key: "code" for s in sources}, faults, spills)
+    )
+    with pytest.raises(SystemExit, match="no kernel may be warned of: scale<>: warning: of this"):
+        gpu_record.fingerprint(path)
+    assert json.loads(path.read_text())["fingerprints"] == {"of another": {}}
+    faults.clear()
+    told = gpu_record.fingerprint(path)
+    assert "fingerprints of 1 kernels, which ran as a run" in told
+    assert told.splitlines()[1:] == spills
+    found = json.loads(path.read_text())["fingerprints"]
+    assert list(found) == [gpu_record.tree_hash()]
+    assert (
+        changes(Fingerprints(**found[gpu_record.tree_hash()]), fingerprints(seen, {source(TEXT).key: "code"}, ""), seen)
+        == []
+    )
+
+
+def test_another_nvrtc_makes_no_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_record, "installed_nvrtc", lambda: "13.0")
+    with pytest.raises(SystemExit, match="CuPy has loaded 13.0"):
+        gpu_record.fingerprint(recorded(tmp_path, gpu_record.tree_hash()))
+
+
+def _append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+def _move(path: Path) -> None:
+    path.rename(path.with_name("elsewhere" + path.suffix))
+
+
+@pytest.mark.parametrize("edit", [_append, _move, Path.unlink], ids=["bytes", "place", "gone"])
+def test_any_change_makes_another_tree(edit: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / "kernels_cu" / "shared").mkdir(parents=True)
+    path = tmp_path / "kernels_cu" / "shared" / "one.cuh"
+    path.write_text("// one\n")
+    (tmp_path / "autograd_bridge.py").write_text("import cupyops\n")
+    before = gpu_record.tree_hash(tmp_path)
+    (tmp_path / "README.md").write_text("words\n")
+    assert gpu_record.tree_hash(tmp_path) == before
+    edit(path)
+    assert gpu_record.tree_hash(tmp_path) != before
 
 
 def again_record(tmp_path: Path, whole: str) -> Path:
