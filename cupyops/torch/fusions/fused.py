@@ -33,8 +33,14 @@ def add_then_rms_norm(
 
 
 def linear_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> Tensor:
-    """Returns gelu(x·Wᵀ + b) for a weight W (N, K)."""
-    return linear_gelu(x, weight, bias, approximate)
+    """Returns gelu(x·Wᵀ + b) for a weight W (N, K).
+
+    A tensor of four dimensions becomes rows, as in a module that torch.compile traces: see
+    :func:`cupyops.torch.core.dispatch.rows_of_traced`. This function runs after the trace.
+    """
+    if x.dim() != 4:
+        return linear_gelu(x, weight, bias, approximate)
+    return linear_gelu(x.flatten(0, 2), weight, bias, approximate).unflatten(0, x.shape[:-1])
 
 
 def addmm_then_gelu(bias: Tensor, x: Tensor, weight: Tensor, approximate: str) -> Tensor:
