@@ -133,6 +133,21 @@ def test_an_addition_and_its_norm_are_pytorch_s_below_the_limit() -> None:
 
 
 @pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(("rows", "ours"), [(16, True), (17, False), (19, False), (20, True)])
+def test_a_linear_layer_and_gelu_are_two_calls_between_few_rows_and_the_limit(
+    rows: int, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 16 and fewer have kernels of this project."""
+    monkeypatch.setattr(small, "LEAST_ELEMENTS", 80 * WIDTH)
+    module = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU())
+    plain = copy.deepcopy(module)
+    optimize(module)
+    found, calls = called(module, (rows, WIDTH))
+    torch.testing.assert_close(found, called(plain, (rows, WIDTH))[0])
+    assert dict(calls.ours) == ({"linear_gelu": 1} if ours else {})
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_few_elements_have_the_gradients_of_the_module() -> None:
     module = nn.Sequential(nn.LayerNorm(WIDTH), NewGELU(), RootNorm(WIDTH))
     plain = copy.deepcopy(module)

@@ -24,7 +24,7 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .leaves import by_operator, product_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
-from .small import is_small
+from .small import is_small, is_small_product
 
 __all__ = [
     "FUNCTIONS",
@@ -144,6 +144,8 @@ def _observed(module: Any) -> bool:
 
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
+    if type(x) is Tensor and is_small_product(x):
+        return act(linear(x))
     product = product_of(linear)
     form = getattr(type(act), "_cupyops_gelu", None)
     if (

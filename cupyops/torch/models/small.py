@@ -8,7 +8,9 @@ waits for the GPU, and the faster kernel decides.
 import torch
 from torch import Tensor
 
-__all__ = ["LEAST_ELEMENTS", "is_small"]
+from cupyops.ops.linear import config as linear_config
+
+__all__ = ["LEAST_ELEMENTS", "is_small", "is_small_product"]
 
 # Forward and backward of PyTorch's layer norm on an H200 take 61 us of the host's time, and the kernels take as long for
 # 10 million elements in 16 bits (1.6 ms for 2^28). The operator takes 79 us of the host's time. The other operations of
@@ -28,3 +30,16 @@ def is_small(x: Tensor) -> bool:
     call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
     """
     return not _is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
+
+
+def is_small_product(x: Tensor) -> bool:
+    """Returns whether a linear layer with operand x (..., K), and the GELU behind the layer, stay two calls.
+
+    They do for results of fewer than :data:`LEAST_ELEMENTS` elements, if the layer has the N = 4·K of most models: the
+    operator would record PyTorch's two nodes, after conditions that take more of the host's time. A product of few rows
+    is a call of the operator, which has kernels of its own for few rows. Compiled models call the operator for any
+    size, as :func:`is_small` says.
+    """
+    if _is_traced() or not x.dim() or not x.is_cuda:
+        return False
+    return linear_config.MOST_FEW * x.size(-1) < x.numel() < LEAST_ELEMENTS // 4
