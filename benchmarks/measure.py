@@ -89,7 +89,7 @@ def measure_device(
             findings.skip(section, case.title, lacking, failed=False)
             continue
         sets = rotation(case.nbytes, l2_bytes(device))
-        make_timer = partial(_device_timer, case, torch.cuda.graph_pool_handle())
+        make_timer = partial(_device_timer, case, [torch.cuda.graph_pool_handle()])
         rows = _rows(case, section, device, sets, names, make_timer, rounds, findings)
         for row in rows:
             rate = gigabytes_per_second(case.nbytes, row["microseconds"])
@@ -178,12 +178,19 @@ def _host_timer(queue: int, calls: Sequence[Call], expected: Sequence[Tensor]) -
     return HostTimer(calls[0], expected[0].device, queue)
 
 
-def _device_timer(case: Case, pool: Any, calls: Sequence[Call], expected: Sequence[Tensor]) -> Timer:
+def _device_timer(case: Case, pool: list[Any], calls: Sequence[Call], expected: Sequence[Tensor]) -> Timer:
+    """The timer of one implementation.
+
+    Args:
+        pool: the memory pool of the case's graphs, the only item. A failed capture leaves its pool open, so the next
+            implementation gets a new one.
+    """
     if not case.capturable:
         return EventTimer(calls)
     try:
-        timer = GraphTimer(calls, pool)
+        timer = GraphTimer(calls, pool[0])
     except RuntimeError as error:
+        pool[0] = torch.cuda.graph_pool_handle()
         print(f"{case.title}: not captured, timed by events instead: {error}", file=sys.stderr, flush=True)
         synchronize(expected[0].device)
         return EventTimer(calls)
