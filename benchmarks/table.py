@@ -1,6 +1,7 @@
 """The results file as Markdown, for the README and the documentation."""
 
 import itertools
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,14 +35,11 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
             ``"rows"``: of a run of ``--ops rows``, the table of shares by row length.
     """
     if form == "rows":
-        parts = [_measured_on(document), scoreboard(document["rows"]), *_missing(document)]
+        parts = [f"{_measured_on(document)} {_a_copy(document)}", scoreboard(document["rows"]), *_missing(document)]
         return "\n\n".join(parts) + "\n"
     if form == "short":
         return "\n\n".join([_measured_on(document), _SHORT_RULE, _short_table(document["rows"])]) + "\n"
-    parts = [
-        f"{_measured_on(document)} "
-        f"100 % is a copy of {document['copy']['bytes'] / 1e9:.1f} GB, {document['copy_gb_per_s'] / 1000:.2f} TB/s."
-    ]
+    parts = [f"{_measured_on(document)} {_a_copy(document)}"]
     rows = document["rows"] if form == "all" else largest(document["rows"])
     products = [row for row in rows if row["op"] in PRODUCTS]
     moved = [row for row in rows if row["op"] not in PRODUCTS]
@@ -66,8 +64,23 @@ def markdown(document: dict[str, Any], form: Form = "largest") -> str:
 
 
 def _missing(document: dict[str, Any]) -> list[str]:
-    missing = [f"- {e['section']}, {e['what']}: {e['reason']}" for e in document["skipped"]]
-    return ["### Not measured", "\n".join(missing)] if missing else []
+    """What was not measured: a line for the shapes of a case that were left out for the same reason, but for its numbers."""
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for entry in document["skipped"]:
+        case, _, shape = entry["what"].rpartition(", ")
+        key = entry["section"], case, re.sub(r"\d\S*", "", entry["reason"])
+        alike.setdefault(key, []).append((shape, entry["reason"]))
+    lines = []
+    for (section, case, _), found in alike.items():
+        shapes = ", ".join(shape.replace(" × ", "×") for shape, _ in found)
+        first = "" if len({reason for _, reason in found}) == 1 else " (the first of them)"
+        lines.append(f"- {section}, {f'{case}, ' if case else ''}{shapes}: {found[0][1]}{first}")
+    return ["### Not measured", "\n".join(lines)] if lines else []
+
+
+def _a_copy(document: dict[str, Any]) -> str:
+    gigabytes, rate = document["copy"]["bytes"] / 1e9, document["copy_gb_per_s"] / 1000
+    return f"100 % is a copy of {gigabytes:.1f} GB, {rate:.2f} TB/s."
 
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -108,7 +121,7 @@ def machine_of(machine: Row) -> str:
     """The GPU, and the versions that decide the numbers."""
     return (
         f"{machine.get('gpu')} (driver {machine.get('driver')}) with PyTorch {machine.get('torch')}, "
-        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, {_liger(machine)}"
+        f"CuPy {machine.get('cupy')}, NVRTC {machine.get('nvrtc')}, Triton {machine.get('triton')}, {_peers(machine)}"
         f"Python {machine.get('python')}"
     )
 
@@ -118,8 +131,8 @@ def commit_of(measured: Row) -> str:
     return (measured["commit"] or "unknown")[:10] + (" with changes" if measured["dirty"] else "")
 
 
-def _liger(machine: Row) -> str:
-    return f"Liger {machine['liger']}, " if machine.get("liger") else ""
+def _peers(machine: Row) -> str:
+    return "".join(f"{LABELS[name]} {machine[name]}, " for name in ("liger", "quack") if machine.get(name))
 
 
 def _measured_on(document: dict[str, Any]) -> str:

@@ -295,3 +295,23 @@ def test_the_page_has_the_figures_of_the_results_file() -> None:
     else:
         assert "Not measured yet." in page
         assert "rows.svg" not in page
+
+
+def test_shapes_that_were_left_out_for_one_reason_have_one_line() -> None:
+    def left_out(shape: str, reason: str) -> dict[str, Any]:
+        what = f"liger, softmax softmax, backward, bfloat16, {shape}"
+        return {"section": "softmax.device", "what": what, "reason": reason, "failed": True}
+
+    skipped = [
+        left_out("8 × 96", "off by 3.1 eps; 2 are allowed"),
+        left_out("4 × 128", "off by 2.5e+03 eps; 2 are allowed"),
+        left_out("2 × 256", "CUDA error"),
+        {"section": "build", "what": "extension", "reason": "no nvcc", "failed": False},
+    ]
+    text = markdown({**document(), "skipped": skipped})
+    assert text.partition("### Not measured\n\n")[2].splitlines() == [
+        "- softmax.device, liger, softmax softmax, backward, bfloat16, 8×96, 4×128: off by 3.1 eps; 2 are allowed (the first "
+        "of them)",
+        "- softmax.device, liger, softmax softmax, backward, bfloat16, 2×256: CUDA error",
+        "- build, extension: no nvcc",
+    ]
