@@ -4,9 +4,11 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autograd_bridge as ab
+from cupyops.torch import Fusions
 
 inductor = pytest.importorskip("torch._inductor.config")
 
@@ -51,3 +53,40 @@ def test_rows_are_not_copied_into_the_order_of_convolutions(channels_last: bool)
     assert not [name for name in generated if re.search(r"linear_gelu|(?<!native_)layer_norm", name)]
     called = [line for code in codes for line in code.splitlines() if re.search(r"= cupyops_buf\d+\(", line)]
     assert len(called) == (8 if channels_last else 4)  # the norms of strided tensors are Inductor's
+
+
+class Spelled(nn.Module):
+    """The same block with PyTorch's own modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 7, padding=3, groups=16)
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x).permute(0, 2, 3, 1))
+        return x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
+
+
+def test_fusions_do_not_copy_rows_into_the_order_of_convolutions() -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Spelled(), Spelled())
+    x = torch.randn(2, 16, 8, 8)
+
+    def step(function: nn.Module) -> list[Tensor]:
+        given = x.clone().requires_grad_()
+        y = function(given)
+        return [y, *torch.autograd.grad(y.sin().sum(), [given, *model.parameters()])]
+
+    torch.compiler.reset()
+    fusions = Fusions(devices=["cpu"])
+    with inductor.patch(force_layout_optimization=True):
+        found, codes = run_and_get_code(lambda: step(torch.compile(model, fullgraph=True, backend=fusions)))
+    assert [site.refusal for site in fusions.sites] == ["", ""]
+    for a, b in zip(found, step(model), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    generated = {name for code in codes for name in re.findall(r"^\w*fused_\w+", code, re.MULTILINE)}
+    assert generated
+    assert not [name for name in generated if "linear_gelu" in name]
