@@ -15,7 +15,6 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,14 @@ from .command import (
 )
 
 SMALL = "small"
-NAMES = "a name of timm.list_models(), a model type of transformers such as bert, or small"
+MODEL = "a name of timm.list_models(), a model type of transformers such as bert, or %(default)s (default: %(default)s)"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = Parser("faster", __doc__, "device", "seed")
+    parser = Parser("faster", __doc__, "device", "seed", "plot")
     add = parser.add_argument
-    add("model", nargs="?", default=SMALL, metavar="MODEL", help=f"{NAMES} (default: %(default)s)")
+    add("model", nargs="?", default=SMALL, metavar="MODEL", help=MODEL)
     add("--batch", type=at_least(1), default=8, metavar="N", help="samples of a step (default: %(default)s)")
     add("--length", type=at_least(1), default=128, metavar="N", help="tokens of a sample (default: %(default)s)")
     add(
@@ -47,7 +46,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--compile", action="store_true", help="compile both copies with torch.compile")
     add("--steps", type=at_least(3), default=20, metavar="N", help="timed steps of each copy (default: %(default)s)")
-    add("--plot", type=Path, default=Path("faster.png"), metavar="FILE", help="default: %(default)s")
+    parser.set_defaults(plot=Path("faster.png"))
     return parser.parse_args(argv)
 
 
@@ -58,8 +57,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cupyops.installing import pip_install
 from cupyops.torch import optimize
+
+from . import any_model
+from .pictures import new_figure, picture, write_figure
 
 
 class Block(nn.Module):
@@ -78,40 +79,26 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model of a name and a batch of random inputs, by the names of the parameters of its ``forward``."""
-    if name == SMALL:
-        return nn.Sequential(*(Block(256, 4) for _ in range(4))), {"input": torch.randn(batch, length, 256)}
-    model: Any = None
-    with suppress(ImportError):
-        import timm
-
-        if name in timm.list_models():
-            model = timm.create_model(name, pretrained=False)
-            return model, {"x": torch.randn(batch, *model.pretrained_cfg.get("input_size", (3, 224, 224)))}
-    with suppress(ImportError, ValueError, KeyError):  # ValueError and KeyError: transformers has no such model
-        from transformers import AutoConfig, AutoModel
-
-        model = AutoModel.from_config(AutoConfig.for_model(name))
-    if model is None:
-        install = pip_install("models")
-        raise UserError(f"no model {name!r} in the packages installed here; name {NAMES}. Install them with: {install}")
-    kind: str = model.main_input_name
-    if kind == "input_ids":
-        text = getattr(model.config, "text_config", model.config)
-        return model, {kind: torch.randint(3, text.vocab_size, (batch, min(length, text.max_position_embeddings)))}
-    if kind == "pixel_values":
-        vision = getattr(model.config, "vision_config", model.config)
-        return model, {kind: torch.randn(batch, vision.num_channels, vision.image_size, vision.image_size)}
-    raise UserError(f"{name} takes {kind}, for which this example draws no inputs; name a model of text or of images")
+def small() -> nn.Module:
+    """A transformer that needs no other package."""
+    return nn.Sequential(*(Block(256, 4) for _ in range(4)))
 
 
-def first_tensor(found: Any) -> Tensor:
-    """The first floating tensor of a model's result."""
-    if isinstance(found, Tensor):
-        return found
-    values = found.values() if hasattr(found, "values") else found
-    return next(first_tensor(v) for v in values if v is not None)
+def build(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[Any, dict[str, Tensor]]:
+    """The model of a name in training mode, and a batch of random inputs by the names of the parameters of its ``forward``.
+
+    Raises:
+        UserError: there is no such model, it does not fit into memory, or it does not run on inputs drawn here.
+    """
+    name, batch, length = options.model, options.batch, options.length
+    make = small if name == SMALL else any_model.maker(name)
+    any_model.check_memory(name, make, 2, device, dtype)
+    model = any_model.built(name, make)
+    drawn = {"input": torch.randn(batch, length, 256)} if name == SMALL else any_model.inputs_of(model, batch, length)
+    model.to(device, dtype).train()
+    inputs = {key: x.to(device, dtype if x.is_floating_point() else None) for key, x in drawn.items()}
+    any_model.check_run(name, model, inputs)
+    return model, inputs
 
 
 def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[], float]:
@@ -125,7 +112,7 @@ def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[
     def step() -> float:
         wait()
         began = time.perf_counter()
-        first_tensor(call(**inputs)).float().square().mean().backward()
+        any_model.first_tensor(call(**inputs)).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         wait()
@@ -136,30 +123,30 @@ def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[
 
 def plot(path: Path, title: str, times: dict[str, list[float]]) -> None:
     """Bars of the medians, and a point for each step."""
-    try:
-        from matplotlib.figure import Figure  # not pyplot: no window, no global state
-    except ImportError:
-        print(f"No picture: matplotlib is not installed ({pip_install('examples', 'matplotlib')})")
-        return
-    figure = Figure(figsize=(7, 2.4), layout="constrained")
+    figure = new_figure(7, 2.4)
     axes = figure.subplots()
     axes.barh(list(times), [statistics.median(t) for t in times.values()], color=["#999999", "#3b7dd8"])
     for name, each in times.items():
         axes.plot(each, [name] * len(each), "k.", markersize=3)
     axes.set(title=title, xlabel="milliseconds of a training step")
     axes.invert_yaxis()
-    figure.savefig(path, format="png", dpi=120)
-    print(f"Picture: {path}")
+    write_figure(figure, path)
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds, optimises and times the model."""
     device = pick_device(options.device)
+    try:
+        compare(options, device)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"--batch {options.batch} takes more memory than {device} has; give a smaller one") from error
+
+
+def compare(options: argparse.Namespace, device: torch.device) -> None:
+    """Times the model before and after :func:`optimize`."""
     dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
     torch.manual_seed(options.seed)
-    model, inputs = build(options.model, options.batch, options.length)
-    model.to(device, dtype).train()
-    inputs = {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in inputs.items()}
+    model, inputs = build(options, device, dtype)
     title = f"{options.model}, batch {options.batch}, {str(dtype).removeprefix('torch.')}"
     print(f"{title}{', compiled' if options.compile else ''}, on {describe_device(device)}")
     faster = copy.deepcopy(model)
@@ -176,9 +163,9 @@ def run(options: argparse.Namespace) -> None:
                 bar.update(1)
     for name, each in times.items():
         print(f"{name:<11} {statistics.median(each):9.3f} ms a step, least {min(each):.3f}, of {len(each)} steps")
-    plot(options.plot, title, times)
     ratio = statistics.median(times["PyTorch"]) / statistics.median(times["optimize()"])
     print(verdict(ratio, device.type, bool(report.replaced)))
+    picture(options.plot, plot, title, times)
 
 
 def verdict(ratio: float, device: str, replaced: bool) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "is_compiling",
     "once",
     "policies_of",
+    "rows_of",
     "rows_of_traced",
     "transforms_active",
     "write_call",
@@ -53,12 +54,17 @@ _einsum = torch._C._VariableFunctions.einsum  # type: ignore[attr-defined]
 
 
 def rows_of_traced(x: Any) -> Tensor | None:
-    """Returns a tensor (A, B, C, K) as rows (A·B·C, K) while torch.compile traces; None for other tensors and calls.
+    """Returns :func:`rows_of` while torch.compile traces a model; None for other tensors and calls."""
+    return rows_of(x) if is_traced() and type(x) is Tensor else None
+
+
+def rows_of(x: Tensor) -> Tensor | None:
+    """Returns a tensor (A, B, C, K) as rows (A·B·C, K), and None for tensors of other dimensions.
 
     In a graph with convolutions, Inductor gives each tensor of four dimensions that a backward reads the order of
     channels-last memory. Operands and results of an operator on rows would be transposed twice. Rows stay as they are.
     """
-    return x.flatten(0, 2) if is_traced() and type(x) is Tensor and x.dim() == 4 else None
+    return x.flatten(0, 2) if x.dim() == 4 else None
 
 
 def forward_mode() -> bool:
