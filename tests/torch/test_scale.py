@@ -288,6 +288,37 @@ def test_a_jagged_tensor_is_computed_sequence_by_sequence(name: str) -> None:
         torch.testing.assert_close(grad, leaf.grad)
 
 
+def test_a_gradient_of_jagged_tensors_is_compiled() -> None:
+    """The gradient was refused: while a graph is traced, jagged tensors of the same sequences have fake offsets of their own."""
+    weight = torch.randn(8, 4)
+
+    def ours(x: Tensor) -> Tensor:
+        y: Tensor = ab.gelu(ab.layer_norm(ab.linear_gelu(x, weight), 8)) * 2
+        return y
+
+    def theirs(x: Tensor) -> Tensor:
+        return F.gelu(F.layer_norm(F.gelu(F.linear(x, weight)), (8,))) * 2
+
+    sequences, found = [torch.randn(n, 4) for n in (3, 0, 5)], []
+    for f in (torch.compile(ours, backend="aot_eager"), theirs):
+        x = torch.nested.nested_tensor(sequences, layout=torch.jagged, requires_grad=True)
+        y = f(x)
+        y.values().square().sum().backward()
+        found.append((y.values().detach(), x.grad.values()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_jagged_tensors_with_holes_do_not_fit_if_they_begin_elsewhere() -> None:
+    rows, lengths = torch.randn(9, 4), torch.tensor([2, 3])
+    x, other = (
+        torch.nested.nested_tensor_from_jagged(rows, torch.tensor(offsets), lengths)
+        for offsets in ([0, 5, 9], [1, 4, 9])
+    )
+    torch.testing.assert_close(list(ab.add2(x, x, alpha=2.0).unbind()), [3 * rows[:2], 3 * rows[5:8]])
+    with pytest.raises(RuntimeError, match="add2: jagged tensors must share their offsets"):
+        ab.add2(x, other)
+
+
 def test_jagged_tensors_that_do_not_fit_are_refused() -> None:
     x, other = (torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(n, 4)], layout=torch.jagged) for n in (3, 3))
     with pytest.raises(RuntimeError, match="add2: jagged tensors must share their offsets"):
