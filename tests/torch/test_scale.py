@@ -370,6 +370,15 @@ def test_modules_are_traced_symbolically() -> None:
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("module", [ab.LayerNorm(8), ab.AddLayerNorm(8)], ids=["LayerNorm", "AddLayerNorm"])
+def test_a_norm_is_traced_alone_with_its_dtype(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """The trace of a module by itself was refused: the optional dtype is a proxy, too."""
+    inputs = torch.randn(1 + isinstance(module, ab.AddLayerNorm), 3, 8).unbind()
+    traced = torch.fx.symbolic_trace(module)
+    torch.testing.assert_close(traced(*inputs, dtype=dtype), module(*inputs, dtype=dtype))
+
+
 def test_jvp_in_a_compiled_program_is_right_and_through_torch_ops_an_error() -> None:
     def ours(x: Tensor, t: Tensor) -> Any:
         return torch.func.jvp(ab.gelu, (x,), (t,))[1]
