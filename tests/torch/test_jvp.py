@@ -178,6 +178,21 @@ def test_torch_compile_gives_the_tangent_or_an_error(f: Any, road: Any, simulate
     torch.testing.assert_close(found, wanted)
 
 
+def test_a_derivative_of_a_tangent_of_layer_norm_is_compiled_right() -> None:
+    """A compiled graph took PyTorch's layer norm, whose derivative of a tangent is wrong."""
+    torch.compiler.reset()
+    x, t = torch.randn(2, 6, 8, dtype=torch.float64), torch.randn(2, 6, 8, dtype=torch.float64)
+
+    def loss(x: Tensor) -> Tensor:
+        found: Tensor = jvp(lambda x: bridge.layer_norm(x, 8), x, t).sin().sum()
+        return found
+
+    def gradient() -> Any:
+        return torch.func.grad(loss)(x)
+
+    torch.testing.assert_close(torch.compile(gradient, backend="aot_eager")(), gradient())
+
+
 # Operators of users
 
 
