@@ -84,6 +84,7 @@ SAMPLES = {
     "linear_backward": _linear_backward,
     "linear_gelu": _linear_gelu,
     "linear_gelu_backward": _linear_gelu_backward,
+    "gelu_bias_backward": lambda: [(grad_y, z, form) for grad_y, z, _, _, form, _ in _linear_gelu_backward()],
 }
 # M, N, K of products that take other ways: few rows of x or of the weight, the tensor cores of sm_90, the library's.
 NARROW = ((1, 1, 2), (1, 4096, 4096), (2, 512, 512), (8, 64, 127), (16, 1024, 1024), (16384, 1, 768), (16384, 4, 768))

@@ -130,6 +130,22 @@ def test_forward_mode_within_forward_mode_keeps_both_tangents(device: str) -> No
         torch.testing.assert_close(grad, torch.func.grad(lambda x, f=right: twice(f, x).sin().sum())(x))
 
 
+@SIMULATED
+def test_a_gradient_of_dual_numbers_has_its_tangent(device: str) -> None:
+    """Autograd saved x without its tangent: the gradient's tangent lacked the second derivative."""
+    x, t = X.to(device), T.to(device)
+
+    def of_gradient(f: Callable[[Tensor], Tensor]) -> Any:
+        with forward_ad.dual_level():
+            leaf = x.clone().requires_grad_()
+            loss = f(forward_ad.make_dual(leaf, t)).sin().sum()
+            (grad,) = torch.autograd.grad(loss, leaf, create_graph=True)
+            return forward_ad.unpack_dual(grad).tangent
+
+    for f in (bridge.gelu, layer_norm):
+        torch.testing.assert_close(of_gradient(f), product(f, x, t))
+
+
 # Under torch.compile
 
 
@@ -162,6 +178,21 @@ def test_torch_compile_gives_the_tangent_or_an_error(f: Any, road: Any, simulate
     torch.testing.assert_close(found, wanted)
 
 
+def test_a_derivative_of_a_tangent_of_layer_norm_is_compiled_right() -> None:
+    """A compiled graph took PyTorch's layer norm, whose derivative of a tangent is wrong."""
+    torch.compiler.reset()
+    x, t = torch.randn(2, 6, 8, dtype=torch.float64), torch.randn(2, 6, 8, dtype=torch.float64)
+
+    def loss(x: Tensor) -> Tensor:
+        found: Tensor = jvp(lambda x: bridge.layer_norm(x, 8), x, t).sin().sum()
+        return found
+
+    def gradient() -> Any:
+        return torch.func.grad(loss)(x)
+
+    torch.testing.assert_close(torch.compile(gradient, backend="aot_eager")(), gradient())
+
+
 # Operators of users
 
 
@@ -188,6 +219,10 @@ def test_a_declared_jvp_without_a_reference() -> None:
     for run in (dual, jvp, batched):
         torch.testing.assert_close(run(lambda x: op(x, X), X, T), T * X)  # no tangent of w: zeros
     torch.testing.assert_close(torch.func.jvp(op, (X, X), (T, T))[1], 2 * T * X)
+    with torch.no_grad():
+        torch.testing.assert_close(dual(lambda x: op(x, X.clone().requires_grad_()), X, T), T * X)
+    with pytest.raises(RuntimeError, match="product1 has no forward mode for tensors that require grad: give it a ref"):
+        dual(lambda x: op(x, X.clone().requires_grad_()), X, T)
     with pytest.raises(RuntimeError, match="product1 has no forward mode within forward mode: give it a reference"):
         jvp(lambda y: jvp(lambda x: op(x, X), y, T), X, T)
 

@@ -288,6 +288,37 @@ def test_a_jagged_tensor_is_computed_sequence_by_sequence(name: str) -> None:
         torch.testing.assert_close(grad, leaf.grad)
 
 
+def test_a_gradient_of_jagged_tensors_is_compiled() -> None:
+    """The gradient was refused: while a graph is traced, jagged tensors of the same sequences have fake offsets of their own."""
+    weight = torch.randn(8, 4)
+
+    def ours(x: Tensor) -> Tensor:
+        y: Tensor = ab.gelu(ab.layer_norm(ab.linear_gelu(x, weight), 8)) * 2
+        return y
+
+    def theirs(x: Tensor) -> Tensor:
+        return F.gelu(F.layer_norm(F.gelu(F.linear(x, weight)), (8,))) * 2
+
+    sequences, found = [torch.randn(n, 4) for n in (3, 0, 5)], []
+    for f in (torch.compile(ours, backend="aot_eager"), theirs):
+        x = torch.nested.nested_tensor(sequences, layout=torch.jagged, requires_grad=True)
+        y = f(x)
+        y.values().square().sum().backward()
+        found.append((y.values().detach(), x.grad.values()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_jagged_tensors_with_holes_do_not_fit_if_they_begin_elsewhere() -> None:
+    rows, lengths = torch.randn(9, 4), torch.tensor([2, 3])
+    x, other = (
+        torch.nested.nested_tensor_from_jagged(rows, torch.tensor(offsets), lengths)
+        for offsets in ([0, 5, 9], [1, 4, 9])
+    )
+    torch.testing.assert_close(list(ab.add2(x, x, alpha=2.0).unbind()), [3 * rows[:2], 3 * rows[5:8]])
+    with pytest.raises(RuntimeError, match="add2: jagged tensors must share their offsets"):
+        ab.add2(x, other)
+
+
 def test_jagged_tensors_that_do_not_fit_are_refused() -> None:
     x, other = (torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(n, 4)], layout=torch.jagged) for n in (3, 3))
     with pytest.raises(RuntimeError, match="add2: jagged tensors must share their offsets"):
@@ -337,6 +368,15 @@ def test_modules_are_traced_symbolically() -> None:
     assert {"cupyops.gelu.default", "cupyops.linear.default", "cupyops.layer_norm.default"} <= called
     grads = [torch.autograd.grad(m(x).square().sum(), list(module.parameters())) for m in (traced, module)]
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("module", [ab.LayerNorm(8), ab.AddLayerNorm(8)], ids=["LayerNorm", "AddLayerNorm"])
+def test_a_norm_is_traced_alone_with_its_dtype(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """The trace of a module by itself was refused: the optional dtype is a proxy, too."""
+    inputs = torch.randn(1 + isinstance(module, ab.AddLayerNorm), 3, 8).unbind()
+    traced = torch.fx.symbolic_trace(module)
+    torch.testing.assert_close(traced(*inputs, dtype=dtype), module(*inputs, dtype=dtype))
 
 
 def test_jvp_in_a_compiled_program_is_right_and_through_torch_ops_an_error() -> None:

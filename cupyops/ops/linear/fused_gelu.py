@@ -94,13 +94,24 @@ def backward_of(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str, want
     library = LIBRARIES[type(grad_y)]
     batch = grad_y.shape[:-1]
     if want_bias:
-        grad_y, z = rows_of(library.contiguous(grad_y)), rows_of(library.contiguous(z))
-        grad_z = library.empty_like(z)
-        grad_bias = GRADIENTS[approximate](library, grad_y, z, grad_z)
+        grad_z, grad_bias = _through_gelu(library, grad_y, z, approximate)
     else:
         grad_z = rows_of(gelu_backward(grad_y, z, approximate))
         grad_bias = nothing(library, z)
     return (*gradients(library, grad_z, batch, x, weight), grad_bias)
+
+
+def through_gelu(grad_y: Any, z: Any, approximate: str) -> tuple[Any, Any]:
+    """Returns dL/dz = dL/dy·gelu'(z), (..., N), and the sum of its rows, dL/db (N), in one pass."""
+    check_backward(grad_y, z, None, None, approximate)
+    grad_z, grad_bias = _through_gelu(LIBRARIES[type(grad_y)], grad_y, z, approximate)
+    return (grad_z if len(z.shape) == 2 else grad_z.reshape(z.shape)), grad_bias
+
+
+def _through_gelu(library: Any, grad_y: Any, z: Any, approximate: str) -> tuple[Any, Any]:
+    grad_y, z = rows_of(library.contiguous(grad_y)), rows_of(library.contiguous(z))
+    grad_z = library.empty_like(z)
+    return grad_z, GRADIENTS[approximate](library, grad_y, z, grad_z)
 
 
 def check_backward(grad_y: Any, z: Any, x: Any, weight: Any, approximate: str) -> None:

@@ -209,7 +209,8 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
         args: all arguments of the schema.
 
     Raises:
-        RuntimeError: a tensor carries a tangent, and the operator has neither a jvp nor a reference.
+        RuntimeError: a tensor carries a tangent, and the operator has neither a jvp nor a reference; or it has a jvp and
+            no reference, and autograd records the call.
     """
     reference = None if operator._mutated else operator._with_derivatives
     if _runs_kernels(args, reference):
@@ -221,7 +222,14 @@ def with_tangents(operator: Any, args: tuple[Any, ...]) -> Any:
             if not any(tangent is not None for _, tangent in duals) or not torch._C._is_fwd_grad_enabled():
                 return None
             if operator.jvp is not None:
-                return operator._tangents.of(operator.call, *zip(*duals, strict=True))
+                # Autograd would save the tensors without their tangents, which a gradient's own tangents depend on.
+                if not torch.is_grad_enabled() or not any(isinstance(x, Tensor) and x.requires_grad for x in args):
+                    return operator._tangents.of(operator.call, *zip(*duals, strict=True))
+                if reference is None:
+                    raise RuntimeError(
+                        f"{operator.name} has no forward mode for tensors that require grad: give it a reference, or "
+                        "call it under torch.no_grad()"
+                    )
     if reference is not None:
         return reference(*args)
     if has_tangent(args):

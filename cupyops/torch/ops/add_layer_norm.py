@@ -11,7 +11,7 @@ from cupyops.ops.layer_norm.body import add_forward as add_layer_norm_body
 from cupyops.ops.layer_norm.body import forward_call, run_forward
 from cupyops.ops.layer_norm.checks import as_shape
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import weight_and_bias
+from cupyops.torch.core.tensors import symbolic_call, weight_and_bias
 from cupyops.torch.scale.sharding import Split
 
 from .add2 import add2_onnx
@@ -156,6 +156,10 @@ def add_layer_norm(
     tensor([2., 2., 2.])
     """
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    if dtype is not None:
+        arguments = x, residual, normalized_shape, weight, bias, eps
+        if (proxy := symbolic_call(add_layer_norm, arguments, dtype=dtype)) is not None:
+            return proxy
     name = None if dtype is None else name_of("add_layer_norm", dtype)
     found: tuple[Tensor, Tensor] = _y_and_s(x, residual, weight, bias, shape, eps, name)
     return found

@@ -26,7 +26,7 @@ from cupyops.torch.core.dispatch import (
     transforms_active,
 )
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias, wide_dtype
+from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, symbolic_call, weight_and_bias, wide_dtype
 from cupyops.torch.scale.sharding import Split
 
 from .layer_norm_tangent import layer_norm_jvp_reference
@@ -380,6 +380,10 @@ def layer_norm(
             [ 0.0000,  0.0000,  0.0000]])
     """
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(normalized_shape)
+    if dtype is not None:
+        arguments = x, normalized_shape, weight, bias, eps
+        if (proxy := symbolic_call(layer_norm, arguments, return_stats=return_stats, dtype=dtype)) is not None:
+            return proxy
     name = None if dtype is None else name_of("layer_norm", dtype)
     if not return_stats:
         return _y(x, weight, bias, shape, eps, name)
@@ -427,6 +431,9 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         weight, bias = weight_and_bias(self)
-        name = None if dtype is None else name_of("layer_norm", dtype)
-        y: Tensor = _y(input, weight, bias, self.normalized_shape, self.eps, name)
+        y: Tensor
+        if dtype is None:
+            y = _y(input, weight, bias, self.normalized_shape, self.eps, None)
+        else:
+            y = layer_norm(input, self.normalized_shape, weight, bias, self.eps, dtype=dtype)
         return y

@@ -6,15 +6,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cupyops.ops.linear import config as linear_config
 from cupyops.ops.linear.fused_gelu import backward as linear_gelu_backward_body
-from cupyops.ops.linear.fused_gelu import backward_of
+from cupyops.ops.linear.fused_gelu import backward_of, through_gelu
 from cupyops.ops.linear.fused_gelu import check_backward as check_linear_gelu_backward
 from cupyops.ops.linear.fused_gelu import forward as linear_gelu_body
 from cupyops.ops.linear.odd import is_odd
 from cupyops.ops.linear.products import check_product
-from cupyops.torch.core.dispatch import in_plain_backward, rows_of_traced
+from cupyops.torch.core.dispatch import in_plain_backward, is_compiling, rows_of_traced
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
@@ -47,7 +48,20 @@ def _linear_gelu_backward_reference(
     grad_y: Tensor, z: Tensor, x: Tensor | None, weight: Tensor | None, approximate: str, want_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_linear_gelu_backward(grad_y, z, x, weight, approximate)
+    if is_compiling():
+        # A graph has the products as operations of their own. Within one operation, grad_y and z would stay in memory
+        # until the products are computed.
+        if not want_bias:
+            return linear_backward_reference(gelu_backward_operator.call(grad_y, z, approximate), x, weight, False)
+        grad_z, grad_bias = _gelu_bias_backward.call(grad_y, z, approximate)
+        return (*linear_backward_reference(grad_z, x, weight, False)[:2], grad_bias)
     return linear_backward_reference(gelu_backward_reference(grad_y, z, approximate), x, weight, want_bias)
+
+
+def _gelu_bias_backward_reference(grad_y: Tensor, z: Tensor, approximate: str) -> tuple[Tensor, Tensor]:
+    check_linear_gelu_backward(grad_y, z, None, None, approximate)
+    grad_z = gelu_backward_reference(grad_y, z, approximate)
+    return grad_z, linear_backward_reference(grad_z, None, None, True)[2]
 
 
 def linear_gelu_onnx(op: Any, x: Any, weight: Any, bias: Any, approximate: str) -> tuple[Any, Any]:
@@ -135,6 +149,17 @@ def _backward_sharding(grad_y: Any, z: Any, x: Any, weight: Any, approximate: st
         yield results, (of_grad, of_grad, *others)
 
 
+def _gelu_bias_backward_sharding(grad_y: Any, z: Any, approximate: str) -> Iterable[Split]:
+    for (_, _, of_bias), (of_grad, *_) in linear_backward_sharding(grad_y, None, None, True):
+        if of_bias is not None:
+            yield (of_grad, of_bias), (of_grad, of_grad)
+
+
+def _compiled_backward(grad_y: Any, *_: Any) -> str:
+    """The reference reshapes tensors, which jagged tensors and uneven shards refuse. They take the operator's own rule."""
+    return "kernel" if is_traceable_wrapper_subclass(grad_y) else "decompose"
+
+
 def _backward_flops(grad_y: Sequence[int], z: Any, x: Any, weight: Any, approximate: str, want_bias: bool) -> int:
     return linear_backward_flops(grad_y, x, weight, want_bias)
 
@@ -158,6 +183,15 @@ _linear_gelu_backward = Operator(
     repeats=True,
     sharding=_backward_sharding,
     flops=_backward_flops,
+    compiled=_compiled_backward,
+)
+# grad_z and grad_bias of the backward in a compiled graph. One kernel computes both.
+_gelu_bias_backward = Operator(
+    "cupyops::gelu_bias_backward(Tensor grad_y, Tensor z, str approximate) -> (Tensor grad_z, Tensor grad_bias)",
+    through_gelu,
+    reference=_gelu_bias_backward_reference,
+    repeats=True,
+    sharding=_gelu_bias_backward_sharding,
 )
 
 

@@ -18,10 +18,11 @@ def native_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the results of ``torch.native_layer_norm``: y, mean and 1/√(var + eps)."""
+    transformed = transforms_active() or forward_mode()
     # AOTAutograd differentiates a compiled graph once, and Dynamo does not trace into every Function.
-    if is_traced() or not recorded(x, weight, bias):
+    if not transformed and (is_traced() or not recorded(x, weight, bias)):
         return torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    if transforms_active() or forward_mode():
+    if transformed:
         return _normalized(x, weight, bias, len(normalized_shape), eps)
     found: tuple[Tensor, Tensor, Tensor] = _RecordedLayerNorm.apply(x, weight, bias, normalized_shape, eps)
     return found

@@ -33,7 +33,7 @@ def dispatch_rule(name: str, rule: Rule, defaults: Sequence[Any], tensors: int) 
     def nested(cls: Any, op: Any, types: Any, args: Sequence[Any], kwargs: Any) -> Any:
         jagged = [x for x in args if isinstance(x, NestedTensor)]
         first = jagged[0]
-        if any(x.offsets() is not first.offsets() or x.lengths() is not first.lengths() for x in jagged):
+        if not all(_alike(x, first) for x in jagged):
             raise RuntimeError(
                 f"{name}: jagged tensors must share their offsets: make them by operations on one jagged tensor"
             )
@@ -61,6 +61,20 @@ def dispatch_rule(name: str, rule: Rule, defaults: Sequence[Any], tensors: int) 
         return tuple(wrapped(y, place) for y, place in zip(found, places, strict=True))
 
     return nested
+
+
+def _alike(x: Any, other: Any) -> bool:
+    """Returns whether two jagged tensors have the same sequences in the same places.
+
+    PyTorch gives the jagged dimension a symbolic size for each tensor of offsets, or of lengths if the tensor has these.
+    While a graph is traced, two tensors with one symbolic size may have two fake tensors of offsets.
+    """
+    if x is other:
+        return True
+    by_lengths = x.lengths() is not None or other.lengths() is not None
+    return bool(x.shape[x._ragged_idx] == other.shape[other._ragged_idx]) and (
+        not by_lengths or x.offsets() is other.offsets()
+    )
 
 
 def _places(rule: Rule, args: Sequence[Any], values: Sequence[Any], tensors: int) -> Sequence[Place] | None:
