@@ -79,7 +79,7 @@ class Block(nn.Module):
 
 
 def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model of a name and a batch of random inputs, by the names of the parameters of its ``forward``."""
+    """The model that a name means, and a batch of random inputs by the names of the parameters of its ``forward``."""
     if name == SMALL:
         return nn.Sequential(*(Block(256, 4) for _ in range(4))), {"input": torch.randn(batch, length, 256)}
     model: Any = None
@@ -115,7 +115,7 @@ def first_tensor(found: Any) -> Tensor:
 
 
 def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[], float]:
-    """A function that takes one training step, and returns its milliseconds from an idle GPU to an idle GPU."""
+    """A function that takes one training step and returns its milliseconds, from an idle GPU to an idle GPU."""
     device = next(iter(inputs.values())).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     call = torch.compile(model) if compiled else model
@@ -182,7 +182,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def verdict(ratio: float, device: str, replaced: bool) -> str:
-    """What the measurement says, in a sentence."""
+    """The sentence that states the result of the measurement."""
     if device == "cpu" or not replaced:
         return f"{ratio:.2f} x: both copies run PyTorch's own kernels{', as on every CPU' if replaced else ''}."
     if ratio < 1.01:
@@ -191,7 +191,7 @@ def verdict(ratio: float, device: str, replaced: bool) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example: 0 when done, 2 for what cannot be had, 130 after Ctrl-C."""
+    """Run the example. Returns 0 when done, 2 for a request that cannot be met, 130 after Ctrl-C."""
     options = parse(argv)
     return run_command("faster", lambda: run(options))
 
