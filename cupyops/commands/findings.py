@@ -1,4 +1,4 @@
-"""What the doctor finds: facts, and faults with what mends them."""
+"""The findings of the doctor: facts, and faults with their remedies."""
 
 from dataclasses import dataclass
 

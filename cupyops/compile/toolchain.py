@@ -164,7 +164,8 @@ def cupy_distributions() -> dict[str, str]:
     return found
 
 
-# Functions for `python -m cupyops doctor`. They do not raise: they return None, 0 or an empty value for unknown facts.
+# Functions for `python -m cupyops doctor`. The functions do not raise. For unknown facts they return None, 0 or an
+# empty value.
 
 
 def has_nvrtc() -> bool:

@@ -51,7 +51,7 @@ class Extension:
 
     Attributes:
         path: the file of the extension.
-        text: the kernels and what they use, the text of a :class:`~cupyops.Kernel`.
+        text: the text for :class:`~cupyops.Kernel`: the kernels and the declarations that they use.
         kernels: the kernels.
         refused: the names of the kernels that have no translation, each with the reason.
         missing: the names of included files that were not found.
@@ -89,10 +89,10 @@ def from_extension(
 ) -> Extension:
     """Reads the ``.cu`` file of a PyTorch C++/CUDA extension.
 
-    The device half becomes a text for :class:`~cupyops.Kernel`: the ``__global__`` functions and what they use. Templates
-    and packed accessors stay as they are, since a launch fills an accessor from the array. The host half becomes Python:
-    functions that allocate, launch and return, and an :class:`~cupyops.torch.Operator` for each. What has no translation
-    stays as a comment.
+    The device half becomes a text for :class:`~cupyops.Kernel`: the ``__global__`` functions and the declarations that
+    they use. Templates and packed accessors stay as they are, since a launch fills an accessor from the array. The host
+    half becomes Python: functions that allocate, launch and return, and an :class:`~cupyops.torch.Operator` for each.
+    C++ without a translation stays as a comment.
 
     Args:
         path: the file.

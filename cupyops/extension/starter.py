@@ -18,7 +18,7 @@ __all__ = ["Half", "starting_file"]
 
 @dataclass(frozen=True)
 class Half:
-    """What the starting file is written from.
+    """The parts of an extension from which :func:`starting_file` writes the starting file.
 
     Attributes:
         name: the file of the extension.
@@ -97,7 +97,7 @@ def _body(kernels: Kernels, function: HostFunction) -> list[str]:
         indent, place = line[: len(line) - len(line.lstrip())], line.strip()
         launch = next((x for x in function.launches if x.place == place), None)
         lines += [indent + text for text in kernels.launched(launch, function)] if launch else [line]
-    # The variables of a grid and a block have no use where the launch has the number of threads.
+    # The variables of a grid and a block are not needed, because the launch gets the number of threads.
     sizes = [
         name for x in function.launches for part in (*x.grid, *x.block) for name in re.findall(r"[A-Za-z_]\w*", part)
     ]

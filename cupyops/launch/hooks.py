@@ -21,7 +21,7 @@ __all__ = [
 
 # All kernels of the process, by weak references.
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
-# What repeats launches of kernels without calling the kernels, by weak references.
+# Weak references to the objects that repeat launches of kernels without calling the kernels.
 _REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 

@@ -23,7 +23,7 @@ from .template import numbers_of, split_name
 __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_texts", "macros", "numbers"]
 
 
-# Of NVRTC, g++ and clang.
+# Options that NVRTC, g++ and clang share.
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )

@@ -69,7 +69,7 @@ class Script:
 
 
 class Failure(Protocol):
-    """What an exception stores for :func:`save_repro`."""
+    """The record of a call that an exception stores for :func:`save_repro`."""
 
     def script(self, check: str | None, operator: str | None) -> Script:
         """Returns the file's parts. The arguments are those of :func:`save_repro`."""

@@ -12,7 +12,7 @@ __all__ = ["HEADINGS", "Advice", "Bound", "KernelReport", "Resources", "amount",
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler reports of a kernel.
+    """The compiler's report on a kernel.
 
     Attributes:
         target: the architecture of the compilation, such as ``sm_90``.

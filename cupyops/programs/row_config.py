@@ -33,9 +33,9 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
-# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
-# than threads that load their next row meanwhile.
+HALF_REGISTERS = 20  # more registers for float16, because the compiler packs pairs of its elements late
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more bytes
+# in flight than threads that prefetch their next row.
 IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
@@ -88,14 +88,14 @@ class ProgramConfig(RowsConfig):
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread holds of a row.
+    """The numbers of a row program that decide the registers of a thread.
 
     Attributes:
         elements: bytes of an element of each array (M, N) that the program reads.
         columns: bytes of an element of each array (N) that the program reads.
         kept: values of an element that several passes read, in the dtype of the arithmetic.
         sums: sums over the rows.
-        passes: passes over a row. Nothing is gained by holding a row for one pass.
+        passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
     """
 
@@ -120,7 +120,7 @@ def _words(sizes: tuple[int, ...], width: int) -> int:
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
-    """Returns what a thread holds of a row.
+    """Returns the numbers of a row program that decide the registers of a thread.
 
     Args:
         program: the program.
@@ -143,7 +143,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     Args:
         n: elements of a row.
         dtype: the dtype of the rows.
-        work: what a thread holds of a row.
+        work: the program's numbers that decide the registers of a thread.
         capability: compute capability of the GPU, 90 for sm_90.
     """
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
@@ -173,7 +173,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
-            # One row is in a multiprocessor at a time, or the blocks of clusters wait for each other.
+            # A multiprocessor has one row at a time, or the blocks of a cluster wait for each other.
             plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
             found = _held(n, width, plan, blocks, capability) or found
     if found is not None:

@@ -43,7 +43,7 @@ class NormOfProduct(LayerNorm):
 
 
 class AddNormOfProduct(AddLayerNorm):
-    """`AddLayerNorm` before a matrix product. Under autocast only the norm has the product's dtype."""
+    """`AddLayerNorm` before a matrix product. Under autocast the norm, and not the sum, has the product's dtype."""
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return super().forward(x, residual, dtype=autocast_dtype(x))

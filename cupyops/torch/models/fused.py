@@ -1,4 +1,4 @@
-"""What a rewritten method calls in place of two modules that follow each other.
+"""The functions that a rewritten method calls in place of two consecutive modules.
 
 Each function calls one operator if the modules are optimised and nothing observes the value between them, and the
 modules themselves otherwise. A linear layer in front of an optimised GELU keeps its own class. The conditions are

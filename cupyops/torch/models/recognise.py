@@ -1,4 +1,4 @@
-"""What a module or a function computes, found by calling it on a probe.
+"""Recognises the operation of a module or a function by calling it on test inputs.
 
 A class's name does not say what the class computes: an ``RMSNorm`` may scale by 1 + weight, and a ``GELU`` may be the
 sigmoid approximation. The functions here call the module's own ``forward`` on a few numbers on the CPU, and compare

@@ -1,4 +1,4 @@
-"""What :func:`cupyops.torch.optimize` did to a model."""
+"""The changes that :func:`cupyops.torch.optimize` made to a model."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -153,7 +153,7 @@ def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Calla
 
 @dataclass
 class _Plan:
-    """What becomes of each module. Nothing is changed while the plan is made.
+    """The change of each module. Nothing is changed while the plan is made.
 
     Attributes:
         wanted: whether a module passes the filters.
