@@ -13,7 +13,7 @@ from cupyops.launch.signature import Parameter, Signature
 from .device import device_half
 from .host import constants_of, host_functions
 from .reading import joined, pieces_of
-from .starter import Half, starting_file
+from .starter import ExtensionParts, starting_file
 
 __all__ = ["Extension", "ExtensionKernel", "from_extension"]
 
@@ -136,7 +136,7 @@ def from_extension(
             expected("from_extension", "path", "name a file with a kernel that NVRTC can have", f"{path}: {reasons}")
         )
     functions = host_functions(whole.text, pieces)
-    half = Half(
+    parts = ExtensionParts(
         path.name,
         space,
         device.text,
@@ -155,4 +155,4 @@ def from_extension(
         )
         for f in device.functions
     )
-    return Extension(path, device.text, kernels, device.refused, whole.missing, starting_file(half))
+    return Extension(path, device.text, kernels, device.refused, whole.missing, starting_file(parts))

@@ -14,7 +14,7 @@ from cupyops.arrays import Info
 from cupyops.compile.definitions import split
 from cupyops.errors import expected
 
-__all__ = ["Accessor", "Declared", "check_accessor", "conditions", "declared", "moved", "numbers"]
+__all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers"]
 
 _ACCESSOR = re.compile(
     r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*)?(?P<kind>(?:Generic)?PackedTensorAccessor(?:32|64)?)\s*"
@@ -46,7 +46,7 @@ class Accessor:
 
 
 @dataclass(frozen=True)
-class Declared:
+class AccessorDeclaration:
     """The name, the types and the layout that the declaration of an accessor gives.
 
     Attributes:
@@ -62,7 +62,7 @@ class Declared:
     accessor: Accessor
 
 
-def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> Declared | None:
+def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> AccessorDeclaration | None:
     """Returns the parsed declaration of an accessor, or None for another parameter.
 
     Args:
@@ -84,7 +84,7 @@ def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> De
     if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (0, 32, 64):
         wanted = "have a number of dimensions, and indices of 32 or 64 bits"
         raise TypeError(expected(kernel, found["name"], wanted, f"{found['kind']}<{', '.join(given)}>"))
-    return Declared(found["name"], base, const, Accessor(rank, bits))
+    return AccessorDeclaration(found["name"], base, const, Accessor(rank, bits))
 
 
 def numbers(info: Info) -> tuple[int, ...]:

@@ -160,29 +160,29 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     used = _words(work.columns, width) // 8
     others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
-    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
-        plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
-        again = _Plan(
+        needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
+        again = _Needs(
             row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
         )
-        found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
+        found = _held(n, width, needs, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
         return _once(n, width, itemsize, plain, blocks, capability)
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
             # A multiprocessor has one row at a time, or the blocks of a cluster wait for each other.
-            plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
-            found = _held(n, width, plan, blocks, capability) or found
+            needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
+            found = _held(n, width, needs, blocks, capability) or found
     if found is not None:
         return found
     streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
 
 
-def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, capability: int) -> ProgramConfig:
+def _once(n: int, width: int, itemsize: int, needs: "_Needs", most_blocks: int, capability: int) -> ProgramConfig:
     """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster."""
     accesses = -(-n // width)
     threads = min(max(threads_for(accesses, ONCE), WHOLE_LINE if accesses > 2 * WHOLE_LINE else 4), CLUSTER_BLOCK)
@@ -190,24 +190,24 @@ def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, ca
     while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and n * itemsize > ONCE_BYTES * cluster:
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
-    most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
+    most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
     vectors = max(1, -(-own // max(1, -(-own // most))))
-    return _streamed(n, width, threads, vectors, plan, cluster, capability)
+    return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
 
 def _streamed(
-    n: int, width: int, threads: int, vectors: int, plan: "_Plan", cluster: int, capability: int
+    n: int, width: int, threads: int, vectors: int, needs: "_Needs", cluster: int, capability: int
 ) -> ProgramConfig:
     """Returns the config of a kernel that reads the row in every pass."""
     block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
-    min_blocks = max(1, plan.resident(vectors, block, capability))
+    min_blocks = max(1, needs.resident(vectors, block, capability))
     return ProgramConfig(
         block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
     )
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Needs:
     """The needs of a kernel.
 
     Attributes:
@@ -239,27 +239,27 @@ class _Plan:
         return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
 
 
-def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:
+def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
     """Returns the config that holds a row in registers, or None if no block and no cluster does.
 
     A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if a block is persistent), else the
     smallest cluster of blocks of ``CLUSTER_BLOCK`` threads, or the next larger blocks.
     """
     clusters = [c for c in (2, 4, 8) if c <= most_blocks]
-    tiers = [(1, CLUSTER_BLOCK if plan.columns_held else ROW_BLOCK)]
+    tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
     tiers += [(c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) for c in (1, *clusters)]
 
     def config_for(vectors: int, cluster: int) -> ProgramConfig:
         config = ProgramConfig.of(
             n, width, vectors, block=SMALL_BLOCK if cluster == 1 else 1, cluster=cluster, min_blocks=0, stream=False
         )
-        min_blocks = plan.resident(vectors, config.block, capability)
-        return replace(config, min_blocks=min_blocks, prefetch=plan.prefetch, columns_held=plan.columns_held)
+        min_blocks = needs.resident(vectors, config.block, capability)
+        return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch, columns_held=needs.columns_held)
 
     def cost(config: ProgramConfig) -> float:
         all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row
-        flight = config.min_blocks * config.block * config.vectors * plan.nbytes / all_accesses
-        missing = max(0.0, 1 - flight / plan.wanted)
+        flight = config.min_blocks * config.block * config.vectors * needs.nbytes / all_accesses
+        missing = max(0.0, 1 - flight / needs.wanted)
         threads = config.row_threads
         # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
         return (
@@ -271,7 +271,7 @@ def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) ->
         )
 
     for cluster, most_threads in tiers:
-        configs = (config_for(v, cluster) for v in range(1, plan.most + 1))
+        configs = (config_for(v, cluster) for v in range(1, needs.most + 1))
         fitting = [
             c
             for c in configs
