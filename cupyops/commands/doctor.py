@@ -125,7 +125,7 @@ def check_headers() -> Iterator[Finding]:
 
 
 def check_compiling() -> Iterator[Finding]:
-    """Compiles a kernel without CUDA's headers, and one with them."""
+    """Compiles a kernel that includes no header of CUDA, and a kernel that includes some."""
     from cupyops.ops.gelu import FORWARD
 
     if not toolchain.has_nvrtc():

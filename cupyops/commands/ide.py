@@ -254,7 +254,7 @@ def _fragment(pattern: str, flags: Sequence[str]) -> str:
 
 
 def _defines(found: Mapping[str, str], text: str) -> list[str]:
-    """Returns the flags that define names for one text, and take back what the text defines itself."""
+    """Returns the flags that define names for one text, without the names that the text defines itself."""
     bare = code_only(text)
     own = [n for n in _USUAL if re.search(rf"\btypedef\b[^;]*\b{n}\s*;|\busing\s+{n}\s*=", bare)]
     own += [n for n in _USUAL if n in _DEFINED.findall(text) and n not in _ASKED.findall(text)]  # without #ifndef

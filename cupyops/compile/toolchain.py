@@ -64,7 +64,7 @@ def _folder_for_cupy() -> Iterator[None]:
         own = own_folder("cupyops-cupy-")
     except OSError as error:
         raise _no_folder_for_cupy(f"nothing, and {folder} cannot be written", error) from error
-    # CuPy reads the variable once. It is unset afterwards, so that a child process gets a folder of its own.
+    # CuPy reads the variable once. The variable is unset afterwards, so that a child process gets a folder of its own.
     os.environ["CUPY_CACHE_DIR"] = str(own)
     try:
         yield

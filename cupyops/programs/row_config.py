@@ -6,10 +6,10 @@ The rule has no table of lengths. It counts the registers that a thread needs fo
 2. **threads of a row**: a part of a warp, a warp, a block, or a cluster of blocks;
 3. **resident threads** of a multiprocessor, as many as the registers allow.
 
-A row that does not fit the registers of a cluster is read again in each pass, and so is the row of a program with one
-pass. A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of
-which few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU
-decide the config, and with it the order of every sum. The number of rows decides only how many rows a block has.
+Each pass reads the row from memory if the row does not fit the registers of a cluster, or if the program has one pass.
+A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of which
+few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU decide the config,
+and with it the order of every sum. The number of rows decides only how many rows a block has.
 """
 
 from collections.abc import Mapping

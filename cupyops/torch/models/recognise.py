@@ -1,9 +1,9 @@
 """Recognises the operation of a module or a function by calling it on test inputs.
 
-A class's name does not say what the class computes: an ``RMSNorm`` may scale by 1 + weight, and a ``GELU`` may be the
-sigmoid approximation. The functions here call the module's own ``forward`` on a few numbers on the CPU, and compare
-the results with the operator's formula. The module's parameters are not read, so that a module on the meta device can
-be recognised.
+The name of a class does not determine what the class computes: an ``RMSNorm`` may scale by 1 + weight, and a ``GELU``
+may be the sigmoid approximation. The functions here call the module's own ``forward`` on a few numbers on the CPU, and
+compare the results with the operator's formula. The module's parameters are not read, so that a module on the meta
+device can be recognised.
 """
 
 import re
