@@ -28,7 +28,7 @@ from .findings import COMPILING, LAUNCHING, SIMULATING, Fact, Fault, Finding
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
-MEND = ". Mend it with: "  # precedes the command in an error whose mend is the same for all installations
+MEND = ". Mend it with: "  # precedes the command in an error whose remedy does not depend on the installation
 
 
 # Checks

@@ -66,7 +66,7 @@ class TorchLinearGELU(nn.Linear):
 
 @dataclass(frozen=True)
 class Operators:
-    """The modules that a backend stands for. Their parameters are the same, so a `state_dict` fits every backend."""
+    """The modules of a backend. Their parameters are the same, so a `state_dict` fits every backend."""
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]

@@ -124,8 +124,8 @@ template <typename T> __device__ __forceinline__ acc_t element_at(const T* row, 
 }
 
 // The operation that reduces the values of the threads on a row to one value. Exps follows a Max: the value is Σ exp(a
-// - most), where `most` is the thread's greatest a, which is the value before. Reduced, it is the same of the whole
-// row.
+// - most), where `most` is the thread's greatest a, which is the value before. After the reduction, the value is that
+// of the whole row.
 enum class Fold { Sum, Max, Min, Exps };
 
 template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {

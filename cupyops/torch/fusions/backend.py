@@ -33,7 +33,7 @@ class Fusions:
 
     Args:
         fusions: which pairs to look for; by default all.
-        devices: the types of the devices whose tensors are concerned.
+        devices: the types of the devices on which tensors are fused.
         backend: the name of the backend that compiles the changed graph.
 
     Attributes:

@@ -55,7 +55,7 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
     Args:
         module: the graph, with the fake result of each node in ``meta["example_value"]``, as Dynamo traces it.
         fusions: keys of :data:`FUSIONS`.
-        devices: the types of the devices of the tensors that may be concerned.
+        devices: the types of the devices on which tensors are fused.
     """
     sites: list[Site] = []
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):
