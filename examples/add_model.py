@@ -36,8 +36,9 @@ from .pictures import picture, plot_curves
 
 EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
 EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
-# A float32 step rounds a parameter twice (lr · gradient, then the subtraction), by at most 2^-24 of its value each,
-# which counts double in a square: 25 steps put the ratio of two losses off by no more than 25 · 4 · 2^-24 = 6e-6.
+# A float32 step rounds a parameter twice (lr · gradient, then the subtraction). The relative error of a rounding is at
+# most 2^-24, and twice as large in the square. The ratio of two losses, 25 steps apart, has an error of at most 25 · 4
+# · 2^-24 = 6e-6.
 DECAY_TOLERANCE = 1e-5
 
 

@@ -38,7 +38,7 @@ def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str
 
     Args:
         peer: PyTorch's form of the operator, with the same arguments.
-        says: what the operator is an example of.
+        says: the feature that the operator demonstrates.
         wrt: names of the inputs to differentiate by; all floating tensors by default.
         inputs: the arguments by name, tensors on :data:`DEVICE`.
     """
@@ -69,6 +69,6 @@ def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str
 
 
 def run(name: str, action: Callable[[], object]) -> None:
-    """Run the part of a file behind ``if __name__ == "__main__"``; an error that can be mended is one line."""
+    """Run the part of a file behind ``if __name__ == "__main__"``; an expected error is one line."""
     torch.manual_seed(0)
     raise SystemExit(run_command(name, action))

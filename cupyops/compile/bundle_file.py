@@ -140,7 +140,7 @@ def unpack(content: bytes) -> zipfile.ZipFile:
 
 
 def read(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Decompresses a member, and no more bytes than the archive says that it has.
+    """Decompresses a member, up to the size that the archive declares.
 
     Raises:
         Exception: the member is absent or damaged.

@@ -213,7 +213,7 @@ class Body:
             self._comment(f"{text};", indent)
 
     def _check(self, text: str, inside: Sequence[str], indent: str) -> None:
-        """Writes a check of the host as one that raises ValueError."""
+        """Writes a check of the host half as Python code that raises ValueError."""
         if not inside or _PLACE.search(inside[0]):
             return
         own = re.match(r"CHECK\w*", text)

@@ -85,7 +85,7 @@ def _numbers() -> Callable[..., Tensor]:
 
 # GELU -----------------------------------------------------------------------------------------------------------------
 
-# Numbers far from 0 tell a clipped GELU from GELU.
+# Numbers far from 0 distinguish a clipped GELU from GELU.
 _POINTS = (-1e3, -30.0, -12.0, *(i / 8 for i in range(-64, 65)), 12.0, 30.0, 1e3, 1e6)
 _EXACT, _NEAR = 1e-13, 1e-9  # differences, relative to max(1, |x|)
 
@@ -199,8 +199,8 @@ def _keeps_dtype(module: nn.Module, values: dict[str, Tensor], x: Tensor) -> boo
 
 
 def _twin(module: nn.Module, values: dict[str, Tensor], dtype: torch.dtype) -> Callable[..., Any]:
-    """Returns the ``forward`` of a module with the attributes of ``module`` and other parameters. Nothing of ``module``
-    is written."""
+    """Returns the ``forward`` of a module with the attributes of ``module`` and other parameters. ``module`` is not
+    changed."""
     cls = type(module)
     twin = object.__new__(cls)
     vars(twin).update(vars(module))

@@ -245,7 +245,7 @@ class _Plan:
             return
         try:
             key = tuple(sorted((n, id(f)) for n, f in new.items()))
-            # The class holds the functions, so their ids stay theirs.
+            # The class keeps the functions alive, so no other object gets their ids.
             self.classes[module] = made_class(cls, key, lambda: new)
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")
