@@ -79,7 +79,7 @@ class Block(nn.Module):
 
 
 def build(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model that a name means, and a batch of random inputs by the names of the parameters of its ``forward``."""
+    """The model of a name and a batch of random inputs, by the names of the parameters of its ``forward``."""
     if name == SMALL:
         return nn.Sequential(*(Block(256, 4) for _ in range(4))), {"input": torch.randn(batch, length, 256)}
     model: Any = None

@@ -31,7 +31,7 @@ _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 _HOST_TYPE = re.compile(
-    # Kernels use PyTorch's names that kernels_cu/shared/pytorch.cuh defines, so these names are no host types.
+    # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )

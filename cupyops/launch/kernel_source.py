@@ -96,7 +96,7 @@ class KernelSource:
         return joined([own, *others]) if self.linked else own
 
     def _of_device(self, texts: Mapping[str, str], others: str) -> dict[str, str]:
-        """Returns texts without their host code. With NVRTC's option ``-default-device``, functions without ``__device__`` stay."""
+        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU."""
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         macros = "\n".join([others, *texts.values()])

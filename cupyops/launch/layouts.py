@@ -1,4 +1,4 @@
-"""Derives the layouts of structs from a text: structs of numbers, vectors, pointers, arrays and structs of these.
+"""Derives the layouts of structs from a text: structs of numbers, vectors, pointers, arrays and other such structs.
 
 The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`). A
 struct with bases, bit fields, references or members of unknown types has no derived layout.
