@@ -69,6 +69,6 @@ def close_generated_launches() -> None:
 
 
 def close_generated_kernels() -> None:
-    """Does so for calls of kernels, and not for repeated launches."""
+    """Sends calls of kernels through the checked launch, but not repeated launches."""
     for kernel in list(KERNELS):
         kernel.close_generated_launch()

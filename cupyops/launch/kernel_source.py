@@ -1,4 +1,5 @@
-"""The text of a kernel with all that decides what NVRTC makes of the text."""
+"""The text of a kernel with everything that determines the compiled code: constants, headers, options and layouts of
+structs."""
 
 import os
 import re

@@ -160,7 +160,7 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: _Record) -> Ca
         "    except Exception:",  # an error of the allocator or the driver: the body raises the proper error
         f"        return body({arguments})",
     ]
-    # The generated function is the reason for this module: it takes half of the host time of layer_norm's body.
+    # The generated function takes half of the host time of layer_norm's body.
     return write(f"launches of {site.name}", "repeat", text, lines.scope)
 
 
