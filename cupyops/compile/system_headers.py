@@ -27,8 +27,8 @@ __all__ = [
     "whole_cub",
 ]
 
-# For each folder: a header by which it is found, folders below a wheel's `nvidia`, and the packages that install it for
-# CUDA 12 and 13.
+# For each folder: a header that identifies the folder, folders below a wheel's `nvidia`, and the packages that install
+# the folder for CUDA 12 and 13.
 _FOLDERS = {
     "cccl": ("cuda/std/limits", ("cuda_cccl/include", "cu13/include/cccl", "cu13/include")),
     "curand": ("curand_kernel.h", ("curand/include", "cu13/include")),

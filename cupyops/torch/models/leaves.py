@@ -100,8 +100,8 @@ TRAITS = {"layer_norm": "_cupyops_norm", "rms_norm": "_cupyops_rms_norm", "gelu"
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
-# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a class
-# that is derived from the layer's, and has another ``forward``, is no linear layer.
+# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a
+# subclass with another ``forward`` is no linear layer.
 _PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
 
 
