@@ -144,7 +144,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
         sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
         echo(f"model:   {sum(p.numel() for p in trainer.module.parameters()):,} parameters: {sizes}")
         echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
-        trainer.warm_up()  # a mistake shows before any file is touched
+        trainer.warm_up()  # raises errors before any file is written
         generator = trainer.windows.generator
         state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state(), "step": 0}
         run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}

@@ -1,4 +1,4 @@
-"""Gradients checked, a line learned, and the model in a file that other programs run.
+"""Checks gradients, learns a line, and exports the model to a file that other programs run.
 
 A linear layer with two inputs learns y = 2·x₁ + 3·x₂ + 4 from 300 random points, one point a step. Before the training,
 the gradients are compared with finite differences. After the training, the model is exported to ONNX, and PyTorch and

@@ -190,7 +190,7 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
                 found.append(_Item(start, place + 1, -1))
                 start = place + 1
         elif parentheses > 0:
-            continue  # in a default argument or a lambda
+            continue  # a bracket in a default argument or a lambda
         elif c == "{" and not depth:
             if brace < 0 and _NAMESPACE.match(bare, start, place):
                 opened, start = opened + 1, place + 1

@@ -130,7 +130,8 @@ def _places(folder: str) -> list[Path]:
 
 
 def shims() -> dict[str, str]:
-    """Returns the texts of headers that the simulator's compiler finds before others, by name: each includes the twin."""
+    """Returns, by name, the texts of headers that the simulator's compiler finds before others. Each text includes the
+    simulator's replacement of the header."""
     found = {}
     for row in HEADERS:
         for name in row.names:

@@ -203,7 +203,7 @@ class _Plan:
             self.take(name, module, found.operator, found.make)
 
     def exclude(self, name: str, module: nn.Module, what: str) -> None:
-        """Leaves a module alone, unless it has another name that is wanted."""
+        """Leaves a module unchanged, unless the module also has a name that ``include`` selects."""
         self.seen.discard(module)
         self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
 
