@@ -56,7 +56,7 @@ def processes() -> Processes:
     name, env = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ
     if name is None:
         return Processes()
-    # torchrun names a launch "none" unless it is given a name. The parent's number then tells launches apart.
+    # torchrun names a launch "none" unless it is given a name. The parent's process id then distinguishes launches.
     launch = f"{name} {os.getppid()}" if name == "none" else name
     rank, world, local = (int(env[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return Processes(rank, world, local, launch, int(env.get("TORCHELASTIC_RESTART_COUNT", 0)))
