@@ -115,7 +115,7 @@ def shared_with_host(names: Iterable[str]) -> bool:
 def _places(folder: str) -> list[Path]:
     """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first.
 
-    Of the wheels, only those of NVRTC's CUDA version count: CUDA 13's headers do not compile by CUDA 12's NVRTC.
+    Of the wheels, only those of NVRTC's CUDA version count: CUDA 12's NVRTC cannot compile CUDA 13's headers.
     """
     sentinel, wheels = _FOLDERS[folder]
     if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():

@@ -61,7 +61,7 @@ def _quiet(function: Callable[..., Any], *args: Any) -> Any:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return function(*args)
-    except Exception:  # code of others, called with arguments that it may not expect
+    except Exception:  # another author's code may raise anything for these arguments
         return None
 
 
