@@ -12,6 +12,7 @@ __all__ = [
     "HALVES",
     "IMPLEMENTATIONS",
     "LABELS",
+    "LLTM_CASES",
     "OPERATORS",
     "RECIPES",
     "ROWS",
@@ -23,6 +24,7 @@ __all__ = [
 
 # ``benchmarks.lltm`` measures steps by a command of its own.
 OPERATORS = families("elements", "rows", "products")
+LLTM_CASES = ("cell", "sequence", "pointwise")
 # What is measured only when asked for, into a file of its own: operators of examples and documentation.
 EXTRA = ("own_ops", "tutorial")
 # `--ops rows` measures the operators on rows, into a file of its own, at these lengths.

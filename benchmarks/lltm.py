@@ -17,6 +17,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .choices import LLTM_CASES
+
+__all__ = ["CELLS", "POINTWISE", "SEQUENCES", "main"]
+
+STEPS = (32, 128, 1024)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m benchmarks.lltm", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: benchmarks/results/lltm-<name of the GPU>.json"
+    )
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, metavar="T", help="of the sequences")
+    parser.add_argument("--cases", nargs="+", choices=LLTM_CASES, default=LLTM_CASES, help="default: all of them")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
+    return parser
+
+
+if __name__ == "__main__":
+    build_parser().parse_args()  # --help and mistakes are answered here, before PyTorch is imported
+
 import torch
 from torch import Tensor, nn
 
@@ -30,10 +53,7 @@ from . import lltm_report
 from .peers import Unavailable, compiled
 from .peers.lltm_extension import cuda_cell, python_cell
 
-__all__ = ["CELLS", "POINTWISE", "SEQUENCES", "main"]
-
 CELLS = ((16, 32, 128), (64, 512, 1024), (256, 1024, 4096), (100_000, 32, 128))  # rows, features, units
-STEPS = (32, 128, 1024)
 SEQUENCES = ((16, 128), (64, 128), (16, 256), (16, 512), (16, 768), (64, 1024))  # rows, units
 POINTWISE = ((400_000, 128), (50_000, 1024))  # rows, units: ten times the caches
 FEATURES = 32  # of a sequence
@@ -137,21 +157,6 @@ def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.devi
             "samples": found.samples,
             "share_of_copy": rate / copy,
         }
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser("python -m benchmarks.lltm", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: benchmarks/results/lltm-<name of the GPU>.json"
-    )
-    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, metavar="T", help="of the sequences")
-    parser.add_argument(
-        "--cases", nargs="+", choices=lltm_report.CASES, default=lltm_report.CASES, help="default: all of them"
-    )
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
-    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

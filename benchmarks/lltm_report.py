@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from . import results_file
+from .choices import LLTM_CASES
 from .table import between, commit_of, machine_of
 
-__all__ = ["CASES", "default_path", "insert", "load", "markdown", "new", "save", "table"]
+__all__ = ["default_path", "insert", "load", "markdown", "new", "save", "table"]
 
-CASES = ("cell", "sequence", "pointwise")
 HEADINGS = {
     "cell": "### One step: microseconds, forward / backward",
     "sequence": "### A sequence: microseconds, forward / backward",
@@ -62,7 +62,11 @@ def load(path: Path) -> Row:
     except (OSError, ValueError) as error:
         raise results_file.ResultsError(f"cannot read {path}: {error}") from None
     rows = document.get("rows") if isinstance(document, dict) else None
-    if not isinstance(rows, list) or document.get("schema") != SCHEMA or any(r.get("case") not in CASES for r in rows):
+    if (
+        not isinstance(rows, list)
+        or document.get("schema") != SCHEMA
+        or any(r.get("case") not in LLTM_CASES for r in rows)
+    ):
         raise results_file.ResultsError(f"{path} is not a file of the LLTM's results")
     found: Row = document
     return found
@@ -75,7 +79,7 @@ def markdown(document: Row) -> str:
         f"Measured on one {machine_of(document['environment'])}; commit {commit_of(document)}. "
         f"100 % is a copy of {copy['bytes'] / 1e9:.1f} GB, {copy['gb_per_s'] / 1000:.2f} TB/s."
     ]
-    for case in CASES:
+    for case in LLTM_CASES:
         mine = [row for row in document["rows"] if row["case"] == case]
         if mine:
             parts += [HEADINGS[case], table(mine)]

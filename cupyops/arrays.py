@@ -57,7 +57,7 @@ class Info:
         fake: the array has no memory, and a launch on it does nothing.
         negated: the memory holds the negated values (PyTorch's negative bit).
         read_only: the array must not be written to.
-        recorded: the array requires grad and autograd is recording. Autograd cannot record what a kernel writes.
+        recorded: the array requires grad and autograd is recording. Autograd cannot record the writes of a kernel.
     """
 
     dtype: str

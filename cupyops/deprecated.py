@@ -107,7 +107,8 @@ class _Moved(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Executes nothing: the import under the present name has done so. importlib has replaced the module's spec."""
+        """Executes nothing: the import under the present name has executed the module. importlib has replaced the
+        module's spec."""
         module.__spec__ = self._spec
 
 

@@ -179,7 +179,7 @@ def open_folder(path: Path, *, make: bool = False, always: bool = False) -> Fold
                 raise
             if link:
                 os.close(child)
-                parts += reversed(Path(link).parts)  # of an absolute target, the first part is "/"
+                parts += reversed(Path(link).parts)  # the first part of an absolute target is "/"
             else:
                 os.close(handle)
                 at, handle = at / name, child

@@ -8,7 +8,7 @@ from .command import Parser, program, run_command
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """(name, first line of the docstring) of every file and folder that can be run; nothing is imported."""
+    """The name and the first line of the docstring of every example, without importing it."""
     folder = Path(__file__).parent
     files = (path for path in folder.rglob("*.py") if path != Path(__file__))
     named = {path: path.parent if path.name == "__main__.py" else path.with_suffix("") for path in files}
@@ -29,7 +29,7 @@ def show() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 for an argument, of which there are none."""
+    """List the examples. Returns 0, or 2 if there is an argument: the command takes none."""
     Parser("", "Lists the examples.").parse_args(argv)
     return run_command("", show)
 

@@ -36,15 +36,17 @@ from .pictures import picture, plot_curves
 
 EPOCHS, PRINT_EVERY, LEARNING_RATE = 500, 25, 0.01
 EXPECTED_DECAY = (1 - 2 * LEARNING_RATE) ** (2 * PRINT_EVERY)
-# A float32 step rounds a parameter twice (lr · gradient, then the subtraction), by at most 2^-24 of its value each,
-# which counts double in a square: 25 steps put the ratio of two losses off by no more than 25 · 4 · 2^-24 = 6e-6.
+# A float32 step rounds a parameter twice (lr · gradient, then the subtraction). The relative error of a rounding is at
+# most 2^-24, and twice as large in the square. The ratio of two losses, 25 steps apart, has an error of at most 25 · 4
+# · 2^-24 = 6e-6.
 DECAY_TOLERANCE = 1e-5
 
 
 class AddModel(nn.Module):
     """``forward() = add(a², b²)`` with parameters `a`, `b` of shape (n,), drawn from N(0, 1).
 
-    `add` is the operator on trial. The draw is made on the CPU, so that a seed gives the same model on every device.
+    `add` is the operator that is tested. The draw is made on the CPU, so that a seed gives the same model on every
+    device.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ def train(model: AddModel, echo: Callable[[str], object] = print) -> list[float]
     with progress("Training", EPOCHS, "epoch") as bar:
         for epoch in range(EPOCHS):
             loss = model().sum()
-            if epoch % PRINT_EVERY == 0:  # the only epochs that wait for the device
+            if epoch % PRINT_EVERY == 0:  # only these epochs wait for the device
                 losses.append(loss.item())
                 beside(bar, echo)(f"epoch {epoch:3d}: loss = {losses[-1]:8.3f}")
             optimizer.zero_grad()
@@ -77,7 +79,8 @@ def train(model: AddModel, echo: Callable[[str], object] = print) -> list[float]
 
 
 def measured_decay(losses: Sequence[float]) -> float:
-    """Geometric mean of the ratios of neighbouring losses: NaN if a loss is zero, negative or not finite."""
+    """Geometric mean of the ratios of each loss to the loss before it: NaN if a loss is zero, negative or not
+    finite."""
     first, last = losses[0], losses[-1]
     if not all(loss > 0 and math.isfinite(loss) for loss in losses):
         return math.nan
@@ -85,7 +88,7 @@ def measured_decay(losses: Sequence[float]) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, and compare the decay: 0 if it is the expected one, 1 if not."""
+    """Train and compare the decay with the expected decay. Returns 0 if they agree, else 1."""
     device = pick_device(options.device)
     add = add2 if options.backend == "kernels" else torch.add
     print(f"device:  {describe_device(device)}")
@@ -102,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example; 0 if the decay is the expected one, 1 if not, 2 for a mistake in the options."""
+    """Run the example. Returns 0 if the decay is the expected one, 1 if not, 2 if an option is wrong."""
     options = parse(argv)
     return run_command("add_model", lambda: run(options))
 

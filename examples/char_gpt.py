@@ -1,4 +1,4 @@
-"""A character-level transformer, trained on the source code of Python's standard library, or on a text of yours.
+"""A character-level transformer, trained on the source code of Python's standard library or on your text.
 
 ::
 
@@ -8,8 +8,8 @@
     python -m examples.char_gpt --compare --compile      # tokens per second beside PyTorch's own operators
     torchrun --nproc-per-node 2 -m examples.char_gpt --parallel ddp     # on two GPUs or in two processes; fsdp, tp
 
-A run writes ``checkpoint.pt``, ``metrics.json``, TensorBoard events and ``curves.png`` into ``--out``. A resumed run
-comes to the same numbers, bit by bit on a CPU; on a GPU, PyTorch's attention may add in another order each time.
+A run writes ``checkpoint.pt``, ``metrics.json``, TensorBoard events and ``curves.png`` into ``--out``. On a CPU, a
+resumed run gives the same numbers, bit by bit. On a GPU, PyTorch's attention may add in another order each time.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from typing import Any
 
 from .command import Diverged, Parser, UserError, at_least, checked, kept_in, positive, run_command, say
 
-# A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; its batches of 65536 characters
-# keep a GPU of today busy for longer than Python takes to ask for a step.
+# A CPU of two cores takes about a minute. The GPU's model has 10.8 million parameters; a step on 65536 characters takes
+# a data-center GPU longer than Python takes to launch the step.
 SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default on a GPU
     "layers": ("blocks of attention and network", 3, 6),
     "heads": ("heads of attention; they divide the width", 4, 6),
@@ -35,7 +35,7 @@ SIZES: dict[str, tuple[str, Any, Any]] = {  # meaning, default on a CPU, default
     "eval_batches": ("batches that the validation loss is the mean of", 20, 12),
     "lr": ("highest learning rate of AdamW", 4e-3, 1e-3),
 }
-# These options decide the numbers. The number of steps does, too: the learning rate falls towards the last step.
+# A resumed run must repeat these options. The learning rate depends on the number of steps.
 SETTINGS = ("layers", "heads", "width", "context", "batch_size", "steps", "lr", "amp", "seed", "backend", "compile")
 
 
@@ -74,7 +74,7 @@ from .run import Run, check_finite
 
 
 def complete(options: argparse.Namespace) -> argparse.Namespace:
-    """Give the options that are None the defaults of the device."""
+    """Replace options that are None by the device's defaults."""
     on_gpu = (device := pick_device(options.device)).type == "cuda"
     # Without bfloat16 units, before compute capability 8.0, autocast would cost time instead of saving it.
     amp = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -112,29 +112,29 @@ class Trainer:
             group["lr"] = learning_rate(step, self.options.steps, self.options.lr)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss.detach().clone()  # a CUDA graph's own is overwritten by the next step
+        return loss.detach().clone()  # the next replay of a CUDA graph overwrites its result
 
     def warm_up(self) -> None:
-        """Compute gradients and drop them: kernels are compiled, or say what they lack, and CUDA graphs are captured."""
+        """Compute gradients and drop them: compiles the kernels, or raises their errors, and captures CUDA graphs."""
         characters = torch.zeros(self.windows.shape, dtype=torch.int64, device=self.fabric.device)[self.share.rows]
         try:
             for _ in range(3):  # PyTorch captures a graph in the second call, and replays it from the third call on
                 self.fabric.backward(self.model(characters, characters))
                 self.optimizer.zero_grad()
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = str(error).split("\n\n")[0]  # what follows is advice for PyTorch's developers
+            reason = str(error).split("\n\n")[0]  # the other lines are advice for PyTorch's developers
             raise UserError(f"--compile: PyTorch could not compile the model: {reason}") from error
 
     def sample(self, step: int) -> str:
-        """What the model writes behind `--prompt`: a function of the seed, the step and the parameters alone."""
+        """The text that the model writes after `--prompt`, decided by the seed, the step and the parameters alone."""
         with self.fabric.autocast():
             tokens = generate(self.module, self.prompt, self.options.sample_length, self.options.seed + step)
         return self.corpus.decode(tokens)
 
 
 def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> tuple[list[dict[str, Any]], str]:
-    """Train as the options say; lines for the reader go to `echo`. Returns a record per evaluation, and the last sample.
-    Raises `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
+    """Train as the options say; `echo` prints the lines of output. Returns a record per evaluation, and the last sample.
+    Raises `UserError` for an impossible request, `Diverged` if a number is not finite. The last checkpoint is kept."""
     corpus = load_corpus(complete(options).text, options.context)
     settings = {name: getattr(options, name) for name in SETTINGS} | {"text": corpus.fingerprint}
     with Run("char_gpt/2", options, settings, unit="step", records="evaluations", echo=echo, plans=PLANS) as run:
@@ -144,7 +144,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
         sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, context {options.context}"
         echo(f"model:   {sum(p.numel() for p in trainer.module.parameters()):,} parameters: {sizes}")
         echo(f"steps:   {options.steps:,} of {tokens_per_step:,} characters, {('eager', 'compiled')[options.compile]}")
-        trainer.warm_up()  # a mistake shows before any file is touched
+        trainer.warm_up()  # raises errors before any file is written
         generator = trainer.windows.generator
         state = {"model": trainer.model, "optimizer": trainer.optimizer, "generator": generator.get_state(), "step": 0}
         run.metrics = {"text": corpus.about(), "tokens_per_step": tokens_per_step}
@@ -189,7 +189,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
+    """Run the example. Returns 0 when done, 1 if the loss diverged, 2 for an impossible request, 130 after Ctrl-C."""
     options = parse(argv)
     if options.compare:
         return run_command("char_gpt", lambda: compare(Trainer, complete(options)))

@@ -1,7 +1,8 @@
 """Sharded checkpoints by torch.distributed.checkpoint: every rank writes its part, and any number of ranks can read them.
 
-The last two are kept, `DIR/00000012` for step 12. A checkpoint is written beside its name and renamed when it is whole.
-`digests.json` has the SHA-256 of each of its files. (`.metadata` is a pickle: resume from folders that you trust.)
+The last two are kept, `DIR/00000012` for step 12. A checkpoint is written under a temporary name and renamed when it is
+complete. `digests.json` has the SHA-256 of each of its files. (`.metadata` is a pickle: resume from folders that you
+trust.)
 """
 
 import hashlib
@@ -31,15 +32,15 @@ DIGESTS, VALUES = "digests.json", "values.json"
 
 
 class Checkpoints:
-    """The checkpoints in a folder. Every rank calls each method, because the ranks wait for each other in it."""
+    """The checkpoints in a folder. Every rank must call each method, because each method waits for all ranks."""
 
     def __init__(self, folder: Path, fabric: Any, echo: Callable[[str], object]) -> None:
         self.folder, self.fabric, self.echo = folder, fabric, echo
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest whole checkpoint, and its values that are no tensors; None if there is no whole one.
+        """The newest undamaged checkpoint, and its values that are no tensors; None if there is none.
 
-        A damaged checkpoint is named to `echo`, and the one before it is taken.
+        `echo` prints the name of a damaged checkpoint, and the checkpoint before it is tried.
         """
         found = None
         if self.fabric.is_global_zero:
@@ -55,7 +56,7 @@ class Checkpoints:
     def load(self, path: Path, values: Mapping[str, Any], state: dict[str, Any]) -> None:
         """Load modules, optimizers and tensors of `state` in place, and replace its other values.
 
-        An optimizer that had taken no step was saved without a state; it is left as it is.
+        The checkpoint has no state of an optimizer that had taken no step. Such an optimizer is not changed.
         """
         began = {key: x for key, x in state.items() if not isinstance(x, Optimizer) or values["begun"]}
         tensors = _tensors(began)
@@ -72,14 +73,14 @@ class Checkpoints:
         """Write the checkpoint of step or epoch `done`; the two newest stay.
 
         Raises:
-            UserError: the folder cannot be written. The checkpoints that were there are whole.
+            UserError: the folder cannot be written. Earlier checkpoints remain complete.
         """
         path = self.folder / f"{done:08}"
         part, first = path.with_suffix(".part"), self.fabric.is_global_zero
         begun = any(x.state for x in state.values() if isinstance(x, Optimizer))
         kept = {key: x for key, x in state.items() if not isinstance(x, Optimizer) or begun}
         if first:
-            for left in self.folder.glob("*.part"):  # of a run that was killed while it wrote
+            for left in self.folder.glob("*.part"):  # left by a run that was killed while it wrote
                 shutil.rmtree(left)
         self.fabric.barrier()
         try:
@@ -94,7 +95,7 @@ class Checkpoints:
                 (part / VALUES).write_text(text, encoding="utf-8")
                 digests = {file.name: digest(file) for file in sorted(part.iterdir())}
                 (part / DIGESTS).write_text(json.dumps(digests, indent=2), encoding="utf-8")
-                if path.exists():  # a damaged one, of the step that has now been taken again
+                if path.exists():  # a damaged checkpoint of the step that has now been repeated
                     shutil.rmtree(path)
                 part.rename(path)
                 for old in sorted(self.folder.glob("[0-9]*[0-9]"))[:-KEPT]:
@@ -112,7 +113,7 @@ def digest(path: Path) -> str:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with the checkpoint at `path`; nothing if every file has the digest that was written with it."""
+    """The fault of the checkpoint at `path`; an empty text if every file has its recorded digest."""
     try:
         wanted = json.loads((path / DIGESTS).read_text(encoding="utf-8"))
         return next((f"the SHA-256 of {name} differs" for name, d in wanted.items() if digest(path / name) != d), "")
@@ -133,8 +134,8 @@ def _module(state: Mapping[str, Any]) -> nn.Module:
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dicts of modules and optimizers, and the tensors. Names of parameters are the same however a model is
-    sharded."""
+    """The state dicts of modules and optimizers, and the tensors. The names of parameters do not depend on how a model
+    is sharded."""
     found: dict[str, Any] = {}
     for key, x in state.items():
         if isinstance(x, nn.Module):

@@ -1,4 +1,4 @@
-"""What the examples share at the command line: options, one-line errors, exit codes, progress, whole files.
+"""Functions for the command lines of the examples: options, one-line errors, exit codes, progress, atomic writes.
 
 No heavy import at the top: `--help` and wrong arguments are answered before PyTorch is imported.
 """
@@ -24,7 +24,7 @@ CHECKPOINT, CHECKPOINTS = "checkpoint.pt", "checkpoints"
 
 
 class UserError(ValueError):
-    """A request that cannot be met. The message is one line: what was expected, what was got, what mends it."""
+    """A request that cannot be met. The message is one line: the expected value, the given value, and what to do."""
 
 
 class Diverged(RuntimeError):
@@ -36,10 +36,11 @@ class Diverged(RuntimeError):
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that torchrun started, from the variables that torchrun sets; one alone without it.
+    """The rank of this process and the number of processes, from torchrun's environment variables; one process without
+    torchrun.
 
     Attributes:
-        launch: names the launch; the same after a restart.
+        launch: name of the launch. A restart keeps the name.
         restarts: how often torchrun has started the processes again.
     """
 
@@ -51,18 +52,18 @@ class Processes:
 
 
 def processes() -> Processes:
-    """This process among those of torchrun."""
+    """The rank of this process and the number of processes that torchrun started."""
     name, env = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ
     if name is None:
         return Processes()
-    # torchrun names a launch "none" unless it is told a name. All its local processes have one parent.
+    # torchrun names a launch "none" unless it is given a name. The parent's process id then distinguishes launches.
     launch = f"{name} {os.getppid()}" if name == "none" else name
     rank, world, local = (int(env[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return Processes(rank, world, local, launch, int(env.get("TORCHELASTIC_RESTART_COUNT", 0)))
 
 
 def say(line: str) -> None:
-    """`print`, on the first rank alone."""
+    """Print a line on rank 0 only."""
     if processes().rank == 0:
         print(line, flush=processes().world > 1)
 
@@ -71,7 +72,8 @@ def say(line: str) -> None:
 
 
 def checked(kind: Callable[[str], Any], holds: Callable[[Any], object], words: str) -> Callable[[str], Any]:
-    """The type of an option: what `kind` makes of the text, if the condition `holds`, which `words` state."""
+    """The argparse type of an option: `kind(text)`, if the condition `holds` is true of it. `words` state the
+    condition."""
 
     def convert(text: str) -> Any:
         if not holds(value := kind(text)):
@@ -83,7 +85,7 @@ def checked(kind: Callable[[str], Any], holds: Callable[[Any], object], words: s
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option: a whole number, `least` or more."""
+    """The argparse type of an option: an integer of at least `least`."""
     return checked(int, lambda value: value >= least, f"be at least {least}")
 
 
@@ -102,7 +104,7 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 def program(example: str) -> str:
-    """What a user types to run an example."""
+    """The command that runs an example."""
     return f"python -m {PACKAGE}.{example}".rstrip(".")
 
 
@@ -112,8 +114,8 @@ class Parser(argparse.ArgumentParser):
     Args:
         description: a docstring, whose first line `--help` shows.
         shared: the options of `SHARED` that the example has.
-        parallel: the choices of `--parallel`, for a training run; the example then has `--out` and `--resume`, too.
-        alone: an option of the example that works in one process only.
+        parallel: the choices of `--parallel`. An example with these choices also has `--out` and `--resume`.
+        alone: an option of the example that works in a single process only.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def kept_in(options: argparse.Namespace) -> Path:
-    """Where a run keeps its checkpoint, or with `--parallel` its checkpoints."""
+    """The path of a run's checkpoint, or with `--parallel` the folder of its checkpoints."""
     folder: Path = options.out
     return folder / (CHECKPOINTS if options.parallel else CHECKPOINT)
 
@@ -178,7 +180,7 @@ def pick_device(name: str) -> "torch.device":
     try:
         return torch.empty(0, device=name).device
     except (AssertionError, RuntimeError) as error:  # AssertionError: PyTorch is built without CUDA
-        reason = str(error).split("\n")[0]  # what follows is advice on debugging kernels
+        reason = str(error).split("\n")[0]  # the other lines are advice on debugging kernels
         raise UserError(f"--device {name}: PyTorch {torch.__version__}: {reason}; use --device cpu") from None
 
 
@@ -196,9 +198,9 @@ def describe_device(device: "torch.device") -> str:
 def run_command(example: str, action: Callable[[], object], checkpoint: Path | None = None) -> int:
     """Call `action` and return the exit status.
 
-    The status is the result of `action` if that is a number, else 0. It is 1 if the run diverged, 2 for a request that
-    cannot be met, 130 after Ctrl-C, and 141 when the reader of stdout has left. Each of them but the last prints one
-    line, which names `checkpoint` if that exists.
+    The status is the result of `action` if the result is an integer, else 0. The status is 1 if the run diverged, 2 for
+    a request that cannot be met, 130 after Ctrl-C, and 141 if the reader of stdout has closed the pipe. With 1, 2 and
+    130, stderr gets one line. With 1 and 130, the line names `checkpoint` if that file exists.
     """
 
     def told(words: str) -> str:
@@ -239,11 +241,11 @@ def run_command(example: str, action: Callable[[], object], checkpoint: Path | N
 
 
 def progress(label: str, total: int | None, unit: str, done: int = 0) -> Any:
-    """A bar of tqdm on stderr, with an estimate of the time left: stdout holds results alone. Where stderr is no
-    terminal, a line every ten seconds. Without tqdm, and beyond the first rank, nothing is shown.
+    """A progress bar of tqdm on stderr, with the estimated time left. If stderr is no terminal, the bar is a line every
+    ten seconds. Without tqdm, and on ranks other than 0, nothing is shown.
 
     Args:
-        done: units that an earlier run has done.
+        done: units that an earlier run has completed.
     """
     nothing = nullcontext(SimpleNamespace(update=lambda count: None, external_write_mode=nullcontext))
     if processes().rank > 0:
@@ -259,7 +261,7 @@ def progress(label: str, total: int | None, unit: str, done: int = 0) -> Any:
 
 
 def beside(bar: Any, echo: Callable[[str], object] = say) -> Callable[[str], object]:
-    """`echo`, for lines that appear while the bar does: on a terminal the bar makes room for them."""
+    """A function that prints lines with `echo` above the bar while the bar is shown."""
 
     def told(line: str) -> None:
         with bar.external_write_mode() if sys.stderr.isatty() else nullcontext():
@@ -270,21 +272,22 @@ def beside(bar: Any, echo: Callable[[str], object] = say) -> Callable[[str], obj
 
 @contextmanager
 def naming(target: Path) -> Iterator[None]:
-    """Turn a failed write of the block, whose error may name no file, into a `UserError` that names `target`."""
+    """Turn a failed write in the block into a `UserError` that names `target`. The error of the write may name no
+    file."""
     try:
         yield
     except (OSError, ValueError) as error:
-        system = error if isinstance(error, OSError) else error.__cause__  # Fabric's logger wraps what a disk says
+        system = error if isinstance(error, OSError) else error.__cause__  # Fabric's logger wraps the system's error
         if not isinstance(system, OSError) or system.errno is None:
             raise
         raise UserError(f"{target} cannot be written: {system.strerror}") from error
 
 
 def write_whole(target: Path, contents: bytes | memoryview) -> None:
-    """Write a file, or leave the one that is there untouched and raise `UserError`.
+    """Write a file atomically. If the write fails, the old file stays, and `UserError` is raised.
 
-    A reader of `target` sees the old file or the new one, never a part. The temporary file lies in the same folder,
-    because only a rename within one file system is atomic.
+    A reader of `target` sees the old file or the new file, never a part of a file. The temporary file lies in the same
+    folder, because only a rename within one file system is atomic.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

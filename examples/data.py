@@ -40,7 +40,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
     def batches(self, size: int, device: torch.device | str, order: Tensor | None = None) -> Batches:
         """Images (B, 1, 28, 28) and labels (B), batch by batch from a DataLoader, on `device`."""
         sampler = None if order is None else order.tolist()
-        # A generator of its own keeps the loader from drawing on, and so moving, the global one.
+        # With a generator of its own, the loader does not advance PyTorch's global generator.
         loader = DataLoader(self, batch_size=size, sampler=sampler, generator=torch.Generator())
         return ((images.to(device), labels.to(device)) for images, labels in loader)
 
@@ -48,8 +48,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 def load_digits() -> tuple[ImageSet, ImageSet]:
     """The 1,797 real handwritten digits bundled with scikit-learn, as a training and a test set. No download.
 
-    The 8×8 images are scaled to 28×28 (bilinear) and to 8 bits. In the order of the collection, every fifth image of
-    each class is for testing: 1,442 and 355 images, the same for everybody.
+    The 8×8 images are scaled to 28×28 (bilinear) and to 8 bits. Every fifth image of each class, in the order of the
+    data set, is for testing. The sets have 1,442 and 355 images and do not depend on a seed.
     """
     from sklearn import datasets
 
@@ -91,7 +91,7 @@ def load_mnist(folder: Path, mirrors: Sequence[str] | None = None) -> tuple[Imag
     """MNIST's 60,000 training and 10,000 test images, from the four original files in `folder`, gzipped or raw.
 
     Absent files are downloaded there from the first of the `mirrors` (folder URLs) that has them. Every file's MD5 is
-    verified. Raises `UserError`, which names the file and both checksums, or says what each mirror did.
+    verified. Raises `UserError`. The message names the file and both checksums, or the error of each mirror.
     """
     wanted = MNIST_MIRRORS if mirrors is None else mirrors
     tensors = [parse_idx(read_mnist(name, folder, wanted)) for name in MNIST_FILES]
@@ -101,7 +101,7 @@ def load_mnist(folder: Path, mirrors: Sequence[str] | None = None) -> tuple[Imag
 def read_mnist(name: str, folder: Path, mirrors: Sequence[str]) -> bytes:
     """The contents of one of the `MNIST_FILES`, unpacked; downloaded if `folder` has it neither gzipped nor raw.
 
-    A file that is downloaded appears whole and verified, or not at all.
+    A downloaded file gets its name only after it is complete and verified.
     """
     packed = folder / f"{name}.gz"
     for path in (packed, folder / name):
@@ -144,7 +144,7 @@ def download(url: str) -> bytes:
 
 
 def unpack(contents: bytes, md5: str) -> bytes:
-    """`contents`, unpacked if they are gzipped; `ValueError` if they are damaged or have another checksum."""
+    """`contents`, unpacked if they are gzipped. Raises `ValueError` if they are damaged or have another checksum."""
     try:
         raw = gzip.decompress(contents) if contents.startswith(b"\x1f\x8b") else contents
     except (OSError, EOFError, zlib.error) as error:

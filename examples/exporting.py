@@ -1,4 +1,4 @@
-"""The export that two examples share: a model's ONNX file, written whole or not at all, and what runs it."""
+"""The export to ONNX that two examples share: writes the file atomically, and runs the file under onnxruntime."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def exported(
     file under onnxruntime.
 
     Args:
-        names: of the input and of the output.
+        names: the names of the input and of the output.
         options: of ``export_onnx``.
     """
     from cupyops.torch.onnx.export import export_onnx

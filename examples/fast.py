@@ -1,9 +1,9 @@
-"""The training step of `examples.lenet5` as CUDA graphs: the host does nothing per batch but ask for a replay.
+"""The training step of `examples.lenet5` as CUDA graphs: for each batch, the host only launches a graph.
 
-A LeNet-5 step is some sixty kernels of a few microseconds each: the published recipe spends its time in Python, in the
-DataLoader and in launching. Here the data stays on the GPU. Each epoch gathers the samples in the order of their use. A
-replayed step finds its batch, its row of optimizer coefficients and the place for its loss through `position`, a
-counter on the GPU that the step itself advances.
+A step of LeNet-5 is about sixty kernels of a few microseconds each. Python, the DataLoader and the launches take most
+of the time of the published recipe. Here the data stays on the GPU. Each epoch gathers the samples in the order of
+their use. A replayed step finds its batch, its row of optimizer coefficients and the place for its loss through
+`position`, a counter on the GPU that the step itself advances.
 """
 
 import time
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from .data import ImageSet
 
-# Steps captured together: their kernels follow one another without a gap for the launch of the next graph. More steps
-# would make the capture longer for little.
+# Steps in one graph. Between their kernels there is no launch of another graph. More steps take longer to capture, and
+# gain little.
 STEPS_PER_GRAPH = 16
 WARMUP_STEPS = 3
 BETA1, BETA2, EPS, MOMENTUM_DECAY = 0.9, 0.999, 1e-8, 4e-3  # torch.optim.NAdam's defaults
@@ -36,15 +36,15 @@ def flatten_parameters(model: nn.Module) -> Tensor:
 
 
 def nadam_coefficients(first_step: int, steps: int, lr: float) -> Tensor:
-    """What NAdam needs to know of t, for t = `first_step` .. `first_step` + `steps` - 1: (steps, 3) float64.
+    """NAdam's coefficients for t = `first_step` .. `first_step` + `steps` - 1: (steps, 3) float64.
 
     With μ_t = β₁·(1 - ½·0.96^(t·ψ)) and M_t = μ_1···μ_t, NAdam (Dozat 2016, as in `torch.optim.NAdam`) is
 
         m ← β₁·m + (1 - β₁)·g,  v ← β₂·v + (1 - β₂)·g²
         p ← p - [lr·(1 - μ_t)/(1 - M_t)·g + lr·μ_{t+1}/(1 - M_{t+1})·m] / (√(v / (1 - β₂^t)) + ε)
 
-    Multiplying numerator and denominator by c = √(1 - β₂^t) leaves p - (A·g + B·m) / (√v + C). A row is (A, B, C). The
-    row depends on t alone, so the host computes it: in the step it would be two dozen kernels of one number each.
+    Multiplying numerator and denominator by c = √(1 - β₂^t) leaves p - (A·g + B·m) / (√v + C). A row is (A, B, C). A
+    row depends on t alone, so the host computes it. On the GPU, a row would take two dozen kernels of one number each.
     """
     t = torch.arange(1, first_step + steps + 1, dtype=torch.float64)  # one past the last step, for μ_{t+1}
     mu = BETA1 * (1 - 0.5 * 0.96 ** (t * MOMENTUM_DECAY))
@@ -57,7 +57,8 @@ def nadam_coefficients(first_step: int, steps: int, lr: float) -> Tensor:
 
 
 def nadam_step(parameters: Tensor, gradient: Tensor, m: Tensor, v: Tensor, coefficients: Tensor) -> None:
-    """One step of NAdam in place; all are vectors of one length but `coefficients`, a row of `nadam_coefficients`."""
+    """One step of NAdam in place. `coefficients` is a row of `nadam_coefficients`; the other arguments are vectors of
+    one length."""
     a, b, c = coefficients.unbind()
     m.lerp_(gradient, 1 - BETA1)
     v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
@@ -67,8 +68,8 @@ def nadam_step(parameters: Tensor, gradient: Tensor, m: Tensor, v: Tensor, coeff
 class FastTrainer:
     """Trains on the same batches in the same order as the published recipe, by replaying CUDA graphs.
 
-    `state_dict` and `load_state_dict` are those of an optimizer. With `graphs=False` the same steps run one by one, on
-    any device: to debug them, and to test them without a GPU.
+    `state_dict` and `load_state_dict` are those of an optimizer. With `graphs=False` the same steps run without graphs
+    on any device, for debugging and for tests without a GPU.
     """
 
     def __init__(self, model: nn.Module, train: ImageSet, batch_size: int, lr: float, *, graphs: bool = True) -> None:
@@ -80,7 +81,8 @@ class FastTrainer:
         self.m, self.v, self.steps_done = torch.zeros_like(self.flat), torch.zeros_like(self.flat), 0
         self.images, self.labels = train.images.to(device), train.labels.to(device)
 
-        # What the steps read and write. Graphs hold addresses: these tensors are filled anew each epoch, never replaced.
+        # The steps read and write these tensors. Graphs hold their addresses, so each epoch fills the tensors and never
+        # replaces them.
         count, self.batch_size = len(train), batch_size
         self.full_batches, self.tail = divmod(count, batch_size)
         self.steps = self.full_batches + (self.tail > 0)
@@ -90,7 +92,8 @@ class FastTrainer:
         self.losses = torch.zeros(self.steps, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
 
-        # How to run several full steps, one, and the tail: replays, where graphs are wanted.
+        # Functions that run STEPS_PER_GRAPH full steps, one full step, and the last, smaller step: replays of graphs if
+        # `graphs`.
         runs: list[Callable[[], None]] = [self.many_steps, self.full_step, self.tail_step]
         wanted = (self.full_batches >= STEPS_PER_GRAPH, self.full_batches > 0, self.tail > 0)
         if graphs:
@@ -101,7 +104,8 @@ class FastTrainer:
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         loss = F.cross_entropy(self.model(images), labels)
-        # Not backward(): adding to ten .grad tensors and zeroing them would be twenty kernels; this cat is one.
+        # torch.autograd.grad and one cat, because backward() would add to ten .grad tensors and zero them: twenty
+        # kernels.
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, self.parameters)])
         with torch.no_grad():
             row = self.coefficients.index_select(0, self.position).squeeze(0)
@@ -123,7 +127,7 @@ class FastTrainer:
         self.step(self.epoch_images[cut:], self.epoch_labels[cut:])
 
     def warm_up(self, stream: torch.cuda.Stream) -> None:
-        """Take steps that leave parameters, optimizer and random numbers as they were.
+        """Take steps, and restore the parameters, the optimizer's state and the random number generators.
 
         The first steps compile kernels, choose cuDNN's algorithms and make cuBLAS allocate: none of that may happen in
         a capture. Warm-up and capture share a side stream: autograd ties its nodes to the stream that they first ran
@@ -143,9 +147,9 @@ class FastTrainer:
             tensor.copy_(value)
 
     def train_epoch(self, order: Tensor, advance: Callable[[int], object]) -> Tensor:
-        """Train on every sample once, in this order; return each batch's loss, on the CPU."""
+        """Train on every sample once, in the given order, and return the loss of each batch on the CPU."""
         order = order.to(self.device)
-        # Gathered in uint8, a quarter of the bytes; copy_ converts.
+        # The gather reads uint8, a quarter of the bytes of float32. copy_ converts.
         self.epoch_images.copy_(self.images.index_select(0, order).unsqueeze(1)).div_(255)
         torch.index_select(self.labels, 0, order, out=self.epoch_labels)
         self.coefficients.copy_(nadam_coefficients(self.steps_done + 1, self.steps, self.lr))
@@ -171,7 +175,7 @@ class FastTrainer:
 
 
 def graph_of(steps: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
-    """What replays `steps`, captured on `stream`."""
+    """Capture `steps` on `stream`, and return the function that replays the graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         steps()

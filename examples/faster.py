@@ -102,7 +102,7 @@ def build(options: argparse.Namespace, device: torch.device, dtype: torch.dtype)
 
 
 def stepper(model: Any, inputs: dict[str, Tensor], compiled: bool) -> Callable[[], float]:
-    """A function that takes one training step, and returns its milliseconds from an idle GPU to an idle GPU."""
+    """A function that takes one training step and returns its milliseconds, from an idle GPU to an idle GPU."""
     device = next(iter(inputs.values())).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     call = torch.compile(model) if compiled else model
@@ -169,7 +169,7 @@ def compare(options: argparse.Namespace, device: torch.device) -> None:
 
 
 def verdict(ratio: float, device: str, replaced: bool) -> str:
-    """What the measurement says, in a sentence."""
+    """The sentence that states the result of the measurement."""
     if device == "cpu" or not replaced:
         return f"{ratio:.2f} x: both copies run PyTorch's own kernels{', as on every CPU' if replaced else ''}."
     if ratio < 1.01:
@@ -178,7 +178,7 @@ def verdict(ratio: float, device: str, replaced: bool) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example: 0 when done, 2 for what cannot be had, 130 after Ctrl-C."""
+    """Run the example. Returns 0 when done, 2 for a request that cannot be met, 130 after Ctrl-C."""
     options = parse(argv)
     return run_command("faster", lambda: run(options))
 

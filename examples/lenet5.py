@@ -23,7 +23,7 @@ from typing import Any
 from .command import Parser, UserError, at_least, kept_in, positive, progress, run_command, say
 
 EPOCHS = {"digits": 20, "mnist": 10}
-SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # they decide the numbers; the epochs may grow
+SETTINGS = ("dataset", "batch_size", "lr", "seed", "backend", "fast")  # a resumed run repeats these
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -82,7 +82,7 @@ class LeNet5(nn.Sequential):
 
 
 def build_model(backend: str, seed: int) -> LeNet5:
-    """The model that the seed stands for, drawn on the CPU: the same for every device and backend."""
+    """The model with random parameters from the seed, drawn on the CPU: the same for every device and backend."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         return LeNet5(GELU if backend == "kernels" else nn.GELU)
@@ -105,7 +105,7 @@ def train_epoch(fabric: Any, model: nn.Module, optimizer: Any, data: Batches, ad
 
 @torch.inference_mode()
 def predictions(model: Callable[[Tensor], Tensor], data: Batches) -> tuple[Tensor, ...]:
-    """The class (N) that the model finds in each sample, and the sample's label (N)."""
+    """The predicted class (N) and the label (N) of each sample."""
     return tuple(map(torch.cat, zip(*((model(images).argmax(1), labels) for images, labels in data), strict=True)))
 
 
@@ -116,8 +116,8 @@ def accuracy(model: Callable[[Tensor], Tensor], data: Batches) -> float:
 
 
 def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> list[dict[str, Any]]:
-    """Train as the options say; every line for the reader goes to `echo`. Returns one record per epoch. Raises
-    `UserError` for what cannot be had, `Diverged` when a number is not finite. The last checkpoint is kept."""
+    """Train as the options say; `echo` prints the lines of output. Returns one record per epoch. Raises `UserError` for
+    a request that cannot be met, and `Diverged` if a loss or a parameter is not finite. The last checkpoint is kept."""
     settings = {name: getattr(options, name) for name in SETTINGS}
     # Deterministic algorithms, chosen without timing them. TF32 costs LeNet-5 more in layout conversions than it gains.
     repeatable = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
@@ -135,7 +135,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
         echo(f"mode:    {'CUDA graphs, data on the GPU' if options.fast else 'DataLoader, batch by batch'}")
 
         model: nn.Module = build_model(options.backend, options.seed).to(device)
-        with torch.inference_mode():  # compiles GELU, or says what it lacks, before any file is touched
+        with torch.inference_mode():  # compiles GELU, or raises its errors, before any file is touched
             model(torch.zeros(1, 1, 28, 28, device=device))
         if options.fast:
             optimizer: Any = FastTrainer(model, train_set, size, options.lr)
@@ -147,7 +147,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
         state = {"model": model, "optimizer": optimizer, "epoch": 0}
         history = run.begin(state)  # loads `state` with --resume
         for values in () if options.fast else optimizer.state.values():
-            values["mu_product"] = values["mu_product"].cpu()  # NAdam reads it: on a GPU each step would wait
+            values["mu_product"] = values["mu_product"].cpu()  # else each step waits for the GPU
 
         for epoch in range(state["epoch"] + 1, options.epochs + 1):
             order = epoch_order(options.seed, epoch, len(train_set))
@@ -186,7 +186,7 @@ def train(options: argparse.Namespace, echo: Callable[[str], object] = say) -> l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example: 0 when done, 1 if the loss diverged, 2 for what cannot be had, 130 after Ctrl-C."""
+    """Run the example. Returns 0 when done, 1 if the loss diverged, 2 for an impossible request, 130 after Ctrl-C."""
     options = parse(argv)
     return run_command("lenet5", lambda: train(options), kept_in(options))
 

@@ -1,8 +1,8 @@
-"""Gradients checked, a line learned, and the model in a file that other programs run.
+"""Checks gradients, learns a line, and exports the model to a file that other programs run.
 
-A linear layer with two inputs learns y = 2·x₁ + 3·x₂ + 4 from 300 random points, one a step. Before that, its gradients
-are compared with differences of its values; after it, the model is exported to ONNX and asked for y(3, 2) = 16 by
-onnxruntime, beside PyTorch's own answer::
+A linear layer with two inputs learns y = 2·x₁ + 3·x₂ + 4 from 300 random points, one point a step. Before the training,
+the gradients are compared with finite differences. After the training, the model is exported to ONNX, and PyTorch and
+onnxruntime compute y(3, 2) = 16::
 
     python -m examples.linear_regression --export runs/linear.onnx
 """
@@ -44,13 +44,14 @@ WEIGHT, BIAS = (2.0, 3.0), 4.0
 STEPS, PRINT_EVERY = 300, 50
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 POINT = (3.0, 2.0)
-# Over 40 seeds the learned numbers deviate by 0.014 to 0.017 from their means, which the decay of the weights puts up to
-# 0.008 off; the answer at the point, beyond the data, by 0.06. Six times that is no chance.
+# Over 40 seeds the learned numbers have standard deviations of 0.014 to 0.017. Weight decay moves their means by up to
+# 0.008. y(3, 2), which is outside the data, has a standard deviation of 0.06. The tolerances are six times these
+# deviations.
 TOLERANCE, TOLERANCE_AT_POINT = 0.11, 0.38
 
 
 def gradients_are_right(function: Callable[..., Tensor], device: torch.device, generator: torch.Generator) -> bool:
-    """Whether the gradients of x, W and b of a linear function agree with differences of its values, in float64."""
+    """Whether the gradients of x, W and b of a linear function agree with finite differences, in float64."""
     shapes = ((5, 2), (3, 2), (3,))
     inputs = [torch.randn(s, dtype=torch.float64, generator=generator).to(device).requires_grad_() for s in shapes]
     return torch.autograd.gradcheck(function, inputs, raise_exception=False)
@@ -79,7 +80,7 @@ def train(model: nn.Linear, generator: torch.Generator, echo: Callable[[str], ob
 
 @torch.no_grad()
 def evaluate(model: nn.Linear, echo: Callable[[str], object] = print) -> bool:
-    """Print what was learned beside what was to be learned; return whether it is near."""
+    """Print the learned parameters beside the true parameters; return whether they are close."""
     learned = [*model.weight[0].tolist(), model.bias.item()]
     for name, got, wanted in zip(("w1", "w2", "b"), learned, (*WEIGHT, BIAS), strict=True):
         echo(f"{name:>2} = {got:.4f} (true {wanted:g})")
@@ -98,14 +99,14 @@ def export(model: nn.Module, path: Path, *, custom_domain: bool, echo: Callable[
 
 
 def build_model(kind: type[nn.Linear], seed: int) -> nn.Linear:
-    """The layer that the seed stands for, drawn on the CPU."""
+    """The layer with random parameters from the seed, drawn on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         return kind(2, 1, dtype=torch.float64)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the gradients, train, export: 0 if all is as it must be, 1 if not."""
+    """Check the gradients, train and export. Returns 0 if every check passes, else 1."""
     device = pick_device(options.device)
     kernels = options.backend == "kernels"
     print(f"device:  {describe_device(device)}")
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example; 0 if all is as it must be, 1 if not, 2 for a mistake in the options."""
+    """Run the example. Returns 0 if every check passes, 1 if not, 2 if an option is wrong."""
     options = parse(argv)
     return run_command("linear_regression", lambda: run(options))
 

@@ -1,7 +1,9 @@
-"""The benchmark of PyTorch's tutorial on extensions, made honest: forward and backward of an LLTM cell in each version.
+"""The benchmark of PyTorch's tutorial on extensions, with the GPU synchronized: forward and backward of an LLTM cell in
+each version.
 
-Every version is warmed up and waited for, forward and backward apart, rounds taken in turn, gradients made for all five
-inputs; medians are shown with the tenth and ninetieth percentile::
+Every version is warmed up. The versions take turns. Forward and backward are timed separately, and the clock stops when
+the GPU is idle. The backward computes the gradients of all five inputs. The table has medians with the tenth and the
+ninetieth percentile::
 
     python -m examples.lltm_benchmark                  # batch 16, 32 features, 128 units
     python -m examples.lltm_benchmark -b 64 -f 512 -s 1024 --plot lltm.svg
@@ -72,7 +74,7 @@ def built(name: str) -> Cell:
 
 
 def versions(batch: int, features: int, state: int, seed: int, *, build: bool = True) -> Iterator[tuple[str, Step]]:
-    """(name, what to measure) of each version that this machine can run; the others are named on stderr."""
+    """The name and the step of each version that this machine can run. The other versions are named on stderr."""
     on_cpu = inputs_for(batch, features, state, torch.device("cpu"), seed)
     on_gpu = inputs_for(batch, features, state, torch.device("cuda"), seed) if torch.cuda.is_available() else None
     makers: list[tuple[str, Callable[[], Cell], list[Tensor] | None]] = [
@@ -98,7 +100,7 @@ def versions(batch: int, features: int, state: int, seed: int, *, build: bool = 
 
 
 def sequence_versions(steps: int, batch: int, features: int, state: int, seed: int) -> Iterator[tuple[str, Step]]:
-    """The same for a sequence: cell after cell, all steps in one launch, and torch.nn.LSTM of the same sizes."""
+    """The versions of a sequence: cell after cell, all steps in one launch, and torch.nn.LSTM of the same sizes."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     _, *parameters = inputs_for(batch, features, state, device, seed)
     weights, bias, h0, c0 = parameters
@@ -143,7 +145,7 @@ def _spread(values: list[float]) -> str:
 
 
 def table(timings: list[Timing], published: bool) -> str:
-    """Markdown: medians and spread, and what the tutorial prints of a GTX 1080 Ti."""
+    """The table in Markdown: medians, percentiles, and the tutorial's figures of a GTX 1080 Ti."""
     head = ["version", "forward, us", "backward, us", "both, us", *(["published, us"] if published else [])]
     rows = []
     for t in timings:
@@ -168,7 +170,7 @@ def plot(path: Path, timings: list[Timing], title: str) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure the versions, and print the tutorial's lines, a table, and where the bars are."""
+    """Measure the versions, and print the tutorial's lines, a table, and the path of the bar chart."""
     sizes = (options.batch, options.features, options.state)
     where = describe_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     title = f"LLTM, batch {sizes[0]}, {sizes[1]} features, {sizes[2]} units"
@@ -187,7 +189,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example; 0 if all went well, 2 for a mistake in the options."""
+    """Run the example. Returns 0 when done, 2 if an option is wrong."""
     options = parse(argv)
     return run_command("lltm_benchmark", lambda: run(options))
 

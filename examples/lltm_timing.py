@@ -1,4 +1,4 @@
-"""How LLTM cells are timed: forward and backward apart, each waited for, versions in turn; and the cell in Python."""
+"""Timing of LLTM cells: forward and backward separately, the GPU idle before and after each; and the cell in Python."""
 
 import statistics
 import time
@@ -27,7 +27,7 @@ def python_cell(input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of one version: all its measurements, forward and backward (0 where they are one)."""
+    """The measured microseconds of one version, forward and backward. If both are one measurement, backward is 0."""
 
     name: str
     forward: list[float]
@@ -44,7 +44,7 @@ class Timing:
 
 
 def inputs_for(batch: int, features: int, state: int, device: torch.device, seed: int) -> list[Tensor]:
-    """input, weights, bias, old_h, old_cell, all of which want gradients."""
+    """The cell's inputs: input, weights, bias, old_h, old_cell. All require gradients."""
     generator = torch.Generator().manual_seed(seed)
     bound = state**-0.5
     drawn = [
@@ -69,7 +69,8 @@ def _sum(outputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def cell_step(cell: Outputs, inputs: list[Tensor]) -> Step:
-    """One forward and one backward from the sum of all outputs, each waited for."""
+    """A function that times one forward, and one backward from the sum of all outputs, each until the device is
+    idle."""
     device = inputs[0].device
 
     def step() -> tuple[float, float]:
@@ -88,7 +89,7 @@ def cell_step(cell: Outputs, inputs: list[Tensor]) -> Step:
 
 
 def graph_step(cell: Outputs, inputs: list[Tensor]) -> Step:
-    """Both together, replayed as a CUDA graph."""
+    """A function that times the replay of a CUDA graph with one forward and one backward."""
 
     def run() -> None:
         for x in inputs:
@@ -118,7 +119,7 @@ def graph_step(cell: Outputs, inputs: list[Tensor]) -> Step:
 def measure(
     steps: list[tuple[str, Step]], runs: int, advance: Callable[[int], object] = lambda count: None
 ) -> list[Timing]:
-    """So many runs of each, in rounds that take turns, after some that do not count; `advance` hears of every run."""
+    """Time `runs` runs of each step, in rounds, after a round of warm-up. `advance(1)` is called after each run."""
     timings = [Timing(name, [], []) for name, _ in steps]
     for number in range(-1, min(ROUNDS, runs)):
         each = max(3, runs // ROUNDS) if number < 0 else runs // min(ROUNDS, runs)

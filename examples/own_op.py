@@ -18,7 +18,7 @@ extern "C" __global__ void backward(const scalar_t* grad_y /* (n) */, const scal
 FORWARD, BACKWARD = (Kernel(TEXT, name, Threads("n")) for name in ("forward", "backward"))
 
 
-# The names of its parameters say what it is to be given: the gradient of a result, inputs, results.
+# The names of the backward's parameters select its arguments: gradients of results, inputs, results.
 def gradient(grad_y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     tensors = [x.contiguous() for x in torch.broadcast_tensors(grad_y, a, b)]
     BACKWARD(*tensors, grad_a := torch.empty_like(tensors[0]), grad_b := torch.empty_like(tensors[0]), grad_a.numel())

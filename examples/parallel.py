@@ -1,4 +1,4 @@
-"""A run in several processes: torchrun starts them, PyTorch splits the work, and Fabric puts both together."""
+"""Training in several processes: torchrun starts them, and PyTorch, through Fabric, divides the work."""
 
 import atexit
 import os
@@ -52,10 +52,10 @@ def devices_of(device: torch.device, options: Namespace) -> dict[str, int]:
 
 
 def join(device: torch.device) -> None:
-    """Make the process group of torchrun's processes: NCCL on GPUs, gloo on CPUs. Fabric takes the group that is there.
+    """Make the process group of torchrun's processes: NCCL on GPUs, gloo on CPUs. Fabric uses an existing group.
 
-    Restarted processes meet under keys of their own. PyTorch 2.13 gives them the store of the processes that failed,
-    whose addresses they would try to reach.
+    After a restart the group uses new keys in the store. PyTorch 2.13 reuses the store of the failed processes, which
+    has their addresses.
     """
     if dist.is_initialized():
         return

@@ -1,4 +1,4 @@
-"""Pictures that the examples draw with matplotlib: curves, and digits with what a model reads in them."""
+"""Pictures that the examples draw with matplotlib: curves, and images of digits with their predicted classes."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Curve = Sequence[float] | Mapping[str, Sequence[float]]  # one line, or several 
 def picture(
     path: Path, draw: Callable[..., object], *args: Any, name: str = "Picture", echo: Callable[[str], object] = print
 ) -> None:
-    """Have `draw` write a picture to `path`, and print where it is; without matplotlib, print that there is none."""
+    """Have `draw` write a picture to `path`, and print the path. Without matplotlib, print that no picture is drawn."""
     try:
         draw(path, *args)
         echo(f"{name}: {path}")
@@ -24,7 +24,7 @@ def picture(
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure in inches. It is none of pyplot's: no window, no global state."""
+    """A figure in inches. The figure does not belong to pyplot, so there is no window and no global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -34,7 +34,8 @@ def write_figure(figure: Any, path: Path) -> None:
     """Write a figure in the format of the path's ending, PNG without one; make the folder if there is none.
 
     Raises:
-        UserError: matplotlib does not know the format, or the file cannot be written; a file that is there stays.
+        UserError: matplotlib does not know the format, or the file cannot be written. An existing file is then not
+        changed.
     """
     drawn = io.BytesIO()
     try:
@@ -71,7 +72,8 @@ def plot_curves(
 
 
 def plot_digits(path: Path, images: Any, labels: Sequence[int], found: Sequence[int]) -> None:
-    """Draw up to 32 images (N, 28, 28) with what was read in each; mistakes come first, in red, with the right digit."""
+    """Draw up to 32 images (N, 28, 28) with their predicted digits. Mistakes come first, in red, with the correct
+    digit."""
     order = sorted(range(len(labels)), key=lambda i: labels[i] == found[i])[:32]
     figure = new_figure(10, 6.4)
     figure.suptitle(f"Mistakes: {sum(a != b for a, b in zip(labels, found, strict=True))} of {len(labels)} digits")

@@ -1,4 +1,4 @@
-"""What the training runs share: Lightning Fabric, and the files that a run keeps."""
+"""The class of a training run: Lightning Fabric, checkpoints, metrics, TensorBoard events and curves."""
 
 import io
 import itertools
@@ -48,10 +48,10 @@ class Run:
     restarted goes on from its last checkpoint.
 
     Attributes:
-        example: name of the example and version of its checkpoints, "lenet5/1"; another one's checkpoint is refused.
-        settings: whatever decides the numbers, by option name: a resumed run must repeat them.
+        example: name of the example and version of its checkpoints, "lenet5/1". Another name is refused.
+        settings: the options that a resumed run must repeat to get the same numbers, by name.
         unit: "epoch" or "step", the key under which the state counts what is done.
-        records: the key of the state's "history" in `metrics.json`, beside what stands in `metrics`.
+        records: the key of the state's "history" in `metrics.json`. The entries of `metrics` are added to the file.
         plans: how `--parallel` spreads the model over devices, beside "ddp".
     """
 
@@ -99,12 +99,12 @@ class Run:
         if self.options.resume and self.last is None:
             raise UserError(f"{self.out / CHECKPOINTS} has no whole checkpoint; leave out --resume to begin anew")
         if self.last is not None and not self.options.resume and self.last[1].get("launch") != self.header["launch"]:
-            self.last = None  # an earlier launch's: this one was stopped before its first checkpoint
+            self.last = None  # another launch wrote this checkpoint: this launch was stopped before its first
         if self.last is not None:
             self.compare(*self.last)
 
     def check(self) -> None:
-        """Raise `UserError` if the checkpoint is damaged, another example's, or made with other settings."""
+        """Raise `UserError` if the checkpoint is damaged, belongs to another example, or has other settings."""
         path, mend = self.out / CHECKPOINT, "leave out --resume to begin anew"
         try:
             with zipfile.ZipFile(path) as archive:  # torch.load does not look at the checksums that torch.save writes
@@ -117,7 +117,7 @@ class Run:
         self.compare(path, found)
 
     def compare(self, path: Path, found: Mapping[str, Any]) -> None:
-        """Raise `UserError` if the checkpoint `found` at `path` is another example's, or made with other settings."""
+        """Raise `UserError` if the checkpoint `found` at `path` belongs to another example or has other settings."""
         mend = "leave out --resume to begin anew"
         if found.get("format") != self.header["format"]:
             others = f"expected format {self.header['format']!r}, found {found.get('format')!r}"
@@ -153,7 +153,8 @@ class Run:
         return history
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write the checkpoint and `metrics.json`, each whole, or raise `UserError` and leave the last ones."""
+        """Write the checkpoint and `metrics.json` atomically. If a write fails, raise `UserError` and keep the last
+        files."""
         if self.parallel is not None:
             self.checkpoints.save(state[self.unit], state, self.header)
         else:
@@ -182,13 +183,13 @@ class Run:
     def gpu_use(self, step: int) -> dict[str, float] | None:
         """Utilisation of the GPU (percent of the last second or less) and memory in use (MiB), for TensorBoard, too.
 
-        None on a CPU, and where the driver does not tell: a slice of a GPU has no utilisation of its own.
+        None on a CPU, and if the driver reports no utilisation, as for a slice (MIG) of a GPU.
         """
         if self.device.type != "cuda":
             return None
         try:
             busy, used = torch.cuda.utilization(self.device), torch.cuda.device_memory_used(self.device) / 2**20
-        except Exception as error:  # nvidia-ml-py is not there, or one of its own classes
+        except Exception as error:  # nvidia-ml-py is missing, or raises an exception class of its own
             if not self.told:
                 self.told = True
                 self.echo(f"No GPU utilisation: {error}")
@@ -215,7 +216,8 @@ class Run:
     def draw(
         self, history: Sequence[dict[str, Any]], curves: Mapping[str, str | Mapping[str, str]], title: str
     ) -> None:
-        """Draw curves over the records, label to the key of a record, or to keys by name; say how to see TensorBoard's.
+        """Draw curves over the records, and print the command that starts TensorBoard. `curves` maps a label to a
+        record's key, or to keys by name.
 
         The first rank draws.
         """
@@ -239,7 +241,8 @@ class Run:
         return self
 
     def thread_ended(self, how: Any) -> None:
-        """TensorBoard's writing thread gives its error to whoever logs next; Python need not print the error, too."""
+        """Keep Python from printing an OSError of TensorBoard's writing thread: the next call that logs raises it
+        again."""
         if not (isinstance(how.exc_value, OSError) and type(how.thread).__module__.startswith("tensorboard")):
             self.hook(how)
 
@@ -249,7 +252,7 @@ class Run:
                 for logger in self.fabric.loggers:
                     logger.finalize("success" if error is None else "failed")
         except UserError:
-            if error is None:  # else `error` is what ends the run
+            if error is None:  # else the run already ends with `error`
                 raise
         finally:
             threading.excepthook = self.hook
@@ -271,14 +274,15 @@ def make_fabric(
     from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
     class WholeFiles(TorchCheckpointIO):
-        """Fabric's own writes to the system's temporary folder, from which a move to another disk is no rename."""
+        """Writes beside the target. Fabric writes to the system's temporary folder, and a move to another disk is not
+        atomic."""
 
         def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-            contents = io.BytesIO()  # onto a full disk, torch.save would fail with words of its own
+            contents = io.BytesIO()  # on a full disk, torch.save raises an error of its own
             torch.save(checkpoint, contents)
             write_whole(Path(path), contents.getbuffer())
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no line for each precision that it sets
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # Fabric would log each precision that it sets
     loggers: list[Any] = []
     if log_to is not None:
         try:  # a queue that holds an epoch: the writing thread works through it while the next epoch trains
@@ -306,9 +310,10 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def check_finite(losses: Tensor, model: nn.Module, place: str, *, first: int = 1, after: str, lr: float) -> None:
-    """Raise `Diverged` unless all losses and this rank's parameters are finite: the last step has no loss after it.
+    """Raise `Diverged` unless all losses and this rank's parameters are finite. No loss shows what the last step did to
+    the parameters.
 
-    `place`, with the number of a loss (counted from `first`) put for its braces, and `after` go into the message.
+    The message contains `place` and `after`. `place.format(n)` names the loss n, counted from `first`.
     """
     bad = losses.isfinite().logical_not().nonzero()
     if len(bad):

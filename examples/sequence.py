@@ -1,9 +1,9 @@
-"""Tasks that only a memory can solve: LLTM beside torch.nn.LSTM, by loss and by time.
+"""Two tasks that need memory over many steps: LLTM beside torch.nn.LSTM, by loss and by time.
 
-``adding``: of a sequence of pairs (number, mark) exactly two are marked, and the sum of their numbers is asked for at the end
-(Hochreiter and Schmidhuber, 1997). Who answers 1 always is off by 1/6 in the mean square; who is below 0.01 has found out
-how to keep a number for as long as it takes. ``digits``: handwritten digits, a row of 28
-pixels at a time; at the end, which digit::
+``adding`` (Hochreiter and Schmidhuber, 1997): the input is a sequence of pairs (number, mark). Exactly two pairs are
+marked, and the target is the sum of their numbers. The constant answer 1 has a mean square error of 1/6. A model with
+an error below 0.01 remembers the first number until the end. ``digits``: the input is a handwritten digit, one row of
+28 pixels at each step, and the target is the digit::
 
     python -m examples.sequence
     python -m examples.sequence --task digits --models lltm
@@ -49,7 +49,7 @@ SOLVED_ADDING, SOLVED_DIGITS = 0.01, 0.90  # mean square error; accuracy
 
 
 class Reader(nn.Module):
-    """A recurrent layer of `state` units, and a linear one on what it holds behind the last step."""
+    """A recurrent layer of `state` units, and a linear layer on its output at the last step."""
 
     def __init__(self, model: str, features: int, state: int, outputs: int) -> None:
         super().__init__()
@@ -64,15 +64,15 @@ class Reader(nn.Module):
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned.
+    """A task: data, loss and score.
 
     Attributes:
-        features, outputs: of a step, and of the answer.
-        batches: endless (x, target), x (T, B, features).
-        loss: of answer and target.
-        score: from a model to what it reaches on data that it has not seen.
-        solved: whether that will do.
-        unit: of the score.
+        features, outputs: number of features of a step, and of numbers in the answer.
+        batches: endless pairs of x (T, B, features) and a target.
+        loss: function of answer and target.
+        score: function of a model, its score on data that are not in `batches`.
+        solved: function of a score, whether the task counts as solved.
+        unit: name of the score.
     """
 
     features: int
@@ -97,7 +97,7 @@ def adding_batch(steps: int, batch: int, device: torch.device, generator: torch.
 
 
 def adding(steps: int, batch: int, device: torch.device, seed: int) -> Task:
-    """The adding problem over so many steps."""
+    """The adding problem with sequences of `steps` pairs."""
     generator = torch.Generator().manual_seed(seed)
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -112,7 +112,7 @@ def adding(steps: int, batch: int, device: torch.device, seed: int) -> Task:
 
 
 def digits(batch: int, device: torch.device, seed: int) -> Task:
-    """Digits by rows of pixels; the test set is for the score."""
+    """Digits by rows of pixels, scored on the test set."""
 
     def by_rows(images: ImageSet) -> tuple[Tensor, Tensor]:
         return (images.images.float() / 255).transpose(0, 1).to(device), images.labels.to(device)
@@ -134,7 +134,7 @@ def digits(batch: int, device: torch.device, seed: int) -> Task:
 def train(
     model: nn.Module, task: Task, iterations: int, lr: float, echo: Callable[[str], object]
 ) -> tuple[list[float], list[float], float]:
-    """So many steps of Adam; (losses, scores, seconds), ten of each score printed on the way."""
+    """Take `iterations` steps of Adam, print the score ten times, and return (losses, scores, seconds)."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
     losses, scores, began, spent = [], [], time.perf_counter(), 0.0
     with progress("Training", iterations, "step") as bar:
@@ -159,10 +159,10 @@ def train(
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train each model on the task: 0 if LLTM solves it, 1 if not."""
+    """Train each model on the task. Returns 0 if LLTM solves the task, else 1."""
     device = pick_device(options.device)
     if device.type == "cpu":
-        torch.set_num_threads(1)  # a step is too small to share: threads would wait for each other for longer
+        torch.set_num_threads(1)  # threads would wait for each other for longer than such a small step takes
     print(f"device: {describe_device(device)}")
     results = {}
     curves: dict[str, dict[str, list[float]]] = {"training loss": {}}
@@ -182,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example; 0 if LLTM reaches the solution, 1 if not, 2 for a mistake in the options."""
+    """Run the example. Returns 0 if LLTM solves the task, 1 if not, 2 if an option is wrong."""
     options = parse(argv)
     return run_command("sequence", lambda: run(options))
 

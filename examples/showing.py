@@ -1,4 +1,5 @@
-"""What the file of an operator shows when it is run: results and gradients beside PyTorch's, and the errors of both."""
+"""Prints what the files of `own_ops` show when they are run: results and gradients beside PyTorch's, and the errors of
+both."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @contextmanager
 def running(op: Operator) -> Iterator[str]:
-    """Have the operator's kernels run: on the GPU, else in the simulator. Gives where they run, in words."""
+    """Run the operator's kernels in the block on the GPU, or without a GPU in the simulator. Yields the name of the
+    device."""
     if DEVICE == "cuda":
         yield f"on {torch.cuda.get_device_name()}"
     elif not (lacking := host.missing()):
@@ -35,8 +37,8 @@ def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str
     """Run an operator and PyTorch's own form of it, forward and backward, and print both with their errors.
 
     Args:
-        peer: the same of PyTorch, with the operator's arguments.
-        says: what the operator is an example of.
+        peer: PyTorch's form of the operator, with the same arguments.
+        says: the feature that the operator demonstrates.
         wrt: names of the inputs to differentiate by; all floating tensors by default.
         inputs: the arguments by name, tensors on :data:`DEVICE`.
     """
@@ -67,6 +69,6 @@ def show(op: Operator, peer: Callable[..., Tensor], says: str, wrt: Sequence[str
 
 
 def run(name: str, action: Callable[[], object]) -> None:
-    """Run the part of a file behind ``if __name__ == "__main__"``; an error that can be mended is one line."""
+    """Run the part of a file behind ``if __name__ == "__main__"``; an expected error is one line."""
     torch.manual_seed(0)
     raise SystemExit(run_command(name, action))

@@ -1,6 +1,6 @@
-"""What happens before an example is imported: Ctrl-C ends the program in one line, and ``own_op`` gets a parser.
+"""Runs before an example is imported: makes Ctrl-C end the program with one line, and gives ``own_op`` a parser.
 
-The package imports this module first, under either of the names that it has: ``examples`` and ``cupyops.examples``.
+The package imports this module first, under each of the package's two names: ``examples`` and ``cupyops.examples``.
 """
 
 import re
@@ -9,7 +9,8 @@ from types import TracebackType
 
 
 def one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Have Ctrl-C end an example in one line also while it imports, which takes seconds and is before its own try."""
+    """Make Ctrl-C end an example with one line during its imports, too. They take seconds, and no `try` of the example
+    encloses them."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
@@ -17,9 +18,9 @@ def one_line(kind: type[BaseException], error: BaseException, trace: TracebackTy
     raise SystemExit(130)
 
 
-if sys.argv[:1] == ["-m"]:  # what stands there while Python looks for the module that it is to run
+if sys.argv[:1] == ["-m"]:  # sys.argv[0] while Python looks for the module to run
     sys.excepthook = one_line
-    # The operators of one's own have no parser and no options: their files are the operator, and what runs it.
+    # The files of `own_ops` have no parser and no options. They have an operator and the code that runs it.
     name = sys.orig_argv[-len(sys.argv)].removeprefix("-m").removeprefix(f"{__package__}.")
     if len(sys.argv) > 1 and re.fullmatch(r"own_op|own_ops\.\w+", name):
         from .command import Parser

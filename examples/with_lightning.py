@@ -83,7 +83,7 @@ def train(options: argparse.Namespace, **more: Any) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the example: 0 when done, 2 for what cannot be had, 130 after Ctrl-C."""
+    """Run the example. Returns 0 when done, 2 for a request that cannot be met, 130 after Ctrl-C."""
     options = parse(argv)
     return run_command("with_lightning", lambda: train(options) and 0)
 

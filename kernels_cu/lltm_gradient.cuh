@@ -1,4 +1,4 @@
-// The gradient of h' or c': an array of any strides, or absent. An absent gradient stands for zeros. A stride is 0 in
+// The gradient of h' or c': an array of any strides, or absent. An absent gradient is zero. A stride is 0 in
 // the gradient of a sum, which PyTorch expands from one number.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""``python -m cupyops cache``: shows what the cache folders hold, and removes entries."""
+"""``python -m cupyops cache``: shows the contents of the cache folders, and removes entries."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ class Store(NamedTuple):
     """A folder of entries.
 
     Attributes:
-        name: what the entries are.
+        name: the kind of the entries.
         folder: the folder.
         folders: whether an entry is a folder.
         limited: whether ``CUPYOPS_CACHE_LIMIT`` holds for the folder.

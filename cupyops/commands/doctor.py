@@ -1,4 +1,4 @@
-"""``python -m cupyops doctor``: prints the versions of this installation, and the command that mends each fault.
+"""``python -m cupyops doctor``: prints the versions of this installation, and the command that fixes each fault.
 
 A check is a generator of facts and faults. A check does not assume that any package works; an exception in a check
 becomes a fault. The checks read PyTorch's version without importing PyTorch.
@@ -28,7 +28,7 @@ from .findings import COMPILING, LAUNCHING, SIMULATING, Fact, Fault, Finding
 
 __all__ = ["CHECKS", "Fact", "Fault", "add_parser", "examine"]
 
-MEND = ". Mend it with: "  # precedes the command in an error whose mend is the same for all installations
+MEND = ". Mend it with: "  # precedes the command in an error whose remedy does not depend on the installation
 
 
 # Checks
@@ -125,7 +125,7 @@ def check_headers() -> Iterator[Finding]:
 
 
 def check_compiling() -> Iterator[Finding]:
-    """Compiles a kernel without CUDA's headers, and one with them."""
+    """Compiles a kernel that includes no header of CUDA, and a kernel that includes some."""
     from cupyops.ops.gelu import FORWARD
 
     if not toolchain.has_nvrtc():
@@ -189,7 +189,7 @@ def check_gpus() -> Iterator[Finding]:
     runtime, count = toolchain.cupy().cuda.runtime, toolchain.gpu_count()
     if not count:
         yield Fact("GPUs", "none")
-        if toolchain.driver_cuda() or toolchain.nvidia_hardware():  # else there is nothing to mend
+        if toolchain.driver_cuda() or toolchain.nvidia_hardware():  # else there is nothing to fix
             yield no_gpu()
     for index in range(count):
         properties = runtime.getDeviceProperties(index)
@@ -354,7 +354,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "doctor",
         help="report the installation and its faults",
         description="Reports versions, GPUs, driver, compiler, headers and compile cache; compiles and launches a "
-        "kernel; and prints the command that mends each fault.",
+        "kernel; and prints the command that fixes each fault.",
         epilog="Exit status: 0 if kernels compile and run here, on the GPUs or, on a machine without an NVIDIA GPU, in the "
         "simulator; else 1.",
     )

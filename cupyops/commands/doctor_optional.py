@@ -71,7 +71,7 @@ def library_problem(command: tuple[str, ...]) -> str:
 
 
 def check_torch_nvrtc() -> Iterator[Finding]:
-    """Reports the NVRTC that PyTorch has brought. cupyops does not load it."""
+    """Reports the NVRTC that PyTorch's packages have installed. cupyops does not load this NVRTC."""
     if toolchain.torch_build() is None:
         return
     found = torch_nvrtc()

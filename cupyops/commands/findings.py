@@ -1,4 +1,4 @@
-"""What the doctor finds: facts, and faults with what mends them."""
+"""The findings of the doctor: facts, and faults with their remedies."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Fault:
 
     Attributes:
         what: the fault and its consequence.
-        mend: the command or setting that mends the fault.
+        mend: the command or setting that fixes the fault.
         stops: ``COMPILING`` if the fault prevents compiling and launching, ``LAUNCHING`` if it prevents launching,
             ``SIMULATING`` if it prevents simulating, else an empty string.
     """

@@ -27,7 +27,7 @@ __all__ = ["add_parser", "definitions", "guessed", "write"]
 _MARK = "# Written by `python -m cupyops ide`"
 _FOLDER = ".cupyops"
 _SUFFIXES = (".cu", ".cuh")
-# What a text has in a launch with float32 arrays, where nothing else is known of the text.
+# The definitions for a text of which nothing is known: those of a launch with float32 arrays.
 _USUAL = {"scalar_t": "float", "acc_t": "float", "BLOCK_THREADS": "256"}
 
 # The functions of the simulator's headers are for host compilers: the pragma makes them callable from device code.
@@ -180,7 +180,7 @@ def write(folder: Path) -> tuple[int, int]:
     """Writes ``.clangd`` and ``.cupyops/`` into a folder.
 
     Returns:
-        How many texts have the definitions of a declared kernel, and how many texts there are.
+        The number of texts that have the definitions of a declared kernel, and the number of texts.
 
     Raises:
         OSError: the folder does not exist, a file cannot be read or written, or a ``.clangd`` of another author is there.
@@ -254,7 +254,7 @@ def _fragment(pattern: str, flags: Sequence[str]) -> str:
 
 
 def _defines(found: Mapping[str, str], text: str) -> list[str]:
-    """Returns the flags that define names for one text, and take back what the text defines itself."""
+    """Returns the flags that define names for one text, without the names that the text defines itself."""
     bare = code_only(text)
     own = [n for n in _USUAL if re.search(rf"\btypedef\b[^;]*\b{n}\s*;|\busing\s+{n}\s*=", bare)]
     own += [n for n in _USUAL if n in _DEFINED.findall(text) and n not in _ASKED.findall(text)]  # without #ifndef
@@ -314,7 +314,8 @@ def _headers(path: Path, texts: Mapping[Path, str]) -> dict[str, str]:
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
-# What is no macro: a name behind a type (`int WIDTH`, `typename TYPE`), before `=`, or of a class (`Packed<T>::WORDS`).
+# Names that are no macros: behind a type (`int WIDTH`, `typename TYPE`), before `=`, or in a class
+# (`Packed<T>::WORDS`).
 _DECLARED = re.compile(
     r"\b(?:int|unsigned|signed|long|short|char|bool|float|double|auto|dim3|typename|class|struct|union|enum|\w+_t)"
     r"[>\s*&]+([A-Z][A-Z0-9_]+)\b|\b([A-Z][A-Z0-9_]+)\s*=(?!=)|(?:::|\.|->)\s*([A-Z][A-Z0-9_]+)\b"

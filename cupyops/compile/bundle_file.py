@@ -1,8 +1,9 @@
 """The file of a bundle: a zip archive, a digest of all its bytes, and a signature if the bundle is signed.
 
-The archive's comment, which ends the file, is the mark of an unsigned or of a signed bundle; the signature, if there is
-one; and the digest. The signature is of all bytes before the signature, and the digest of all bytes before the digest.
-The digest finds damage. The signature alone says who wrote the file. A file of the first version has no archive comment.
+The archive's comment, which ends the file, has three parts: a mark, which differs for signed and unsigned bundles; the
+signature of a signed bundle; and the digest. The signature is of all bytes before the signature, and the digest of all
+bytes before the digest. The digest finds damage. The signature alone says who wrote the file. A file of the first
+version has no archive comment.
 
 Every size is checked before anything is decompressed.
 """
@@ -140,7 +141,7 @@ def unpack(content: bytes) -> zipfile.ZipFile:
 
 
 def read(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Decompresses a member, and no more bytes than the archive says that it has.
+    """Decompresses a member, up to the size that the archive declares.
 
     Raises:
         Exception: the member is absent or damaged.

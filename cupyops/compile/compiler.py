@@ -94,7 +94,7 @@ def _key(text: str, target: str, options: Sequence[str]) -> str:
 
 @cache
 def _headers_identity(names: tuple[str, ...]) -> list[object]:
-    """Returns what tells these headers from others of their names: the paths and versions of their folders."""
+    """Returns the identity of the headers: the paths and versions of their folders."""
     # A folder without a version belongs to a package, and an update of the package renews the folder.
     return [part for f in folders_of(names) for part in (str(f), header_version(f) or f.stat().st_mtime_ns)]
 

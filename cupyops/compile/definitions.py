@@ -189,7 +189,7 @@ class _Head:
 def _head(bare: str, begin: int, end: int, blocks: Blocks) -> _Head:
     """Returns the specifiers directly before an offset.
 
-    An unknown word ends the search: it may be a macro that stands for itself. Behind ``template <...>`` every word
+    An unknown word ends the search: it may be a macro without a replacement. Behind ``template <...>`` every word
     belongs to the function.
     """
     found, at = _Head(end), begin

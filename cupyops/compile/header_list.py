@@ -1,5 +1,5 @@
-"""The list of the headers that a kernel's text may include in angle brackets: who has each under NVRTC, and what stands
-for it in the simulator.
+"""The list of the headers that a kernel's text may include in angle brackets: for each header, the package that has it
+under NVRTC, and its replacement in the simulator.
 
 The first row whose pattern fits a header counts. A header of no row is refused, unless an option ``-I`` names a folder
 that has it. A header is never found in one of the two and missing in the other without a reason in this list.

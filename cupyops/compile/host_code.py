@@ -1,9 +1,9 @@
 """Leaves the host code of a text out: nvcc compiles a text for the host and for the GPU, and NVRTC for the GPU alone.
 
 Host code is a function without ``__device__``, ``__global__`` and ``constexpr``, a variable outside functions that kernels
-cannot read, and a declaration that names host types. Blanks take its place, so every other character keeps its offset, and
-directives stay. A member function without a mark keeps its declaration and loses its body. A prototype stays if a
-``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
+cannot read, and a declaration that names host types. Blanks replace the host code, so every other character keeps its
+offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
+prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
 A text whose braces match only after preprocessing is returned as it is.
 """
@@ -37,11 +37,11 @@ _HOST_TYPE = re.compile(
 )
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
-# The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
+# The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
 _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
-_CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the body tells the type
+_CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
@@ -74,7 +74,7 @@ def host_code(text: str, macros: str = "") -> HostCode:
 
     Args:
         text: CUDA C++.
-        macros: other texts whose macros hold in this text.
+        macros: other texts, whose macros this text uses.
     """
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
@@ -110,10 +110,10 @@ def host_code(text: str, macros: str = "") -> HostCode:
 
 
 def _macros(text: str) -> dict[str, tuple[bool, str]]:
-    """Returns the macros of a text: whether each has parameters, and its text.
+    """Returns, by the name of each macro of a text, whether the macro has parameters, and its replacement.
 
-    Conditions are not evaluated. A macro that has several definitions has the texts of all, so that one of them may have
-    ``__device__``.
+    Conditions are not evaluated. The replacements of a macro with several definitions are joined, because any of them
+    may contain ``__device__``.
     """
     found: dict[str, tuple[bool, str]] = {}
     for m in (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define"):
@@ -125,7 +125,7 @@ def _macros(text: str) -> dict[str, tuple[bool, str]]:
 
 @lru_cache(64)
 def _read_by_constexpr(text: str) -> frozenset[str]:
-    """Returns the names in the bodies of a text's ``constexpr`` functions, and in the macros that the bodies use."""
+    """Returns the names that the bodies of a text's ``constexpr`` functions contain, directly or by macros."""
     bare, texts = scan(text).bare, {name: words for name, (_, words) in _macros(text).items()}
     found: set[str] = set()
     for match in _CONSTEXPR.finditer(bare):
@@ -145,7 +145,8 @@ def _read_by_constexpr(text: str) -> frozenset[str]:
 
 
 def _is_prototype(item: str, names: frozenset[str]) -> bool:
-    """Returns whether a declaration is the prototype of a function of one of the names, with types that NVRTC has."""
+    """Returns whether a declaration is the prototype of a function that ``names`` contains, with types that NVRTC
+    has."""
     head = _plain(item)
     # Macros with parameters may stand before the name.
     declared = set(re.findall(r"([A-Za-z_]\w*)\s*\(", head))
@@ -158,7 +159,8 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
 
 
 def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str]]:
-    """Returns the macros with the marks of device code of all macros that their texts name, directly or not."""
+    """Returns the macros, each with ``__device__`` and the like appended if its replacement contains such a word by
+    another macro."""
     found = dict(macros)
     words = {name: set(re.findall(r"\b[A-Za-z_]\w*\b", text)) for name, (_, text) in found.items()}
     while True:
@@ -183,12 +185,12 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             parentheses += 1
         elif c == ")":
             parentheses -= 1
-            # A macro that stands for declarations, without a semicolon behind it.
+            # A macro that expands to declarations, without a semicolon behind it.
             if not depth and not parentheses and brace < 0 and _is_macro_call(bare, start, place, macros):
                 found.append(_Item(start, place + 1, -1))
                 start = place + 1
         elif parentheses > 0:
-            continue  # in a default argument or a lambda
+            continue  # a bracket in a default argument or a lambda
         elif c == "{" and not depth:
             if brace < 0 and _NAMESPACE.match(bare, start, place):
                 opened, start = opened + 1, place + 1

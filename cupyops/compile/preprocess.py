@@ -1,7 +1,7 @@
 """Follows the directives of a text as far as they can be decided without a compiler.
 
 A condition is true, false or undecided. It is undecided if it reads a macro of the compiler, such as ``__CUDA_ARCH__``,
-or a macro that an undecided branch defines. What an undecided branch defines is undecided, too.
+or a macro that an undecided branch defines. A macro that an undecided branch defines is undecided, too.
 """
 
 import re
@@ -78,8 +78,8 @@ class Preprocessed:
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""
         offsets, states = self._states.setdefault(where, ([], []))
-        # Of each open conditional: whether the code around it is compiled, whether the current branch is chosen, and
-        # whether this branch or an earlier one is.
+        # For each open conditional: whether the code around it is compiled, whether the current branch is chosen, and
+        # whether this branch or an earlier branch is chosen.
         branches: list[tuple[bool | None, bool | None, bool | None]] = []
         now = outer
         for directive in scan(text).directives:

@@ -27,8 +27,8 @@ __all__ = [
     "whole_cub",
 ]
 
-# Of each folder: a header by which it is found, folders below a wheel's `nvidia`, and the packages that bring it with CUDA
-# 12 and 13.
+# For each folder: a header that identifies the folder, folders below a wheel's `nvidia`, and the packages that install
+# the folder for CUDA 12 and 13.
 _FOLDERS = {
     "cccl": ("cuda/std/limits", ("cuda_cccl/include", "cu13/include/cccl", "cu13/include")),
     "curand": ("curand_kernel.h", ("curand/include", "cu13/include")),
@@ -115,7 +115,7 @@ def shared_with_host(names: Iterable[str]) -> bool:
 def _places(folder: str) -> list[Path]:
     """Returns the first folder that has the headers of a key of :data:`_FOLDERS`. CuPy's copy of CCCL comes first.
 
-    Of the wheels, only those of NVRTC's CUDA version count: CUDA 13's headers do not compile by CUDA 12's NVRTC.
+    Of the wheels, only those of NVRTC's CUDA version count: CUDA 12's NVRTC cannot compile CUDA 13's headers.
     """
     sentinel, wheels = _FOLDERS[folder]
     if folder == "cccl" and (own := Path(str(cupy().__file__)).parent / "_core/include/cupy/_cccl").is_dir():
@@ -130,7 +130,8 @@ def _places(folder: str) -> list[Path]:
 
 
 def shims() -> dict[str, str]:
-    """Returns the texts of headers that the simulator's compiler finds before others, by name: each includes the twin."""
+    """Returns, by name, the texts of headers that the simulator's compiler finds before others. Each text includes the
+    simulator's replacement of the header."""
     found = {}
     for row in HEADERS:
         for name in row.names:

@@ -64,7 +64,7 @@ def _folder_for_cupy() -> Iterator[None]:
         own = own_folder("cupyops-cupy-")
     except OSError as error:
         raise _no_folder_for_cupy(f"nothing, and {folder} cannot be written", error) from error
-    # CuPy reads the variable once. It is unset afterwards, so that a child process gets a folder of its own.
+    # CuPy reads the variable once. The variable is unset afterwards, so that a child process gets a folder of its own.
     os.environ["CUPY_CACHE_DIR"] = str(own)
     try:
         yield
@@ -164,7 +164,8 @@ def cupy_distributions() -> dict[str, str]:
     return found
 
 
-# Functions for `python -m cupyops doctor`. They do not raise: they return None, 0 or an empty value for unknown facts.
+# Functions for `python -m cupyops doctor`. The functions do not raise. For unknown facts they return None, 0 or an
+# empty value.
 
 
 def has_nvrtc() -> bool:

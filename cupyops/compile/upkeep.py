@@ -182,6 +182,6 @@ def _removed(path: Path) -> bool:
             shutil.rmtree(path)
         else:
             path.unlink()
-    except OSError:  # in a shared folder, another user's
+    except OSError:  # in a shared folder, the entry may belong to another user
         return False
     return True

@@ -1,7 +1,8 @@
-"""The device half of an extension: what its kernels use, directly or not, as a text for NVRTC and the simulator.
+"""Extracts the device half of an extension: the declarations that its kernels use, directly or not, as a text for NVRTC
+and the simulator.
 
 The host half is left out: functions that run on the host, launches, the dispatch over dtypes, bindings and headers of
-PyTorch. ``pytorch.cuh`` takes the place of PyTorch's headers.
+PyTorch. The text includes ``pytorch.cuh`` instead of PyTorch's headers.
 """
 
 import re
@@ -26,7 +27,7 @@ _HOST_API = (
     r"\bcuda(?:Stream|Event)_t\b"
     r"|\bcuda(?:Malloc|Free|Memcpy|Memset|Stream|Event|GetLastError|Device)[A-Z]?\w*\s*\("
 )
-# What no kernel of NVRTC can have, by expression and reason.
+# Regular expressions of code that NVRTC cannot compile, each with the reason.
 _REFUSED = (
     (r"\bPhiloxCudaState\b|\bphilox\s*::\s*unpack\b|\bphilox_unpack\b", _RANDOM),
     (
@@ -53,7 +54,7 @@ class Device:
     Attributes:
         text: CUDA C++.
         functions: the ``__global__`` functions of the text.
-        refused: the other ones, each with the reason.
+        refused: the names of the ``__global__`` functions that NVRTC cannot compile, each with the reason.
     """
 
     text: str
@@ -62,7 +63,7 @@ class Device:
 
 
 def device_half(joined: Joined, pieces: Sequence[Piece]) -> Device:
-    """Returns the device half of a text whose includes are joined, and whose pieces are given."""
+    """Returns the device half of an extension, from its text with all includes, and the pieces of this text."""
     text = joined.text
     names = list(dict.fromkeys(f.name for f in scan(text).functions if not f.special))
     refused = {name: why for name in names if (why := _refusal(joined, pieces, [name]))}
@@ -80,7 +81,7 @@ def device_half(joined: Joined, pieces: Sequence[Piece]) -> Device:
 
 
 def _refusal(joined: Joined, pieces: Sequence[Piece], roots: Collection[str]) -> str:
-    """Returns why NVRTC cannot have kernels, or ``""``."""
+    """Returns the reason why NVRTC cannot compile the kernels ``roots``, or ``""``."""
     text = joined.text
     bare = scan(text).bare
     for i in sorted(_kept(text, pieces, roots)):
@@ -95,7 +96,7 @@ def _refusal(joined: Joined, pieces: Sequence[Piece], roots: Collection[str]) ->
 
 
 def _kept(text: str, pieces: Sequence[Piece], roots: Collection[str]) -> set[int]:
-    """Returns the positions of the pieces that kernels use, directly or not."""
+    """Returns the indices of the pieces that the kernels ``roots`` use, directly or not."""
     bare = scan(text).bare
     on_gpu = _on_gpu(pieces)
 
@@ -135,7 +136,8 @@ def _kept(text: str, pieces: Sequence[Piece], roots: Collection[str]) -> set[int
 
 
 def _on_gpu(pieces: Sequence[Piece]) -> set[str]:
-    """Returns the words that make a function one of the GPU, with the macros that have such a word in their text."""
+    """Returns the words that mark a function for the GPU, such as ``__device__``, and the macros that contain such a
+    word."""
     defines = [p for p in pieces if p.directive is not None and p.directive.name == "define"]
     found = set(_ON_GPU)
     while more := {n for p in defines if not found.isdisjoint(p.words) for n in p.names} - found:
@@ -144,12 +146,13 @@ def _on_gpu(pieces: Sequence[Piece]) -> set[str]:
 
 
 def _marked(head: str, pieces: Sequence[Piece]) -> bool:
-    """Returns whether the head of a function says that the GPU runs it. A ``constexpr`` function need not say so to nvcc."""
+    """Returns whether the head of a function has a word such as ``__device__``. nvcc needs none for ``constexpr``
+    functions."""
     return not _on_gpu(pieces).isdisjoint(WORD.findall(head))
 
 
 def _conditions(pieces: Sequence[Piece], at: int) -> list[int]:
-    """Returns the positions of the conditionals around a piece."""
+    """Returns the indices of the conditional directives around a piece."""
     opened: list[list[int]] = []
     found: list[int] = []
     for i, piece in enumerate(pieces):
@@ -190,7 +193,7 @@ def _written(text: str, pieces: Sequence[Piece], kept: set[int]) -> str:
             continue
         before = pieces[i - 1].end if i else 0
         comment = text[before : piece.start] if piece.kind in ("function", "name") else ""
-        if i and "\n" in comment:  # what stands behind the piece before is about that piece
+        if i and "\n" in comment:  # the rest of the previous piece's line belongs to that piece
             comment = comment[comment.index("\n") :]
         comment = "" if i == 0 and _license(text) else comment.strip()
         defines = piece.directive is not None and piece.directive.name == "define"
@@ -207,7 +210,7 @@ def _written(text: str, pieces: Sequence[Piece], kept: set[int]) -> str:
 
 
 def _spaces(text: str, pieces: Sequence[Piece], emitted: Collection[int], pytorch: bool) -> Iterator[int]:
-    """Yields the positions of the ``using namespace`` of namespaces that the text for NVRTC has."""
+    """Yields the indices of the ``using namespace`` directives whose namespaces the text for NVRTC has."""
     known = {"cooperative_groups", "nvcuda", *(("at", "torch", "c10") if pytorch else ())}
     known |= {name for i in emitted if pieces[i].kind == "open" for name in pieces[i].names}
     for i, piece in enumerate(pieces):
@@ -219,7 +222,7 @@ def _spaces(text: str, pieces: Sequence[Piece], emitted: Collection[int], pytorc
 
 
 def _includes(text: str, words: Collection[str]) -> list[str]:
-    """Returns the directives for what PyTorch's headers bring."""
+    """Returns the ``#include`` directives that replace those of PyTorch's headers."""
     found = []
     if not {"Half", "half", "__half", "half2", "__half2"}.isdisjoint(words):
         found.append("#include <cuda_fp16.h>")

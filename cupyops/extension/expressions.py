@@ -1,7 +1,8 @@
 """Translates expressions of the host half of an extension from C++ to Python.
 
 The calls of PyTorch's C++ library become those of its Python library: ``torch::cat({a, b}, 1)`` is ``torch.cat([a, b], 1)``.
-A tensor stands for its pointer and for its accessor. An expression that is not understood has no translation.
+A pointer or an accessor of a tensor becomes the tensor, because a launch takes tensors. An expression that is not
+understood has no translation.
 """
 
 import ast
@@ -17,7 +18,7 @@ __all__ = ["NotTranslated", "expression", "parts", "python_name", "split_angles"
 
 
 class NotTranslated(Exception):
-    """A piece of C++ has no plain translation."""
+    """An expression or a statement of C++ has no translation."""
 
 
 _TOKEN = re.compile(
@@ -50,12 +51,12 @@ _INTEGERS = frozenset(
     ("int", "long", "short", "unsigned", "size_t", "int64_t", "int32_t", "uint32_t", "uint64_t", "uint")
 )
 _FLOATS = frozenset(("float", "double", "scalar_t", "acc_t", "accscalar_t"))
-# Of a tensor, what a kernel's argument is made of. The launch takes the tensor itself.
+# Methods of a tensor that give a kernel's argument. They are left out, because a launch takes the tensor.
 _ADDRESSES = frozenset(("data_ptr", "data", "mutable_data_ptr", "const_data_ptr", "packed_accessor", "accessor")) | {
     f"packed_accessor{bits}" for bits in (32, 64)
 }
 _RENAMED = {"scalar_type": "dtype", "dtype": "dtype", "sizes": "shape", "strides": "stride()", "device": "device"}
-# Names of the host's C++ that Python does not have.
+# C++ names without a counterpart in Python.
 _UNKNOWN = frozenset(("TensorOptions", "new", "delete", "sizeof", "auto", "const", "cuda", "type", "string"))
 
 
@@ -64,7 +65,7 @@ def expression(text: str, floats: Collection[str] = ()) -> str:
 
     Args:
         text: the expression, without comments.
-        floats: the names of variables that are floats. A quotient of other names is a quotient of integers.
+        floats: the names of floating variables. The division of other variables is an integer division.
 
     Raises:
         NotTranslated: the expression is not understood.
@@ -118,12 +119,12 @@ def python_name(word: str) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """Returns the parts of a list of C++ between its commas, without those inside brackets and template arguments."""
+    """Splits a C++ list at its commas, but not at commas in brackets and in template arguments."""
     return [part.strip() for _, part in split(text) if part.strip()]
 
 
 def split_angles(text: str) -> tuple[str, str]:
-    """Returns what the angle brackets at the beginning of a text hold, and what follows them."""
+    """Returns the text between the angle brackets with which a text begins, and the text behind them."""
     depth = 0
     for match in re.finditer(r"[<>()]", text):
         depth += (match[0] in "<(") - (match[0] in ">)")
@@ -292,7 +293,7 @@ class _Reader:
         if word in ("static_cast", "reinterpret_cast") and self._peek() == "<":
             kind = _tokens(self._angles())
             if _is_pointer(kind):
-                return  # a tensor stands for its pointer, and the launch compares its dtype
+                return  # the tensor replaces its pointer, and the launch compares the tensor's dtype
             cast = _cast(kind)
             if not cast:
                 raise NotTranslated(word)

@@ -13,7 +13,7 @@ from cupyops.launch.signature import Parameter, Signature
 from .device import device_half
 from .host import constants_of, host_functions
 from .reading import joined, pieces_of
-from .starter import Half, starting_file
+from .starter import ExtensionParts, starting_file
 
 __all__ = ["Extension", "ExtensionKernel", "from_extension"]
 
@@ -51,7 +51,7 @@ class Extension:
 
     Attributes:
         path: the file of the extension.
-        text: the kernels and what they use, the text of a :class:`~cupyops.Kernel`.
+        text: the text for :class:`~cupyops.Kernel`: the kernels and the declarations that they use.
         kernels: the kernels.
         refused: the names of the kernels that have no translation, each with the reason.
         missing: the names of included files that were not found.
@@ -89,10 +89,10 @@ def from_extension(
 ) -> Extension:
     """Reads the ``.cu`` file of a PyTorch C++/CUDA extension.
 
-    The device half becomes a text for :class:`~cupyops.Kernel`: the ``__global__`` functions and what they use. Templates
-    and packed accessors stay as they are, since a launch fills an accessor from the array. The host half becomes Python:
-    functions that allocate, launch and return, and an :class:`~cupyops.torch.Operator` for each. What has no translation
-    stays as a comment.
+    The device half becomes a text for :class:`~cupyops.Kernel`: the ``__global__`` functions and the declarations that
+    they use. Templates and packed accessors stay as they are, since a launch fills an accessor from the array. The host
+    half becomes Python: functions that allocate, launch and return, and an :class:`~cupyops.torch.Operator` for each.
+    C++ without a translation stays as a comment.
 
     Args:
         path: the file.
@@ -136,7 +136,7 @@ def from_extension(
             expected("from_extension", "path", "name a file with a kernel that NVRTC can have", f"{path}: {reasons}")
         )
     functions = host_functions(whole.text, pieces)
-    half = Half(
+    parts = ExtensionParts(
         path.name,
         space,
         device.text,
@@ -155,4 +155,4 @@ def from_extension(
         )
         for f in device.functions
     )
-    return Extension(path, device.text, kernels, device.refused, whole.missing, starting_file(half))
+    return Extension(path, device.text, kernels, device.refused, whole.missing, starting_file(parts))

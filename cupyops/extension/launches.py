@@ -78,7 +78,8 @@ class Kernels:
         self._variables: dict[tuple[object, ...], str] = {}
 
     def launched(self, launch: Launch, function: HostFunction) -> list[str]:
-        """Returns the lines of a launch. What has to be chosen first raises NotImplementedError."""
+        """Returns the Python lines of a launch. If the user has to choose a number first, the lines raise
+        NotImplementedError."""
         if launch.kernel not in self._paths:
             why = self._refused.get(launch.kernel, "the file does not define this kernel")
             return [*comment(f"C++: {launch.text};"), *_raised(f"{launch.kernel}: {why}")]
@@ -118,7 +119,7 @@ class Kernels:
         return [*notes, *([f"# {line}" for line in call] if "argument" in open_points[-1] else call)]
 
     def alone(self, function: Function) -> str:
-        """Returns the variable of a kernel that no function of the host launches."""
+        """Returns the Python variable of a kernel that no host function launches."""
         return self._variable(function.path, f"Threads(block=({_BLOCK},))", (), 0)
 
     def _name(self, launch: Launch, known: Mapping[str, str], open_points: list[str]) -> str:

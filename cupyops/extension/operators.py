@@ -17,7 +17,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def of_function(space: str, kernels: Kernels, function: HostFunction) -> list[str]:
-    """Returns the lines of the operator of a function of the host, or a comment that says why it is none."""
+    """Returns the lines that declare a host function as an operator, or a comment with the reason why it cannot be
+    one."""
     written = _written_by(kernels, function)
     tensors = [a for a in function.parameters if a.kind.startswith("Tensor")]
     others = [a for a in function.parameters if not a.kind.startswith("Tensor")]
@@ -41,14 +42,14 @@ def of_function(space: str, kernels: Kernels, function: HostFunction) -> list[st
         return f"Tensor({next(letters)}!) {a.name}" if a.name in written else f"{a.kind} {a.name}"
 
     body, given = function.name, ", ".join(a.name for a in [*tensors, *others])
-    if given != ", ".join(a.name for a in function.parameters):  # an operator has its tensors first
+    if given != ", ".join(a.name for a in function.parameters):  # a schema lists the tensors first
         body = f"lambda {given}: {function.name}({', '.join(a.name for a in function.parameters)})"
     head = f"{space}::{function.name}("
     return _declared(f"{function.name}_op", head, list(map(declared, [*tensors, *others])), results, body)
 
 
 def of_kernel(space: str, text: str, kernels: Kernels, function: Function) -> list[str]:
-    """Returns the lines of an operator that launches one kernel, which no function of the host does."""
+    """Returns the lines of an operator that launches a kernel, if no host function launches the kernel."""
     signature = kernels.signatures[function.name]
     entry = entry_in(text, function.path)
     alone = f"# No function of the file launches {function.path}"
@@ -79,7 +80,7 @@ def of_kernel(space: str, text: str, kernels: Kernels, function: Function) -> li
 
 
 def _results(function: HostFunction) -> tuple[str, str]:
-    """Returns why a function is no operator, or ``""``, and the results of its schema."""
+    """Returns the reason why a function cannot be an operator, or ``""``, and the results in its schema."""
     if function.returns == "void":
         return "", "()"
     names = {a.name for a in function.parameters}

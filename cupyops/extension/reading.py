@@ -1,7 +1,7 @@
-"""Reads the text of an extension: joins the files that it includes, and takes it apart at file scope.
+"""Reads the text of an extension: inserts the files that it includes, and splits the text into pieces at file scope.
 
-The parts are directives, namespaces and declarations. A declaration has the names that it declares and the words that it
-uses. This is what :mod:`.device` needs to find out what the kernels use.
+A piece is a directive, a brace of a namespace, or a declaration. Each piece lists the names that it declares and the
+words that it contains. From these lists, :mod:`.device` finds the pieces that the kernels use.
 """
 
 import os
@@ -25,12 +25,12 @@ _NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[\w\s:]*)\{|extern\s
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _TYPE = re.compile(r"(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\b")
 _CALLED = re.compile(r"(?<![\w:.])(?:\w+\s*::\s*)*(\w+)\s*(?:<[^<>;()]*>\s*)?\(")
-# What stands before a parenthesis in the head of a function, and is not its name.
+# Words that stand before a parenthesis in the head of a function, and are not the function's name.
 _NO_NAMES = frozenset(
     ("__launch_bounds__", "__attribute__", "__declspec", "__align__", "alignas", "decltype", "noexcept", "sizeof")
     + ("static_assert", "defined", "if", "for", "while", "switch", "return")
 )
-# Headers of PyTorch and of the host, which the text for NVRTC does without.
+# Headers of PyTorch and of the host. The text for NVRTC does not include them.
 _HOST = re.compile(
     r"(?:torch|ATen|c10|THC|THCUNN|pybind11|caffe2|sys)/|Python\.h$|cuda\.h$|cuda_runtime|cuda_runtime_api|driver_|"
     r"device_launch_parameters|cuda_profiler|helper_"
@@ -42,7 +42,7 @@ class Joined:
     """The text of an extension with the files that it includes.
 
     Attributes:
-        text: the text. What no compilation reads is blank.
+        text: the text. Blanks replace code in a conditional whose condition is known to be false.
         missing: the names of included files that were not found.
         origins: for each stretch of the text, its offset, its file, and the line of the file in which the stretch begins.
     """
@@ -167,8 +167,8 @@ class Piece:
             or without body; ``"name"`` for types, variables and other declarations.
         start, end: offsets in the text.
         head: offset behind the head of a function: its parameter list is before it, and its body behind it.
-        names: what the piece declares.
-        words: what the piece uses.
+        names: the names that the piece declares.
+        words: the identifiers in the piece.
         directive: the directive.
     """
 
@@ -231,7 +231,7 @@ def _declaration(bare: str, pairs: dict[int, int], begin: int) -> Piece:
             end = place + 1
             break
         if match[0] in "}])":
-            end = place  # of a namespace, or unbalanced
+            end = place  # the brace of a namespace, or an unbalanced bracket
             break
         if match[0] == "=":
             value = value or not bare[:place].rstrip().endswith("operator")
@@ -250,7 +250,7 @@ def _declaration(bare: str, pairs: dict[int, int], begin: int) -> Piece:
 
 
 def behind_template(bare: str, begin: int) -> int:
-    """Returns the offset behind ``template <...>``, also behind several."""
+    """Returns the offset behind all ``template <...>`` at the beginning of a declaration."""
     while found := _TEMPLATE.match(bare, begin):
         depth, at = 1, found.end()
         while depth and at < len(bare):
@@ -264,7 +264,7 @@ def _names_of_function(head: str) -> frozenset[str]:
     if re.match(r"\s*(?:typedef|using)\b", head):
         return frozenset()
     flat, depth = [], 0
-    for c in head[behind_template(head, 0) :]:  # what is within the parentheses names nothing
+    for c in head[behind_template(head, 0) :]:  # the function's name is not inside parentheses
         depth -= c == ")"
         flat.append(c if depth == 0 else " ")
         depth += c == "("

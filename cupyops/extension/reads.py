@@ -40,7 +40,7 @@ def with_const(text: str, functions: list[Function]) -> str:
 
 
 def _only_read(bare: str, pairs: dict[int, int], body: tuple[int, int], parameter: Parameter, references: bool) -> bool:
-    """Returns whether every use of a parameter is an element that is read, or a size. False if that is not certain."""
+    """Returns whether every use of a parameter certainly reads an element or a size."""
     rank = 1 if parameter.accessor is None else int(parameter.accessor.rank) if parameter.accessor.rank.isdigit() else 0
     uses = 0
     for match in re.compile(rf"(?<![\w.])(?<!->){parameter.name}\b").finditer(bare, *body):
@@ -52,7 +52,7 @@ def _only_read(bare: str, pairs: dict[int, int], body: tuple[int, int], paramete
             if opening is None:
                 return False
             at = pairs.get(opening.end() - 1, len(bare)) + 1
-        # A further bracket, a member, an address, or an argument that may be a reference is not looked into.
+        # A further bracket, a member, an address, or an argument for a reference may write the element.
         if re.compile(r"\s*(?:\[|\.|->)").match(bare, at) or _WRITES.match(bare, at):
             return False
         before = bare[max(match.start() - 80, 0) : match.start()].rstrip()

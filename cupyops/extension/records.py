@@ -1,4 +1,4 @@
-"""What is read of the host half: functions, their parameters and their launches."""
+"""The records of the host half: functions, their parameters and their launches."""
 
 from dataclasses import dataclass, field
 
@@ -60,13 +60,13 @@ class HostFunction:
     Attributes:
         name: the name.
         parameters: the parameters.
-        returns: what it returns in C++.
-        lines: the body in Python. A launch is a line with its place.
+        returns: the type of the result in C++.
+        lines: the body in Python. The line of a launch is the launch's ``place``.
         launches: the launches, in order.
-        left: how many statements have no translation.
+        left: the number of statements without a translation.
         results: the expressions of each return statement.
         locals: the values of the variables, in Python.
-        words: the words of the function.
+        words: the identifiers in the function.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Writes the statements of a function of the host in Python.
 
-A statement that has no plain translation becomes a comment. Checks of devices, guards, streams and the dispatch over dtypes
-are left out, since a launch does what they do.
+A statement without a translation becomes a comment. Checks of devices, guards, streams and the dispatch over dtypes are
+left out, because a launch checks devices, uses the current stream and chooses the dtype.
 """
 
 import re
@@ -25,7 +25,7 @@ _DECLARED = re.compile(
     re.DOTALL,
 )
 _FLOATS = ("float", "double", "scalar_t")
-# What a launch does itself, or the host needs no more.
+# Statements that a launch makes unnecessary.
 _DROPPED = re.compile(
     r"(?:AT_(?:ERROR|CUDA_CHECK)\w*|THC?\w*Check\w*|(?:C10_)?CUDA_(?:KERNEL_)?\w*CHECK\w*|C10_CUDA\w*|gpuErrchk|"
     r"\w*[Ll]ast[Ee]rror\w*|assert|printf|fprintf|exit)\s*\("
@@ -36,7 +36,7 @@ _DROPPED = re.compile(
     re.DOTALL,
 )
 _CHECK = re.compile(r"(?:(?:TORCH|AT)_(?:INTERNAL_)?(?:CHECK|ASSERT)\w*|CHECK\w*)\s*\((?P<inside>.*)\)", re.DOTALL)
-# Conditions that a launch checks itself: where the arrays are.
+# Conditions about the devices of arrays, which a launch checks.
 _PLACE = re.compile(r"\b(?:is_cuda|device|is_cpu|DeviceType|kCUDA|get_device)\b")
 _DISPATCH = re.compile(r"\w*DISPATCH\w*\s*\(")
 _LAUNCH = re.compile(r"(?:(?:\w+\s*::\s*)*)(?P<name>[A-Za-z_]\w*)\s*(?P<template><(?!<<).*)?<<<", re.DOTALL)
@@ -213,7 +213,7 @@ class Body:
             self._comment(f"{text};", indent)
 
     def _check(self, text: str, inside: Sequence[str], indent: str) -> None:
-        """Writes a check of the host as one that raises ValueError."""
+        """Writes a check of the host half as Python code that raises ValueError."""
         if not inside or _PLACE.search(inside[0]):
             return
         own = re.match(r"CHECK\w*", text)

@@ -1,8 +1,8 @@
 """Parameters that are packed accessors of PyTorch, such as ``torch::PackedTensorAccessor32<scalar_t, 2>``.
 
 A call passes the array. The launch fills the accessor, which the header ``pytorch.cuh`` defines: the address of the first
-element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. An accessor that is declared ``const``
-is an input, another one an output.
+element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers. An accessor that is declared
+``const`` is an input. Any other accessor is an output.
 """
 
 import re
@@ -14,7 +14,7 @@ from cupyops.arrays import Info
 from cupyops.compile.definitions import split
 from cupyops.errors import expected
 
-__all__ = ["Accessor", "Declared", "check_accessor", "conditions", "declared", "moved", "numbers"]
+__all__ = ["Accessor", "AccessorDeclaration", "check_accessor", "conditions", "declared", "moved", "numbers"]
 
 _ACCESSOR = re.compile(
     r"(?:(?P<before>const) )?(?:::\s*)?(?:(?:torch|at)\s*::\s*)?(?P<kind>(?:Generic)?PackedTensorAccessor(?:32|64)?)\s*"
@@ -46,8 +46,8 @@ class Accessor:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What the declaration of an accessor says.
+class AccessorDeclaration:
+    """The name, the types and the layout that the declaration of an accessor gives.
 
     Attributes:
         name: the parameter.
@@ -62,12 +62,12 @@ class Declared:
     accessor: Accessor
 
 
-def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> Declared | None:
-    """Returns what the declaration of an accessor says, or None for another parameter.
+def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> AccessorDeclaration | None:
+    """Returns the parsed declaration of an accessor, or None for another parameter.
 
     Args:
         kernel: the kernel's name, for messages.
-        declaration: the declaration without attributes, its macros and type names followed.
+        declaration: the declaration without attributes, with its macros and typedefs expanded.
         bits_of: returns the bits of an integer type, or 0 for another type.
 
     Raises:
@@ -84,16 +84,17 @@ def declared(kernel: str, declaration: str, bits_of: Callable[[str], int]) -> De
     if not re.fullmatch(r"[1-9]\d*|[A-Za-z_]\w*", rank) or bits not in (0, 32, 64):
         wanted = "have a number of dimensions, and indices of 32 or 64 bits"
         raise TypeError(expected(kernel, found["name"], wanted, f"{found['kind']}<{', '.join(given)}>"))
-    return Declared(found["name"], base, const, Accessor(rank, bits))
+    return AccessorDeclaration(found["name"], base, const, Accessor(rank, bits))
 
 
 def numbers(info: Info) -> tuple[int, ...]:
-    """Returns what the launch writes into an accessor behind the address: the sizes and the strides."""
+    """Returns the sizes and the strides, which the launch writes into an accessor behind the address."""
     return (*info.shape, *info.strides)
 
 
 def moved(address: Any, pointer: int) -> Any:
-    """Returns an array's argument for the driver with another address: the address alone, or all of an accessor."""
+    """Returns an array's argument for the driver with its address replaced. The argument is an address or a whole
+    accessor."""
     return (pointer, *address[1:]) if isinstance(address, tuple) else pointer
 
 
@@ -116,9 +117,9 @@ def check_accessor(kernel: str, p: Any, info: Info, constants: Mapping[str, int]
 
 
 def conditions(p: Any, x: str, constants: Mapping[str, int]) -> list[str]:
-    """Returns the conditions of a generated launch under which a call with an array for an accessor is refused.
+    """Returns the conditions under which a generated launch refuses an array for an accessor.
 
-    Sizes and strides of 32 bits that do not fit make the packing itself fail.
+    A size or stride that needs more than 32 bits needs no condition: :mod:`struct` raises an error.
     """
     rank = p.accessor.dimensions(constants)
     found = [f"{x}.dim() != {rank}"]

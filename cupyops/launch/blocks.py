@@ -24,7 +24,7 @@ class View(NamedTuple):
 
     Attributes:
         block: number of the block.
-        offset: bytes from the begin of the block to the array's first element.
+        offset: bytes from the beginning of the block to the array's first element.
         dtype: name of the dtype.
         shape, strides: in elements.
     """

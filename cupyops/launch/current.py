@@ -57,7 +57,7 @@ def capturing(devices: Iterable[int], *more: ArrayLibrary) -> bool:
 def _captures(stream: int) -> bool:
     try:
         return bool(toolchain.cupy().cuda.runtime.streamIsCapturing(stream))
-    except Exception as error:  # CuPy's error, of the default stream while another stream captures
+    except Exception as error:  # CuPy's error for a query of the default stream while another stream captures
         if "StreamCapture" in str(error):
             return True
         raise

@@ -118,7 +118,8 @@ def launch(
 
 @contextmanager
 def _printed(on: bool) -> Iterator[list[bytes]]:
-    """Yields a list that has the lines which the process, with the CUDA driver in it, printed to stderr in a block of code.
+    """Yields a list. After the block, it has the lines that the process, including the CUDA driver, printed to stderr
+    in the block.
 
     The driver prints the line of a failed assert. The lines are printed again behind the block.
     """

@@ -94,7 +94,8 @@ def check_declaration(
             )
         if size not in integers:
             raise ValueError(
-                f"{kernel}: `{size}` counts threads or elements, but is not an integer parameter{nearest(size, integers)}"
+                f"{kernel}: `{size}` counts threads or elements, but the kernel has no integer parameter of this name"
+                f"{nearest(size, integers)}"
             )
 
 

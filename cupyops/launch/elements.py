@@ -257,7 +257,7 @@ def check_structs(kernel: str, parameters: Sequence[Any], code: Code) -> None:
     """Raises if a parameter is of a struct that the text defines and ``structs=`` does not have.
 
     Raises:
-        TypeError: so a call would have no layout for the struct.
+        TypeError: the layout of such a struct is unknown.
     """
     for p in parameters:
         if p.element is None and p.type not in DTYPES and p.type.isidentifier() and p.type in _defined(code.bare):

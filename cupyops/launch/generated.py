@@ -194,7 +194,7 @@ def launch_source(
             *(["            written((" + "".join(f"{x}, " for x in always) + "))"] if always else []),
             *(f"            if {x} is not None: written(({x},))" for p, x in outputs if p.nullable),
             "            return None",
-            "    except Exception:",  # by a wrong argument or the driver: the checked launch raises the proper error
+            "    except Exception:",  # the checked launch raises the proper error
             "        pass",
             f"    return checked({arguments})",
         ]

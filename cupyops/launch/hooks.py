@@ -21,7 +21,7 @@ __all__ = [
 
 # All kernels of the process, by weak references.
 KERNELS: "weakref.WeakSet[Any]" = weakref.WeakSet()
-# What repeats launches of kernels without calling the kernels, by weak references.
+# Weak references to the objects that repeat launches of kernels without calling the kernels.
 _REPEATED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -69,6 +69,6 @@ def close_generated_launches() -> None:
 
 
 def close_generated_kernels() -> None:
-    """Does so for calls of kernels, and not for repeated launches."""
+    """Sends calls of kernels through the checked launch, but not repeated launches."""
     for kernel in list(KERNELS):
         kernel.close_generated_launch()

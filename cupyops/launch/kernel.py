@@ -391,7 +391,7 @@ class Kernel:
         sizes = threads or [arguments.values[s] for s in self.geometry.sizes]
         if lead.place == "cpu" and host().enabled():
             if written:
-                arguments.count_written(self.signature)  # before the launch: a launch that fails may have written
+                arguments.count_written(self.signature)  # a launch that fails may have written, too
             try:
                 host().launch(self, arguments, sizes)
             except CompileError as error:

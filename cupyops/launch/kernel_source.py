@@ -1,4 +1,5 @@
-"""The text of a kernel with all that decides what NVRTC makes of the text."""
+"""The text of a kernel with everything that determines the compiled code: constants, headers, options and layouts of
+structs."""
 
 import os
 import re
@@ -23,7 +24,7 @@ from .template import numbers_of, split_name
 __all__ = ["KernelSource", "LinkedText", "check_text", "file_name", "linked_texts", "macros", "numbers"]
 
 
-# Of NVRTC, g++ and clang.
+# Options that NVRTC, g++ and clang share.
 _UNDEFINED = re.compile(
     r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared|use of undeclared identifier '(\w+)'"
 )

@@ -1,7 +1,7 @@
 """Derives the layouts of structs from a text: structs of numbers, vectors, pointers, arrays and other such structs.
 
-The compiler compares a derived layout with its own (:func:`.elements.assertions`), as a layout of ``structs=``. A struct
-with bases, bit fields, references or members of unknown types has no derived layout.
+The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`). A
+struct with bases, bit fields, references or members of unknown types has no derived layout.
 """
 
 import re
@@ -38,7 +38,8 @@ _DEPTH = 8  # structs within one another
 def struct_layouts(
     kernel: str, given: Mapping[str, Any] | None, text: str, headers: Mapping[str, str], defines: Mapping[str, str]
 ) -> dict[str, Element]:
-    """Returns the elements of ``structs=``, and of the other structs of a kernel's parameters whose layouts the text tells.
+    """Returns the elements of ``structs=``, and of the other structs of a kernel's parameters whose layouts can be
+    derived.
 
     Raises:
         TypeError, ValueError: those of :func:`.elements.struct_elements` and of :func:`derived_structs`.
@@ -52,7 +53,7 @@ def struct_layouts(
 def derived_structs(
     text: str, kernel: str, headers: Mapping[str, str], defines: Mapping[str, str], known: Mapping[str, Element]
 ) -> dict[str, Element]:
-    """Returns the elements of the structs of a kernel's parameters whose layouts `known` lacks and the text tells.
+    """Returns the elements of the structs of a kernel's parameters that `known` lacks and whose layouts can be derived.
 
     Raises:
         ValueError: the text does not declare the kernel.

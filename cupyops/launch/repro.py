@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _INLINE = 16384  # bytes of packed arrays up to which the arrays are written into the file itself
-_MARK = '"""Repeats a failure: '  # the begin of each file; save_repro replaces a file that begins so, and no other
+_MARK = '"""Repeats a failure: '  # the beginning of each file; save_repro replaces only files with this beginning
 _STORED = "_cupyops_repro"  # the attribute of an exception or a report
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ class Script:
 
 
 class Failure(Protocol):
-    """What an exception stores for :func:`save_repro`."""
+    """The record of a call that an exception stores for :func:`save_repro`."""
 
     def script(self, check: str | None, operator: str | None) -> Script:
         """Returns the file's parts. The arguments are those of :func:`save_repro`."""
@@ -84,7 +84,7 @@ class Call:
         kernel: the kernel.
         arguments: the checked arguments.
         threads: the number of threads, for a kernel whose calls give the number.
-        written: whether the call was no vouched one.
+        written: whether the launch recorded its writes, which vouched calls do not.
         settings: the arguments of :func:`cupyops.simulate`; None if nothing simulates the launch.
         copies: the arrays before the launch; None if they were not copied.
         words: the message of the failure.
@@ -99,7 +99,7 @@ class Call:
     words: str
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # an exception that goes to another process leaves its call behind
+        return type(None), ()  # an exception that is pickled for another process loses its call
 
     def script(self, check: str | None, operator: str | None) -> Script:
         kernel, given = self.kernel, self.arguments

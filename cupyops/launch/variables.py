@@ -1,8 +1,8 @@
 """``__device__`` and ``__constant__`` variables of a text, read and set from Python.
 
 A variable is part of loaded code. Each :class:`.kernel.Kernel` loads code of its own for each choice of dtypes, each GPU
-and each mode of the simulator; the kernels of a :class:`.module.Module` share theirs. A value that Python sets goes to all
-code that is loaded, and to code that is loaded later.
+and each mode of the simulator; the kernels of a :class:`.module.Module` share their code. A value that Python sets goes
+to all code that is loaded, and to code that is loaded later.
 """
 
 import ctypes

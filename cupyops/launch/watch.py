@@ -58,8 +58,8 @@ def watch(on: bool = True) -> None:
     """Has every kernel that was declared with a path follow the edits of its file, from the next launch on.
 
     A launch reads the files again if the text, or a header in the text's folder, has changed. ``Kernel(path,
-    watch=True)`` does so for one kernel, and ``CUPYOPS_WATCH=1`` in the environment for a whole process. A watched kernel
-    takes the checked launch, which costs the host some thirty times as much as the generated launch.
+    watch=True)`` watches one kernel, and ``CUPYOPS_WATCH=1`` in the environment all kernels of a process. A watched
+    kernel takes the checked launch, which costs the host some thirty times as much as the generated launch.
 
     Args:
         on: False ends the watching, except for kernels with ``watch=True``. Each kernel keeps its present text.

@@ -36,7 +36,7 @@ def sizes_of(parameters: Sequence[Parameter]) -> list[str]:
 
 
 class Derived:
-    """What a kernel's declaration says of its operator.
+    """The parts of an operator that a kernel's declaration determines.
 
     Attributes:
         inputs: the parameters of the operator's tensors, in the order of the text.

@@ -27,7 +27,7 @@ def explain(
     path: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> "Report":
-    """Runs the kernels of a call in the simulator and explains what they do to the memory of a GPU.
+    """Runs the kernels of a call in the simulator, counts their memory requests, and explains them.
 
     No GPU is needed. The call runs on CPU tensors or NumPy arrays and writes its outputs, as in
     :func:`cupyops.simulate`. The report has, for each line of the text: executions by a warp, active lanes, sectors of
@@ -75,7 +75,7 @@ def explain(
         call(*args, **kwargs)
     if not launches:
         raise ValueError(
-            "explain: the call launched no kernel in the simulator. Pass CPU tensors or NumPy arrays, and not empty ones"
+            "explain: the call launched no kernel in the simulator. Pass CPU tensors or NumPy arrays with elements"
         )
     report = Report(tuple(explained(launch, chosen, flops) for launch in launches))
     if path is not None:

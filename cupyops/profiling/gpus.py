@@ -15,7 +15,7 @@ _RESERVED = 1024  # bytes of shared memory that the driver takes from each block
 
 @dataclass(frozen=True)
 class Limits:
-    """What a multiprocessor of one compute capability holds (CUDA C++ programming guide, "compute capabilities").
+    """The limits of a multiprocessor of one compute capability (CUDA C++ programming guide, "compute capabilities").
 
     Attributes:
         threads, blocks: the most resident threads and blocks.

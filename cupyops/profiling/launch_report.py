@@ -12,7 +12,7 @@ __all__ = ["HEADINGS", "Advice", "Bound", "KernelReport", "Resources", "amount",
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler reports of a kernel.
+    """The compiler's report on a kernel.
 
     Attributes:
         target: the architecture of the compilation, such as ``sm_90``.
@@ -48,7 +48,7 @@ class Advice:
 
     Attributes:
         words: the finding, and the change.
-        microseconds: an estimate of what the change is worth; the advice is sorted by it.
+        microseconds: the estimated gain of the change, by which the advice is sorted.
         line: the line of the text, as ``file:number``; empty for the whole kernel.
     """
 
@@ -70,7 +70,7 @@ class KernelReport:
         sources: the texts of the kernel and of its headers by file name.
         arrays: the arrays, with the bytes needed and the sectors moved.
         shared: bytes of dynamic shared memory of a block.
-        resources: what the compiler reports; None if it could not be asked.
+        resources: the compiler's report; None if there is no compiler.
         missing: why `resources` is None.
         occupancy: the resident blocks of a multiprocessor; None without `resources`.
         bounds: lower bounds of the time, the largest first.

@@ -297,7 +297,7 @@ def calls(expression: str, functions: Collection[str]) -> Iterator[tuple[int, in
 
 
 REDUCTIONS = ("sum", "max", "min", "column_sum")
-ROUNDED = "rounded"  # in row programs, the value that an array with the dtype of the rows holds
+ROUNDED = "rounded"  # the function of row programs that rounds to the dtype of the rows
 # Names of types. An expression may call a type like a function: float(x).
 _TYPES = frozenset(
     (

@@ -6,10 +6,10 @@ The rule has no table of lengths. It counts the registers that a thread needs fo
 2. **threads of a row**: a part of a warp, a warp, a block, or a cluster of blocks;
 3. **resident threads** of a multiprocessor, as many as the registers allow.
 
-A row that does not fit the registers of a cluster is read again in each pass, and so is the row of a program with one
-pass. A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of
-which few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU
-decide the config, and with it the order of every sum. The number of rows decides only how many rows a block has.
+Each pass reads the row from memory if the row does not fit the registers of a cluster, or if the program has one pass.
+A program with sums over the rows has persistent blocks, which load the next row while they compute a row. Rows of which
+few fit a multiprocessor have persistent blocks, too. The length of the rows, the dtypes and the GPU decide the config,
+and with it the order of every sum. The number of rows decides only how many rows a block has.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
-# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
-# than threads that load their next row meanwhile.
+HALF_REGISTERS = 20  # more registers for float16, because the compiler packs pairs of its elements late
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more bytes
+# in flight than threads that prefetch their next row.
 IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
@@ -88,14 +88,14 @@ class ProgramConfig(RowsConfig):
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread holds of a row.
+    """The numbers of a row program that decide the registers of a thread.
 
     Attributes:
         elements: bytes of an element of each array (M, N) that the program reads.
         columns: bytes of an element of each array (N) that the program reads.
         kept: values of an element that several passes read, in the dtype of the arithmetic.
         sums: sums over the rows.
-        passes: passes over a row. Nothing is gained by holding a row for one pass.
+        passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
     """
 
@@ -120,7 +120,7 @@ def _words(sizes: tuple[int, ...], width: int) -> int:
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
-    """Returns what a thread holds of a row.
+    """Returns the numbers of a row program that decide the registers of a thread.
 
     Args:
         program: the program.
@@ -143,7 +143,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     Args:
         n: elements of a row.
         dtype: the dtype of the rows.
-        work: what a thread holds of a row.
+        work: the program's numbers that decide the registers of a thread.
         capability: compute capability of the GPU, 90 for sm_90.
     """
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
@@ -160,29 +160,29 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     used = _words(work.columns, width) // 8
     others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
-    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
-        plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
-        again = _Plan(
+        needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
+        again = _Needs(
             row + columns, PERSISTENT_REGISTERS // (row + columns), others, nbytes, IN_FLIGHT, columns_held=True
         )
-        found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
+        found = _held(n, width, needs, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
         return _once(n, width, itemsize, plain, blocks, capability)
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
-            # One row is in a multiprocessor at a time, or the blocks of clusters wait for each other.
-            plan = _Plan(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
-            found = _held(n, width, plan, blocks, capability) or found
+            # A multiprocessor has one row at a time, or the blocks of a cluster wait for each other.
+            needs = _Needs(ahead + unpacked, AHEAD_REGISTERS // ahead, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True)
+            found = _held(n, width, needs, blocks, capability) or found
     if found is not None:
         return found
     streamed = _streamed(n, width, ROW_BLOCK, min(4, plain.most), plain, blocks, capability)
     return streamed.with_shared_sums(n, work.sums, acc, capability)
 
 
-def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, capability: int) -> ProgramConfig:
+def _once(n: int, width: int, itemsize: int, needs: "_Needs", most_blocks: int, capability: int) -> ProgramConfig:
     """Returns the config of a program with one pass: several rows in a block, a row in a block, or in a cluster."""
     accesses = -(-n // width)
     threads = min(max(threads_for(accesses, ONCE), WHOLE_LINE if accesses > 2 * WHOLE_LINE else 4), CLUSTER_BLOCK)
@@ -190,24 +190,24 @@ def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, ca
     while 2 * cluster <= most_blocks and threads == CLUSTER_BLOCK and n * itemsize > ONCE_BYTES * cluster:
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
-    most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
+    most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
     vectors = max(1, -(-own // max(1, -(-own // most))))
-    return _streamed(n, width, threads, vectors, plan, cluster, capability)
+    return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
 
 def _streamed(
-    n: int, width: int, threads: int, vectors: int, plan: "_Plan", cluster: int, capability: int
+    n: int, width: int, threads: int, vectors: int, needs: "_Needs", cluster: int, capability: int
 ) -> ProgramConfig:
     """Returns the config of a kernel that reads the row in every pass."""
     block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
-    min_blocks = max(1, plan.resident(vectors, block, capability))
+    min_blocks = max(1, needs.resident(vectors, block, capability))
     return ProgramConfig(
         block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
     )
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Needs:
     """The needs of a kernel.
 
     Attributes:
@@ -239,27 +239,27 @@ class _Plan:
         return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
 
 
-def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:
+def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
     """Returns the config that holds a row in registers, or None if no block and no cluster does.
 
     A row has a block, if ``ROW_BLOCK`` threads hold it (``CLUSTER_BLOCK`` threads, if a block is persistent), else the
     smallest cluster of blocks of ``CLUSTER_BLOCK`` threads, or the next larger blocks.
     """
     clusters = [c for c in (2, 4, 8) if c <= most_blocks]
-    tiers = [(1, CLUSTER_BLOCK if plan.columns_held else ROW_BLOCK)]
+    tiers = [(1, CLUSTER_BLOCK if needs.columns_held else ROW_BLOCK)]
     tiers += [(c, block) for block in (CLUSTER_BLOCK, ROW_BLOCK, MAX_BLOCK) for c in (1, *clusters)]
 
     def config_for(vectors: int, cluster: int) -> ProgramConfig:
         config = ProgramConfig.of(
             n, width, vectors, block=SMALL_BLOCK if cluster == 1 else 1, cluster=cluster, min_blocks=0, stream=False
         )
-        min_blocks = plan.resident(vectors, config.block, capability)
-        return replace(config, min_blocks=min_blocks, prefetch=plan.prefetch, columns_held=plan.columns_held)
+        min_blocks = needs.resident(vectors, config.block, capability)
+        return replace(config, min_blocks=min_blocks, prefetch=needs.prefetch, columns_held=needs.columns_held)
 
     def cost(config: ProgramConfig) -> float:
         all_accesses = config.slice * config.cluster / max(n, 1)  # in units of the row
-        flight = config.min_blocks * config.block * config.vectors * plan.nbytes / all_accesses
-        missing = max(0.0, 1 - flight / plan.wanted)
+        flight = config.min_blocks * config.block * config.vectors * needs.nbytes / all_accesses
+        missing = max(0.0, 1 - flight / needs.wanted)
         threads = config.row_threads
         # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
         return (
@@ -271,7 +271,7 @@ def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) ->
         )
 
     for cluster, most_threads in tiers:
-        configs = (config_for(v, cluster) for v in range(1, plan.most + 1))
+        configs = (config_for(v, cluster) for v in range(1, needs.most + 1))
         fitting = [
             c
             for c in configs

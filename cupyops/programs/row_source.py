@@ -17,7 +17,7 @@ FOLDS = {
 }
 
 
-# What groups of threads beyond the last row do. They would read the last row, which an overwriting kernel writes.
+# The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
 _GROUPS_BEYOND = {
     False: (
         "        // Groups beyond the last row take part in the barriers with a row that they do not write.",

@@ -250,7 +250,7 @@ def check_row_names(where: str, names: Collection[str]) -> None:
             raise ValueError(f"{where}: `{name}` has two underscores, as the names of the kernel's own text have")
 
 
-# Macros cannot give way, and types are used where a program's names are visible.
+# A program's name would be replaced by a macro of this name, or would hide a type of this name.
 _TAKEN = frozenset(
     (
         *(

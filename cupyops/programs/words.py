@@ -26,7 +26,7 @@ WRITTEN = {
     "clamp": "fmin(fmax(x, low), high)",
     "clip": "fmin(fmax(x, low), high)",
 }
-# The same for functions of a whole row, defined by reductions of the row.
+# Functions of a whole row that row programs do not have, and their definitions by reductions.
 OF_ROWS = {
     "mean": "sum(x) / N",
     "avg": "sum(x) / N",

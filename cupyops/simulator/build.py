@@ -285,7 +285,7 @@ def _make(root: Path, key: str, product: str, make: Callable[[Path, Path], None]
 
 
 def _set_modes(folder: Path) -> int:
-    """Takes the right to write from other users, whatever the umask, unless the cache is shared; returns the bytes of
+    """Removes the write permission of other users unless the cache is shared, for any umask; returns the bytes of
     the files."""
     size = 0
     for path in folder.rglob("*"):
@@ -416,8 +416,8 @@ _loaded: dict[str, Any] = {}
 
 
 def _load_runtime(path: Path) -> Any:
-    # The loader resolves a kernel's runtime by soname to the first loaded library, whatever its cache folder; so the
-    # process must use the first library, too.
+    # The loader resolves a kernel's runtime by soname to the first loaded library, which may be in another cache
+    # folder. The process must therefore use the first library, too.
     name = path.parent.name
     return _loaded.get(name) or _loaded.setdefault(name, ctypes.CDLL(str(path)))
 

@@ -1,4 +1,4 @@
-"""What a counted launch counts: executions and memory requests by source line, and the bytes of each array.
+"""The counts of a counted launch: executions and memory requests by source line, and the bytes of each array.
 
 ``counting/counter.cpp`` counts by code address. This module maps the addresses to the lines of the text. A request is
 one execution of a memory instruction by one warp; :class:`Requests` names the counter of Nsight Compute that counts the

@@ -17,7 +17,7 @@ class Unknown(Exception):
 
 
 class Registers(Protocol):
-    """What a row needs of the statement that it translates."""
+    """The parts of an asm statement that a row of the tables needs for the translation."""
 
     def value(self, operand: str) -> str: ...
     def floating(self, operand: str, kind: str) -> str: ...

@@ -1,4 +1,5 @@
-"""What the simulator has of CUDA without a header, and what it declines. docs/simulator.md prints both.
+"""Lists the functions that CUDA has without a header, and the code that the simulator refuses. docs/simulator.md prints
+both.
 
 :mod:`cupyops.compile.header_list` has what the simulator has of each header.
 """
@@ -12,7 +13,7 @@ INTRINSICS = (
     "`__vimax3_s32` and its relatives"
 )
 
-# What does not compile in the simulator.
+# Code that does not compile in the simulator.
 DECLINED: dict[str, str] = {
     "`cooperative_groups.h`": "tiles of more than 32 threads, `multi_grid_group`, split barriers of a grid, "
     "`reduce_update_async`, scans that update an atomic object",

@@ -20,7 +20,7 @@ class LineTable:
 
     Attributes:
         statements: the address, file, line and column of each beginning of a statement, in the order of the addresses.
-        instructions: the same of the other instructions.
+        instructions: the lines of the other instructions, in the same form.
     """
 
     def __init__(self, rows: list[Row]) -> None:

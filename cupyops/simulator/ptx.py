@@ -201,7 +201,7 @@ class _Block:
 
     def _body(self, ptx: str) -> Iterator[str]:
         plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.DOTALL)
-        if not self.operands:  # without operands, a percent sign stands for itself
+        if not self.operands:  # without operands, a percent sign is literal
             plain = plain.replace("%%", "%").replace("%", "%%")
         plain = plain.replace("%=", "").replace("%{", "{").replace("%}", "}").replace("%|", "|")
         for statement in self._statements(plain):

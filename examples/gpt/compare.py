@@ -1,6 +1,6 @@
-"""Tokens per second of ``examples.char_gpt`` with this project's operators and with PyTorch's, in turns.
+"""Tokens per second of ``examples.char_gpt`` with this project's operators and with PyTorch's, measured in turns.
 
-A machine that slows down slows all of the turns alike. The command is ``python -m examples.char_gpt --compare``.
+A change in the machine's speed affects all of them. The command is ``python -m examples.char_gpt --compare``.
 """
 
 import argparse
@@ -29,11 +29,12 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Train every backend for `--steps` from the same start, eager and, with `--compile`, compiled; write no file.
 
-    All take the same batches and must come to about the same loss, which is printed beside the speed. The result, which
-    the last line holds as JSON, is by ``"backend, mode"`` the median tokens per second and the loss.
+    All take the same batches and must come to about the same loss, which is printed beside the speed. The result is a
+    dictionary from ``"backend, mode"`` to the median tokens per second and the loss. The last printed line is the
+    result in JSON.
 
     Raises:
-        Diverged: a loss is not finite; NaN might cost another time.
+        Diverged: a loss is not finite. Steps on NaN may take another time.
     """
     corpus, device = load_corpus(options.text, options.context), pick_device(options.device)
     fabric, tokens = make_fabric(device, options.amp), options.batch_size * options.context

@@ -1,15 +1,15 @@
-"""A transformer over characters, whose residual additions are each one operator with the norm that follows.
+"""A transformer over characters. Each residual addition and the norm that follows are one operator.
 
-A pre-norm block adds what a branch computed to the stream of residuals, and the next branch reads a norm of the sum. So
-the stream is carried from norm to norm as the pair (branch, residual), and at every norm
+A pre-norm block adds what a branch computed to the stream of residuals, and the next branch reads a norm of the sum.
+The blocks pass the stream on as the pair (branch, residual). Every norm computes
 
     residual ← branch + residual
     y        ← layer_norm(residual)
 
 is one call of `add_layer_norm`, which reads and writes the stream once. Under autocast the branches are bfloat16 and the
 stream is float32: dozens of small additions to a bfloat16 stream would each be rounded to 8 bits of the sum. The norms
-are bfloat16 from the start, because the matrix products that read them would be given them so: the same bits, and a pass
-over memory less in each direction.
+write bfloat16, the dtype to which autocast would convert them for the matrix products. The bits are the same, and each
+direction saves a pass over memory.
 """
 
 import math
@@ -30,20 +30,20 @@ VOCABULARY_MULTIPLE = 64
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """What autocast makes of a matrix product's operands on x's device; None while it is off."""
+    """The dtype to which autocast converts a matrix product's operands on x's device; None while autocast is off."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 class NormOfProduct(LayerNorm):
-    """`LayerNorm` for a matrix product to read: under autocast in the product's dtype."""
+    """`LayerNorm` before a matrix product. Under autocast the result has the product's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x, dtype=autocast_dtype(x))
 
 
 class AddNormOfProduct(AddLayerNorm):
-    """`AddLayerNorm`, likewise; the sum keeps its dtype."""
+    """`AddLayerNorm` before a matrix product. Under autocast the norm, and not the sum, has the product's dtype."""
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return super().forward(x, residual, dtype=autocast_dtype(x))
@@ -66,7 +66,7 @@ class TorchLinearGELU(nn.Linear):
 
 @dataclass(frozen=True)
 class Operators:
-    """The modules that a backend stands for. Their parameters are the same, so a `state_dict` fits every backend."""
+    """The modules of a backend. Their parameters are the same, so a `state_dict` fits every backend."""
 
     norm: Callable[[int], nn.Module]
     add_norm: Callable[[int], nn.Module]
@@ -99,7 +99,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a two-layer network; takes and gives (y, residual), where y is the norm of residual.
 
-    The norm that would open the next block closes this one, so that this block's last addition is fused with it.
+    The first norm of the next block is the last operation of this block, and is fused with this block's last addition.
     """
 
     def __init__(self, width: int, heads: int, operators: Operators) -> None:
@@ -137,7 +137,7 @@ class CharGPT(nn.Module):
     def _initialise(self, layers: int) -> None:
         """N(0, 0.02²) for matrices and 0 for biases, as GPT-2 began; norms stay at 1 and 0.
 
-        The stream is the sum of 2·layers branches, so what each adds is drawn smaller by the root of their number.
+        The stream is the sum of 2·layers branches, so the last matrix of each branch is divided by √(2·layers).
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -156,7 +156,7 @@ class CharGPT(nn.Module):
 
 
 def build_model(vocabulary: int, options: Namespace) -> CharGPT:
-    """The model that `options.seed` stands for, drawn on the CPU: the same on every device and backend."""
+    """The model with random parameters from `options.seed`, drawn on the CPU: the same on every device and backend."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(options.seed)
         sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width")}
@@ -164,7 +164,7 @@ def build_model(vocabulary: int, options: Namespace) -> CharGPT:
 
 
 def make_optimizer(model: CharGPT, lr: float) -> torch.optim.AdamW:
-    """AdamW that lets the matrices decay, and not the norms and biases."""
+    """AdamW with weight decay for the matrices, and none for norms and biases."""
     matrices = {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}
     vectors = {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}
     return torch.optim.AdamW([matrices, vectors], lr=lr, betas=(0.9, 0.95), fused=True)
@@ -183,11 +183,12 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
 def generate(model: CharGPT, prompt: Tensor, count: int, seed: int) -> Tensor:
     """`prompt` (n) continued by `count` characters, each drawn from what the model expects after those before it.
 
-    Nothing is read back from the device until all is drawn.
+    The host reads nothing from the device before the last character is drawn.
     """
     generator = torch.Generator(prompt.device).manual_seed(seed % 2**63)
     length = len(prompt) + count
-    # The model reads a whole context each time: sequence parallelism splits it, and attention sees nothing of later zeros.
+    # The model reads a whole context each time, because sequence parallelism splits it. Causal attention does not read
+    # the zeros behind the last character.
     tokens = torch.zeros(max(length, model.context), dtype=torch.int64, device=prompt.device)
     tokens[: len(prompt)] = prompt
     for end in range(len(prompt), length):

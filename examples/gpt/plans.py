@@ -19,7 +19,7 @@ __all__ = ["PLANS", "AddNormParallel", "shard_parameters", "split_matrices"]
 
 
 class AddNormParallel(ParallelStyle):
-    """`SequenceParallel` for a module of two inputs and two results, which PyTorch's own style cuts down to one each.
+    """`SequenceParallel` for a module with two inputs and two results. PyTorch's own style passes on only one of each.
 
     Inputs and results are this rank's part of the sequences, (B, T / ranks, width). Weight and bias are whole on every
     rank, and DTensor sums their gradients over the ranks.

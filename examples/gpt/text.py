@@ -13,15 +13,16 @@ from torch import Tensor, nn
 
 from ..command import UserError
 
-# Packages that pip puts below the standard library's folder, and tests: neither is there on every machine.
+# Packages of pip, and the standard library's tests, differ from machine to machine.
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
 
 class Corpus:
     """A text as numbers: `tokens` (n) int32 holds each character's place in `characters`, which are sorted.
 
-    The last tenth is held out: whole files that the model has not seen, where the text is of many. Raises `UserError`
-    if the training or the held-out part is shorter than a window of `context` characters and the one that follows.
+    The last tenth is held out for validation. If the text consists of many files, most of these files are unseen in
+    training. Raises `UserError` if the training or the held-out part is shorter than a window of `context` characters
+    and the one that follows.
     """
 
     def __init__(self, text: str, context: int, source: str) -> None:
@@ -32,7 +33,7 @@ class Corpus:
                 f"need {2 * window:,}: choose a smaller --context, or name another text with --text FILE"
             )
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        present = np.zeros(int(codes.max()) + 1, dtype=bool)  # no np.unique, which sorts millions of characters
+        present = np.zeros(int(codes.max()) + 1, dtype=bool)  # np.unique would sort millions of characters
         present[codes] = True
         self.source, self.characters = source, "".join(map(chr, np.flatnonzero(present)))
         self.tokens = torch.from_numpy((np.cumsum(present, dtype=np.int32) - 1)[codes].astype(np.int32))
@@ -46,11 +47,11 @@ class Corpus:
 
     @property
     def beginning(self) -> str:
-        """What a sample continues unless it is given a prompt: a line's beginning."""
+        """The prompt of a sample without `--prompt`: the beginning of a line."""
         return "\n" if "\n" in self.characters else self.characters[0]
 
     def about(self) -> dict[str, object]:
-        """What `metrics.json` says of the text."""
+        """The entries of `metrics.json` about the text."""
         return {
             "source": self.source,
             "characters": len(self.tokens),
@@ -60,19 +61,20 @@ class Corpus:
         }
 
     def encode(self, text: str) -> Tensor:
-        """The numbers (n), int64, of a text's characters; `UserError` for one that the corpus does not hold."""
+        """The tokens (n), int64, of a text. Raises `UserError` for a character that the corpus does not have."""
         for character in text:
             if character not in self.characters:
                 raise UserError(f"--prompt: {character!r} does not occur in {self.source}")
         return torch.tensor([self.characters.index(c) for c in text], dtype=torch.int64)
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of some numbers (n)."""
+        """The text of tokens (n)."""
         return "".join(self.characters[i] for i in tokens.tolist())
 
 
 class Share:
-    """What a process computes of every batch: all of it without `--parallel` and under `tp`, else one part of `ranks`.
+    """The rows of every batch that this process computes: all rows without `--parallel` and under `tp`, else one of
+    `ranks` equal parts.
 
     Every process draws whole batches, so that a run sees the same batches on any number of ranks.
 
@@ -100,8 +102,8 @@ class Share:
 class Windows:
     """Batches of windows of a corpus, on `device`: pairs of inputs and targets (B, context), int64.
 
-    The target of a character is the one that follows it. `generator` draws the batches of training on the device: the
-    host does not learn where a batch lies, and need not wait. A batch is cut down to `share`.
+    The target of a character is the one that follows it. `generator` draws the positions of the training batches on the
+    device, so the host does not wait for them. A batch is cut down to `share`.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Windows:
         return self.at(self.train, torch.randint(ends, self.shape[:1], generator=self.generator, device=device))
 
     def held_out(self, batches: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """So many batches of windows evenly spread over the held-out text: always the same ones."""
+        """Yields `count` batches of windows, evenly spread over the held-out text: the same windows in each call."""
         last = len(self.validation) - len(self.window)
         starts = torch.linspace(0, last, batches * self.shape[0], dtype=torch.float64).long().to(self.validation.device)
         return (self.at(self.validation, part) for part in starts.split(self.shape[0]))
@@ -148,7 +150,7 @@ def load_corpus(path: Path | None, context: int) -> Corpus:
     files = python_sources(folder)
     if not files:
         raise UserError(f"there are no Python sources in {folder}; name another text with --text FILE")
-    # read_text makes line ends alike. The newline between files is there for files that end without one.
+    # read_text converts line ends to \n. The newline between files is for files that end without one.
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     return Corpus(text, context, f"{len(files)} files of Python's standard library in {folder}")
 
@@ -160,7 +162,8 @@ def python_sources(folder: Path) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    r"""A file's text, in UTF-8, with line ends made `\n`; `UserError`, with the file's name, where there is none."""
+    r"""The text of a UTF-8 file with line ends `\n`. Raises a `UserError` that names the file if it cannot be read or
+    is empty."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:

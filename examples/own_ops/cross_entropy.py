@@ -1,6 +1,7 @@
 """Cross entropy by rows: loss = log Σ e^x - x[target], of floating logits x (..., N) and int64 target (...).
 
-grad_x = grad_loss·(softmax(x) - [column = target]). A target outside 0 to N - 1 is nobody's column: its loss is log Σ e^x.
+grad_x = grad_loss·(softmax(x) - [column = target]). A target outside 0 to N - 1 selects no column: its loss is log Σ
+e^x.
 """
 
 import torch

@@ -1,5 +1,5 @@
 """Rotary embedding: the halves (u, v) of x (B, S, H, D) become (u·c - v·s, v·c + u·s), with float32 tables c, s (S, D/2).
-The backward turns back, by -s; the tables take no gradient. Source: Su et al., "RoFormer", 2021."""
+The backward is the same with -s in place of s; the tables have no gradient. Source: Su et al., "RoFormer", 2021."""
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """softmax over the last dimension: y = e^(x - max x) / Σ e^(x - max x), of floating x (..., N).
 
-grad_x = y·(grad_y - Σ grad_y·y). The backward makes y again from x, which it has to read as it would y.
+grad_x = y·(grad_y - Σ grad_y·y). The backward recomputes y from x, because reading x costs no more than reading y.
 """
 
 import torch

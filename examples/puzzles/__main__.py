@@ -14,7 +14,7 @@ def first_line(text: Path) -> str:
 
 
 def solve(number: int, file: Path) -> int:
-    """Writes the puzzle to `file` if the file is not there, and judges what is in it."""
+    """Writes the puzzle to `file` if the file does not exist, and judges the text in `file`."""
     from .judge import PUZZLES, judge, operator_of
 
     puzzle = PUZZLES[number - 1]

@@ -24,7 +24,7 @@ __device__ __forceinline__ int block_of_cluster() {
 #endif
 }
 
-// The two halves of a cluster's barrier. What a thread does between the halves overlaps with the wait for the other blocks.
+// The two halves of a cluster's barrier. Work between the two halves overlaps with the wait for the other blocks.
 __device__ __forceinline__ void cluster_arrive() {
 #if CLUSTER > 1
     __cluster_barrier_arrive();

@@ -1,5 +1,5 @@
-// What the headers of PyTorch define for the kernels of its C++ extensions: packed accessors, the types of the
-// arithmetic, macros, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
+// The names that PyTorch's headers define for kernels of C++ extensions: packed accessors, types of the arithmetic,
+// macros, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
 //
 // A kernel that takes an accessor by value is called with the array itself. The launch fills the accessor: the address of the
 // first element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers (cupyops/launch/accessors.py).
@@ -15,7 +15,8 @@
 #define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(threads, blocks)
 #define CUDA_KERNEL_ASSERT(condition) assert(condition)
 
-// The loop of a grid over n elements: each thread takes the element of its number, and every element a grid's threads further on.
+// The loop of a grid over n elements: a thread starts at its global index, and its step is the number of threads in the
+// grid.
 #ifndef CUDA_KERNEL_LOOP_TYPE
 #define CUDA_KERNEL_LOOP_TYPE(i, n, index_t) \
     for (index_t i = index_t(blockIdx.x * (long long)blockDim.x + threadIdx.x), \
@@ -33,7 +34,8 @@ template <typename T> struct RestrictPtrTraits {
     typedef T* __restrict__ PtrType;
 };
 
-// A tensor of N dimensions whose sizes and strides lie elsewhere: x[i] is the tensor of N - 1 dimensions at index i.
+// A tensor of N dimensions whose sizes and strides are stored elsewhere: x[i] is the tensor of N - 1 dimensions at
+// index i.
 template <typename T, size_t N, template <typename U> class PtrTraits = DefaultPtrTraits, typename index_t = int64_t>
 class TensorAccessor {
     typedef TensorAccessor<T, N - 1, PtrTraits, index_t> Inner;

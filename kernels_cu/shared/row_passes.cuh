@@ -123,8 +123,9 @@ template <typename T> __device__ __forceinline__ acc_t element_at(const T* row, 
     return column >= 0 && column < n ? convert<acc_t>(row[column]) : acc_t(0);
 }
 
-// How a value of each thread becomes a value of the row. Exps follows a Max: the value is Σ exp(a - most), where `most` is the
-// thread's greatest a, which is the value before. Reduced, it is the same of the whole row.
+// The operation that reduces the values of the threads on a row to one value. Exps follows a Max: the value is Σ exp(a
+// - most), where `most` is the thread's greatest a, which is the value before. After the reduction, the value is that
+// of the whole row.
 enum class Fold { Sum, Max, Min, Exps };
 
 template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
@@ -173,7 +174,7 @@ template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(a
             if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
 }
 
-// What a warp publishes to the other warps on its row: up to MOST values.
+// The values, up to MOST, that a warp publishes to the other warps on its row.
 template <int MOST> struct Parts {
     alignas(8) acc_t of[MOST + MOST % 2];
 };

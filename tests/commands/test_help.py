@@ -26,6 +26,8 @@ HELP = [
     ("cupyops", "--help"),
     *(("cupyops", command, "--help") for command in ("new", "compile", "bundle", "cache", "doctor", "ide")),
     ("benchmarks", "--help"),
+    ("benchmarks.lltm", "--help"),
+    ("tests.mutants.mutate", "--help"),
 ]
 WRONG = [
     ("cupyops", "no_such_command"),
@@ -36,6 +38,8 @@ WRONG = [
     ("benchmarks", "--sizes", "2^99"),
     ("benchmarks", "--from", "file.json"),
     ("benchmarks", "--ops", "lenet5"),
+    ("benchmarks.lltm", "--steps", "many"),
+    ("tests.mutants.mutate", "--no-such-option"),
 ]
 
 

@@ -187,7 +187,7 @@ CONSTRUCTS = {
         ("_rd(x[i]) -", "_rd(x[i]) +"),
         torch.float16,
     ),
-    "a struct by value whose layout the text tells": Construct(
+    "a struct by value whose layout the text determines": Construct(
         "struct Scale { char kind; float3 by; int more[2]; char last; float sum() const { return by.x + more[0]; } };\n"
         f"__global__ void k(const float* x /* (n) */, float* y /* (n) */, int n, Scale s) {{ {AT} if (i < n) y[i] = x[i] * s.by.z + s.more[1]; }}",
         "k",

@@ -16,11 +16,11 @@ def checked(declaration: str, sizes: tuple[str, ...] = (), text: str = "", **con
 @pytest.mark.parametrize(
     ("declaration", "sizes", "words"),
     [
-        ("float* x", ("n",), "`n` counts threads or elements, but is not an integer parameter"),
+        ("float* x", ("n",), "`n` counts threads or elements, but the kernel has no integer parameter of this name"),
         ("float* x, // (M, N)\n int M, int n", (), r"`N` counts .*; did you mean 'n'\?|`N` counts"),
-        ("float* x, float n", ("n",), "`n` counts .* not an integer parameter"),
-        ("float* x, Int64s<2> n", ("n",), "`n` counts .* not an integer parameter"),
-        ("float* n", ("n",), "`n` counts .* not an integer parameter"),
+        ("float* x, float n", ("n",), "`n` counts .* no integer parameter of this name"),
+        ("float* x, Int64s<2> n", ("n",), "`n` counts .* no integer parameter of this name"),
+        ("float* n", ("n",), "`n` counts .* no integer parameter of this name"),
         ("float* x, int unit", ("unit",), "`unit` counts threads, and its name is reserved .* rename it to `unit_`"),
         ("float* x, int lambda", ("lambda",), "`lambda` counts threads, .* rename it to `lambda_`"),
     ],

@@ -120,7 +120,7 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "size that is no parameter": (
         lambda: softclip(geometry=GridStride("nn")),
         ValueError,
-        "softclip: `nn` counts threads or elements, but is not an integer parameter; did you mean 'n'?",
+        "softclip: `nn` counts threads or elements, but the kernel has no integer parameter of this name; did you mean 'n'?",
     ),
     "block that is too large": (
         lambda: softclip(geometry=Rows("n", block=2048)),

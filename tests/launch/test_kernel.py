@@ -32,8 +32,14 @@ from tests.gpu.stub_gpu import FLOATS, TEXT, scale
         ),
         ("scale", GridStride("N"), {"dtypes": ()}, ValueError, "scale: `dtypes` must be names of .*, got none"),
         ("scaled", GridStride("N"), {}, ValueError, "no __global__ function 'scaled' .*; did you mean 'scale'"),
-        ("scale", GridStride("n"), {}, ValueError, "scale: `n` counts threads .* not an integer parameter"),
-        ("scale", Threads("N", "factor"), {}, ValueError, "scale: `factor` counts threads .* not an integer parameter"),
+        ("scale", GridStride("n"), {}, ValueError, "scale: `n` counts threads .* no integer parameter of this name"),
+        (
+            "scale",
+            Threads("N", "factor"),
+            {},
+            ValueError,
+            "scale: `factor` counts threads .* no integer parameter of this name",
+        ),
         (
             "scale",
             GridStride("N"),

@@ -26,7 +26,6 @@ from queue import Queue
 
 from tests.mutants.matching import replace_once
 from tests.mutants.mutants import KNOWN, MUTANTS, Mutant
-from tests.support import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
 # By the stem of a kernel's text, the tests that are about it, most telling first.
@@ -99,6 +98,8 @@ def baseline_of(mutant: Mutant, checkout: Path) -> Baseline:
     files, started = [], time.perf_counter()
     for name in TESTS:
         if (checkout / (file := name.format(stem=stem))).exists():
+            from tests.support import HANG  # imports PyTorch, which --help does not need
+
             status, told = pytest_of(mutant, file, checkout, HANG)
             if status not in (0, NO_TESTS):
                 raise RuntimeError(f"{mutant.kernel}: its tests fail without a fault: {told}")

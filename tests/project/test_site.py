@@ -128,7 +128,10 @@ def test_the_check_tells_a_broken_link(text: str, told: str, tmp_path: Path) -> 
 def test_the_reference_has_every_public_name_once(room: str) -> None:
     text = (DOCS / ROOMS[room]).read_text(encoding="utf-8")
     shown = re.findall(rf"^::: {re.escape(room)}\.(\w+)$", text, re.MULTILINE)
-    assert sorted(shown) == sorted(importlib.import_module(room).__all__)
+    public = importlib.import_module(room).__all__
+    missing = [f"::: {room}.{name}" for name in public if name not in shown]
+    assert not missing, "\n".join([f"add to docs/{ROOMS[room]}:", *missing])
+    assert sorted(shown) == sorted(public), "a name has two lines, or a line has no public name"
     assert text.count(":::") == len(shown) + 1  # the sentence that explains the lines
 
 

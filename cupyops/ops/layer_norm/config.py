@@ -119,9 +119,9 @@ _AHEAD_SINCE = 8193  # accesses of the shortest row in _FORWARD_WIDER whose next
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
 _NARROW_UP_TO, _NARROW_AGAIN = 1024, 1536
-# By bytes of an element, tables in the order in which they are tried. The second table is used if the config of the
-# first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch no rows, and
-# load the weights from memory. A float64 element takes two registers.
+# The tables for rows of an element size in bytes, in the order in which they are tried. The second table is used if the
+# config of the first table does not fit the GPU. The clusters of the second table hold the row in registers, prefetch
+# no rows, and load the weights from memory. A float64 element takes two registers.
 _FORWARD = {
     2: (_FORWARD_16, (RowsChoice(32768, 8, 1, 2, cluster=8), RowsChoice(65536, 16, cluster=8))),
     4: (_FORWARD_32, (RowsChoice(65536, 16, cluster=8),)),

@@ -1,4 +1,4 @@
-"""The config of a kernel of layer normalisation, and what the choice of a config computes: an even cut of a row, and the
+"""The config of a kernel of layer normalisation, and functions for its choice: the even cut of a row, and the number of
 blocks that fit a multiprocessor."""
 
 from collections.abc import Iterable
@@ -115,7 +115,7 @@ def even_cut(n: int, cuts: Iterable[tuple[int, int]], now: LayerNormConfig, bloc
 
 def resident(registers: int, block: int) -> int:
     """Returns how many blocks of ``block`` threads fit a multiprocessor's 65536 registers, with at least ``registers`` a
-    thread. The GPU gives registers to a thread by eights."""
+    thread. The GPU allocates the registers of a thread in multiples of eight."""
     return max(1, 65536 // (-(-registers // 8) * 8 * block))
 
 

@@ -206,7 +206,7 @@ def gradients(library: Any, grad: Any, batch: Sequence[int], x: Any, weight: Any
 
 
 def nothing(library: Any, like: Any) -> Any:
-    """Returns an array without elements, which stands for an unwanted gradient."""
+    """Returns an array without elements, the value of an unwanted gradient."""
     return library.empty((0,), library.dtype_name(like), like)
 
 

@@ -18,7 +18,7 @@ template <typename T> CUPYOPS_UNCHECKED void gather(const T& own, T (&all)[32]) 
     meeting->of[thread % 32] = &own;
     cupyops_warp(CUPYOPS_MATRIX, ~0u, 0, 0, 32, nullptr);
     for (int lane = 0; lane < 32; ++lane) __builtin_memcpy(&all[lane], meeting->of[lane], sizeof(T));
-    cupyops_warp(CUPYOPS_MATRIX, ~0u, 0, 0, 32, nullptr);  // until then no lane changes its own
+    cupyops_warp(CUPYOPS_MATRIX, ~0u, 0, 0, 32, nullptr);  // before this point, no lane changes its value
 }
 
 template <typename F> inline unsigned element(const unsigned* words, int i) {

@@ -24,7 +24,7 @@ struct tf32;
 
 namespace details {
 
-// How the elements of a type are stored, multiplied and summed.
+// The rules by which the elements of a type are stored, multiplied and summed.
 template <typename T> struct Element;
 template <> struct Element<__half> {
     typedef __half type;

@@ -145,7 +145,8 @@ bool before(uint64_t stamp, bool read, const Fibre& now) {
     return arrival < other.arrived && arrival < now.waited;
 }
 
-// Returns the same for global memory. A global stamp names a thread of the whole launch, whose group may have ended.
+// Returns whether the accesses are ordered, for global memory. A global stamp names a thread of the whole launch, whose
+// group may have ended.
 bool before_in_global(uint64_t stamp, bool read, const Fibre& now) {
     const unsigned group = group_in(stamp), rank = unsigned(stamp >> RANK_AT) & 15, thread = unsigned(stamp >> THREAD_AT) & 1023;
     const unsigned clock = unsigned(stamp & LAST_CLOCK);

@@ -177,8 +177,8 @@ def _goes(road: Road, problem: Problem) -> bool:
 def _right(targets: _Targets, road: Road, reference: Problem, names: Sequence[str]) -> bool:
     """Returns whether the road gives the target derivatives of the reference.
 
-    PyTorch's gradient of the tangent of layer_norm is wrong. An operator that takes its tangents from such a reference has
-    PyTorch's fault, and none of its own.
+    PyTorch's gradient of the tangent of layer_norm is wrong. If an operator takes its tangents from such a reference,
+    the fault is PyTorch's.
     """
     try:
         with quiet():

@@ -8,8 +8,8 @@ from cupyops.deprecated import warn
 
 __all__ = ["BACKENDS", "KERNEL_BACKENDS", "Check", "Fault", "Skip", "check"]
 
-# What runs an operator: PyTorch runs the reference on the CPU, the simulator runs the kernels on the CPU under
-# sanitizers, and CUDA runs the kernels on a GPU.
+# The backends, which run an operator: PyTorch runs the reference on the CPU, the simulator runs the kernels on the CPU
+# under sanitizers, and CUDA runs the kernels on a GPU.
 BACKENDS = ("reference", "simulator", "cuda")
 KERNEL_BACKENDS = ("simulator", "cuda")
 

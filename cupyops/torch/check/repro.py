@@ -1,4 +1,4 @@
-"""What :func:`cupyops.save_repro` writes for a failed check of an operator."""
+"""The file that :func:`cupyops.save_repro` writes for a failed check of an operator."""
 
 import sys
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Checked:
     failed: Sequence[Any]
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # an exception that goes to another process leaves the operator behind
+        return type(None), ()  # an exception that is pickled for another process loses the operator
 
     def script(self, check: str | None, operator: str | None) -> Script:
         """Returns the file of a failed launch if a launch failed in the check, else the file of the check.

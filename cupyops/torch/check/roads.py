@@ -221,7 +221,8 @@ def _reverse_over_forward(p: Problem) -> Any:
 
 
 def _batched_forward_over_reverse(p: Problem) -> Sequence[Tensor]:
-    """Returns the second derivative along three directions at once, and keeps that of the second."""
+    """Computes the second derivative along three directions at once, and returns the derivative along the second
+    direction."""
     gradient = torch.func.grad(p.loss, p.argnums)
 
     def moved(*directions: Tensor) -> Any:

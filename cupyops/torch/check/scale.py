@@ -1,4 +1,4 @@
-"""Checks of what large models use: forward mode, FLOP counters, jagged tensors, activation checkpointing."""
+"""Checks of features that large models use: forward mode, FLOP counters, jagged tensors, activation checkpointing."""
 
 import logging
 import weakref

@@ -24,7 +24,7 @@ __all__ = [
     "refuses_gradient",
 ]
 
-# How to repair an operator if a kernel does not compile, in every check.
+# The advice of every check for an operator with a kernel that does not compile.
 MEND_THE_TEXT = "Mend the kernel's text at the first error. Later errors are often consequences of the first."
 
 # The name of a dtype, and a sample in this dtype.

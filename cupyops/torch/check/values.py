@@ -315,7 +315,7 @@ def subsets(subject: Subject) -> str:
                 got = subject.results(fresh(args), seeds={name: seeds[name]})
             except Exception as error:
                 raise Fault(f"with {name} alone in use: {first_words(error)}") from error
-            for n, x in zeros.items():  # a missing gradient stands for zeros
+            for n, x in zeros.items():  # a missing gradient is zero
                 if n.startswith("gradient") and (n in got or bool(x.any())):
                     assert_close(f"{name} alone in use", got, {n: x}, than="zeros as the other gradients give")
             tried += 1

@@ -20,10 +20,11 @@ __all__ = ["Bodies", "declare", "direct"]
 
 
 class Bodies:
-    """What an operator runs on each type of device.
+    """The functions that an operator runs on each type of device.
 
     Attributes:
-        by_device: the body on CUDA tensors, and what CPU tensors run. Each takes all arguments of the schema.
+        by_device: the functions for CUDA tensors (the body) and for CPU tensors. Each takes all arguments of the
+        schema.
         repeats: whether a call with fixed shapes always makes the same steps (:mod:`cupyops.torch.compiled.plan`).
     """
 
@@ -43,8 +44,8 @@ def declare(name: str, cuda: Callable[..., Any], cpu: Callable[..., Any], *, rep
 
     Args:
         name: the qualified name, ``"mylib::scale"``.
-        cuda: what CUDA tensors run; takes all arguments of the schema.
-        cpu: what CPU tensors run.
+        cuda: the function for CUDA tensors; takes all arguments of the schema.
+        cpu: the function for CPU tensors.
         repeats: the attribute of :class:`Bodies`.
     """
     _BODIES[name] = found = Bodies({"cuda": cuda, "cpu": cpu}, repeats)

@@ -1,8 +1,8 @@
 """Inductor's lowering of operators: the generated code calls a function of :mod:`cupyops.torch.compiled.calls`.
 
 Inductor has no public interface for such a lowering. This module uses Inductor's own classes in the versions of PyTorch
-that the tests have run. In another version, and for code in C++, Inductor's own lowering of custom operators stands.
-The generated code then calls the registered operator.
+that the tests have run. In another version of PyTorch, and for code in C++, Inductor's own lowering of custom operators
+is used. The generated code then calls the registered operator.
 
 :func:`prepare` registers the lowering. The registered operators call it while they are traced. Inductor is imported by
 then, so that this module imports nothing that the program has not imported.
@@ -58,8 +58,8 @@ def _register(overload: Any) -> None:
         found = call.create(overload, *args, *rest)
         node: Any = V.graph.current_node
         if node.target is overload and not overload._schema.is_mutable:
-            # A body allocates its results, and PyTorch's allocators align memory. Inductor assumes otherwise of custom
-            # operators, and then generates slower code for what reads the results.
+            # A body allocates its results, and PyTorch's allocators align memory. Inductor assumes unaligned results of
+            # custom operators, and generates slower code for the readers of the results.
             for buffer, fake in zip(_pytree.tree_leaves(found), _pytree.tree_leaves(node.meta["val"]), strict=True):
                 if isinstance(buffer, ir.IRNode) and tensor_is_aligned(fake):
                     V.graph.unaligned_buffers.discard(buffer.get_name())

@@ -90,7 +90,7 @@ class _Call:
     Attributes:
         function, args, kwargs: the call.
         found: what the function returned.
-        allocates: whether the function did nothing but allocate its result.
+        allocates: whether the function only allocated its result.
     """
 
     function: Callable[..., Any]
@@ -157,10 +157,10 @@ def _written(site: Site, args: Sequence[Any], found: Any, record: _Record) -> Ca
         "    try:",
         *(f"        {line}" for line in lines.lines),
         f"        return {returned if isinstance(found, Tensor) else f'({returned},)'}",
-        "    except Exception:",  # of the allocator or the driver: the body raises the proper error
+        "    except Exception:",  # an error of the allocator or the driver: the body raises the proper error
         f"        return body({arguments})",
     ]
-    # The generated function is the reason for this module: it takes half of the host time of layer_norm's body.
+    # The generated function takes half of the host time of layer_norm's body.
     return write(f"launches of {site.name}", "repeat", text, lines.scope)
 
 

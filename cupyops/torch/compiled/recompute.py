@@ -48,7 +48,7 @@ def _extended(original: Any) -> Any:
         found = original()
         for name in _NAMES:
             namespace, _, short = name.partition("::")
-            packet = getattr(getattr(torch.ops, namespace), short, None)  # None: the operator is not declared any more
+            packet = getattr(getattr(torch.ops, namespace), short, None)  # None: the operator has been removed
             if packet is not None:
                 found.recomputable_ops.add(packet)
                 found.fusible_ops.add(packet)

@@ -86,9 +86,9 @@ def has_tangent(args: Sequence[Any]) -> bool:
 def in_plain_backward(grad: Tensor) -> bool:
     """Returns whether the backward of a Function may call a body, in place of the operator around the body.
 
-    The backward may do so if the gradient is a plain tensor and nothing observes or records the call: no gradient of
-    the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain, since the
-    generated dispatch has checked them.
+    The backward may call the body if the gradient is a plain tensor and nothing observes or records the call: no
+    gradient of the gradient, no tracing, no transform, no dispatch mode, no forward mode. The saved tensors are plain,
+    since the generated dispatch has checked them.
 
     Args:
         grad: the gradient of a result.

@@ -266,7 +266,7 @@ class Operator:
         self._scale = Scale(parsed, rule, flops, elementwise)
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
-        # What _by_transforms applies, for calls of the Operator and for calls through torch.ops.
+        # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
         parts = self.name, self._registered, vmap, len(parsed.types), self._tangents
         self._transformed = None if gradient is None else transformable(gradient, *parts)
         late = record is not None

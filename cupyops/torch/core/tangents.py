@@ -244,8 +244,8 @@ def _usual_call(operator: Any, reference: Callable[..., Any] | None) -> bool:
         RuntimeError: the operator has a jvp and no reference, and one jvp is within another.
     """
     levels = sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ())
-    # A transform of forward mode calls the operators of the levels below, which carry no tangents, and the jvp of a
-    # Function, whose operators shall give none.
+    # A transform of forward mode calls operators of the levels below, whose tensors carry no tangents, and the jvp of a
+    # Function, whose operators must not compute tangents.
     if levels == 0 or (levels == 1 and not torch._C._is_fwd_grad_enabled()):
         return True
     if operator.jvp is None:

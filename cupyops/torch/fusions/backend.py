@@ -22,8 +22,8 @@ class Fusions:
     """A backend of ``torch.compile``: ``torch.compile(model, backend=cupyops.torch.Fusions())``.
 
     The backend finds three pairs of operations in the traced graph of any model. ``add_layer_norm``: an addition of two
-    tensors of equal shape, and a layer norm of the sum, whose other uses stay. ``add_rms_norm``: the same with
-    ``F.rms_norm``, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
+    tensors of equal shape, and a layer norm of the sum, whose other uses stay. ``add_rms_norm``: an addition and
+    ``F.rms_norm`` of the sum, whose result has the dtype of the sum. ``linear_gelu``: a product with a bias
     (``F.linear``, or ``torch.addmm`` with a view of its result), and GELU of the product, as ``F.gelu`` or spelled out
     in elementary operations. Each pair becomes one call of the operator of the same name, with the operator's gradient.
     Inductor compiles the changed graph.
@@ -33,7 +33,7 @@ class Fusions:
 
     Args:
         fusions: which pairs to look for; by default all.
-        devices: the types of the devices whose tensors are concerned.
+        devices: the types of the devices on which tensors are fused.
         backend: the name of the backend that compiles the changed graph.
 
     Attributes:

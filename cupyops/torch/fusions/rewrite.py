@@ -29,12 +29,12 @@ _VIEWS = ("view", "reshape", torch.reshape)
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a model where operations stand that one operator computes together.
+    """A place in a model with operations that one operator can compute together.
 
     Attributes:
         fusion: ``"add_layer_norm"``, ``"add_rms_norm"`` or ``"linear_gelu"``.
         where: the module that has the last of the operations, or the name of the graph's node.
-        refusal: why the operations stay apart; empty if they have become one call.
+        refusal: the reason why the operations are not fused; empty if they are one call.
     """
 
     fusion: str
@@ -55,7 +55,7 @@ def rewrite(module: GraphModule, fusions: Collection[str], devices: Collection[s
     Args:
         module: the graph, with the fake result of each node in ``meta["example_value"]``, as Dynamo traces it.
         fusions: keys of :data:`FUSIONS`.
-        devices: the types of the devices of the tensors that may be concerned.
+        devices: the types of the devices on which tensors are fused.
     """
     sites: list[Site] = []
     for part in (m for m in module.modules() if isinstance(m, GraphModule)):

@@ -1,4 +1,4 @@
-"""What a rewritten method calls in place of two modules that follow each other.
+"""The functions that a rewritten method calls in place of two consecutive modules.
 
 Each function calls one operator if the modules are optimised and nothing observes the value between them, and the
 modules themselves otherwise. A linear layer in front of an optimised GELU keeps its own class. The conditions are
@@ -192,7 +192,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     shape, *parameters, eps = operands(norm, a)
     dtype = a.dtype if a.dtype is b.dtype else torch.promote_types(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
-    # Autocast converts the operands of the norms to float32, and those of the fused operators not at all.
+    # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.
     cast = torch.is_autocast_enabled("cuda") and dtype is not torch.float32
     if cast or not given <= {dtype}:
         return None

@@ -100,8 +100,8 @@ TRAITS = {"layer_norm": "_cupyops_norm", "rms_norm": "_cupyops_rms_norm", "gelu"
 _ARE_CONV1D: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 Product = Callable[[Any], tuple[Tensor, Tensor | None]]
-# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a class
-# that is derived from the layer's, and has another ``forward``, is no linear layer.
+# The functions that return the weight (N, K) and the bias of a linear layer, by the ``forward`` of its class: a
+# subclass with another ``forward`` is no linear layer.
 _PRODUCTS: dict[Any, Product] = {nn.Linear.forward: lambda module: (module.weight, module.bias)}
 
 
@@ -194,7 +194,7 @@ def _norm_kind(norm: Norm, module: nn.Module) -> _Kind:
         condition += " and self.weight.dtype is {x}.dtype"
     shape = "{x}.shape[-1:]" if weight == "None" else "self.weight.shape"
     if norm.one_more:
-        weight = "1 + self.weight.to(float32)"  # as the modules compute it: 1 + a 16-bit weight loses bits
+        weight = "1 + self.weight.to(float32)"  # in float32, as in the modules: 1 + weight in 16 bits would lose bits
     if operator == "rms_norm":
         call = f"rms_norm({{x}}, {shape}, {weight}, {eps})"
         # PyTorch has no kernel for 16-bit rows with a float32 weight.

@@ -128,7 +128,7 @@ def _enter(devices: Sequence[str]) -> None:
 
 
 def _leave(devices: Sequence[str]) -> None:
-    """Takes an entry of each device back, and removes the kernels of a device without entries."""
+    """Removes one entry of each device, and the kernels of a device without entries."""
     with _lock:
         _count_out(devices)
 

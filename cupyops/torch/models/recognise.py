@@ -1,9 +1,9 @@
-"""What a module or a function computes, found by calling it on a probe.
+"""Recognises the operation of a module or a function by calling it on test inputs.
 
-A class's name does not say what the class computes: an ``RMSNorm`` may scale by 1 + weight, and a ``GELU`` may be the
-sigmoid approximation. The functions here call the module's own ``forward`` on a few numbers on the CPU, and compare
-the results with the operator's formula. The module's parameters are not read, so that a module on the meta device can
-be recognised.
+The name of a class does not determine what the class computes: an ``RMSNorm`` may scale by 1 + weight, and a ``GELU``
+may be the sigmoid approximation. The functions here call the module's own ``forward`` on a few numbers on the CPU, and
+compare the results with the operator's formula. The module's parameters are not read, so that a module on the meta
+device can be recognised.
 """
 
 import re
@@ -61,7 +61,7 @@ def _quiet(function: Callable[..., Any], *args: Any) -> Any:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return function(*args)
-    except Exception:  # code of others, called with arguments that it may not expect
+    except Exception:  # another author's code may raise anything for these arguments
         return None
 
 
@@ -85,7 +85,7 @@ def _numbers() -> Callable[..., Tensor]:
 
 # GELU -----------------------------------------------------------------------------------------------------------------
 
-# Numbers far from 0 tell a clipped GELU from GELU.
+# Numbers far from 0 distinguish a clipped GELU from GELU.
 _POINTS = (-1e3, -30.0, -12.0, *(i / 8 for i in range(-64, 65)), 12.0, 30.0, 1e3, 1e6)
 _EXACT, _NEAR = 1e-13, 1e-9  # differences, relative to max(1, |x|)
 
@@ -199,8 +199,8 @@ def _keeps_dtype(module: nn.Module, values: dict[str, Tensor], x: Tensor) -> boo
 
 
 def _twin(module: nn.Module, values: dict[str, Tensor], dtype: torch.dtype) -> Callable[..., Any]:
-    """Returns the ``forward`` of a module with the attributes of ``module`` and other parameters. Nothing of ``module``
-    is written."""
+    """Returns the ``forward`` of a module with the attributes of ``module`` and other parameters. ``module`` is not
+    changed."""
     cls = type(module)
     twin = object.__new__(cls)
     vars(twin).update(vars(module))

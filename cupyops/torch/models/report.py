@@ -1,4 +1,4 @@
-"""What :func:`cupyops.torch.optimize` did to a model."""
+"""The changes that :func:`cupyops.torch.optimize` made to a model."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Site:
 
 
 class OptimizeReport:
-    """The result of :func:`cupyops.torch.optimize`, and the way back.
+    """The result of :func:`cupyops.torch.optimize`. ``undo()`` reverts the changes.
 
     ``print(report)`` shows what was replaced, what was left alone, and why. As a context manager, the report undoes the
     change at the end of the block.

@@ -158,7 +158,7 @@ class _Rewriter(ast.NodeTransformer):
         self.values: dict[str, Any] = {}
         self.changes: list[Change] = []
 
-    # What a call calls
+    # The target of a call
 
     def kind(self, node: ast.AST) -> str | None:
         """Returns what an expression ``self.a.b`` holds, or None."""

@@ -37,7 +37,8 @@ def _forward_program(weight: bool) -> RowProgram:
 def _backward_program(weight: bool) -> RowProgram:
     columns = ("weight",) if weight else ()
     g = "grad_y * weight" if weight else "grad_y"
-    # As in cupyops::rms_norm, fma says which of two products the compiler fuses with the difference: both give the same bits.
+    # fma fixes which of two products is fused with the difference, as in cupyops::rms_norm, so both operators give the
+    # same bits.
     formula = f"d = sum({g} * x) / N * rstd * rstd; grad_x = rstd * fma(-x, d, {g})"
     formula += "; grad_weight = column_sum(grad_y * x * rstd)" if weight else ""
     name = "fused_rms_norm_backward" if weight else "fused_rms_norm_without_weight_backward"

@@ -1,4 +1,4 @@
-"""Which calls of a module stay PyTorch's: those on few elements, in eager mode.
+"""Decides which calls of a module PyTorch computes: calls on few elements in eager mode.
 
 A call costs time of the host and time of the GPU. On few elements the GPU waits for the host, and PyTorch's operators,
 which are C++, take less of the host's time than a Python function that launches a kernel. On many elements the host
@@ -21,7 +21,7 @@ _is_traced = torch.compiler.is_dynamo_compiling
 
 
 def is_small(x: Tensor) -> bool:
-    """Returns whether a call with operand x stays PyTorch's.
+    """Returns whether PyTorch computes a call with operand x.
 
     A compiled model calls the operators for any size: the compiled code spends less of the host's time on a call, and a
     condition on the size would be a guard that compiles the model again.

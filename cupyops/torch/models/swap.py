@@ -153,7 +153,7 @@ def _selection(root: nn.Module, include: Filter, exclude: Filter) -> tuple[Calla
 
 @dataclass
 class _Plan:
-    """What becomes of each module. Nothing is changed while the plan is made.
+    """The change of each module. Nothing is changed while the plan is made.
 
     Attributes:
         wanted: whether a module passes the filters.
@@ -203,7 +203,7 @@ class _Plan:
             self.take(name, module, found.operator, found.make)
 
     def exclude(self, name: str, module: nn.Module, what: str) -> None:
-        """Leaves a module alone, unless it has another name that is wanted."""
+        """Leaves a module unchanged, unless the module also has a name that ``include`` selects."""
         self.seen.discard(module)
         self.excluded.setdefault(module, Site(name, what, reason="excluded by name"))
 
@@ -245,7 +245,7 @@ class _Plan:
             return
         try:
             key = tuple(sorted((n, id(f)) for n, f in new.items()))
-            # The class holds the functions, so their ids stay theirs.
+            # The class keeps the functions alive, so no other object gets their ids.
             self.classes[module] = made_class(cls, key, lambda: new)
         except Exception as error:  # a metaclass or __init_subclass__ of others
             self.skip(name, module, f"its class has no subclasses: {error}")

@@ -47,7 +47,7 @@ def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Ten
     logs = wide.log_softmax(-1)
     of_target = logs.gather(-1, torch.where(target == ignore, 0, target).unsqueeze(-1)).squeeze(-1)
     most = wide.detach().amax(-1, keepdim=True)
-    lse = most.squeeze(-1) + (wide - most).exp().sum(-1).log()  # of an infinite maximum NaN, as the loss is
+    lse = most.squeeze(-1) + (wide - most).exp().sum(-1).log()  # NaN for an infinite maximum, like the loss
     return logs, of_target, lse
 
 

@@ -176,8 +176,8 @@ class LayerNormFunction(torch.autograd.Function):
         return *found, None
 
 
-# What the backward of layer normalisation reads besides tensors: the configuration of the forward (None unless the
-# Function ran on plain tensors), normalized_shape, eps, and the dtype of the bias.
+# The arguments of the backward of layer normalisation that are no tensors: the configuration of the forward (None
+# unless the Function ran on plain tensors), normalized_shape, eps, and the dtype of the bias.
 Kept = tuple[Any, Sequence[int], float, torch.dtype | None]
 
 

@@ -29,7 +29,7 @@ class Written(Operator):
 
     Attributes:
         text: the CUDA C++ text of the forward kernel, and then of the backward kernel.
-        programs: of a row program, the program of the forward, and that of the backward if there is one.
+        programs: for a row program, the programs of the forward and, if there is one, of the backward.
     """
 
     text: str = ""

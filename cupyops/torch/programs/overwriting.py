@@ -22,7 +22,7 @@ __all__ = ["overwriting", "recorded_over"]
 def overwriting(operator: Written, array: str) -> Operator:
     """Returns the operator that writes the gradient of an input over the input.
 
-    The kernel is that of the backward program, with the input and its gradient at one address.
+    The backward program's kernel runs with the input and its gradient at one address.
 
     Args:
         operator: a row program whose backward reads the input, reduces nothing, and computes no other gradient.

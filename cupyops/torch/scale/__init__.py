@@ -1,1 +1,2 @@
-"""What an operator declares for use beyond one dense tensor: sharding for DTensor, jagged nested tensors, and FLOPs."""
+"""Declarations of an operator for distributed and nested tensors: sharding for DTensor, jagged nested tensors, and
+FLOPs."""

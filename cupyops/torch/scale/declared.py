@@ -15,7 +15,7 @@ __all__ = ["Scale"]
 
 
 class Scale:
-    """What an operator declares for use beyond one dense tensor.
+    """The declarations of an operator for distributed and nested tensors.
 
     Args:
         schema: the operator's schema (:class:`cupyops.torch.core.gradients.Schema`).

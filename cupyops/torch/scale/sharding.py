@@ -79,7 +79,7 @@ def rows(tensors: int, results: int) -> Rule:
 
     Each dimension of this tensor, except the last, has a split. Inputs of the same rank are split with the tensor, and so
     is an input with one value for each row. An input with the shape of a row, such as a weight, is whole in each part.
-    There is no split if the shape of an input fits both. Results begin with the dimensions of the rows.
+    There is no split if an input could be either by its shape. Results begin with the dimensions of the rows.
     """
 
     def rule(*args: Any) -> Iterable[Split]:

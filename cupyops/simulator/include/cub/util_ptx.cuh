@@ -18,7 +18,7 @@ template <int THREADS, typename T> CUPYOPS_INTRINSIC T ShuffleIndex(T value, int
     return cupyops_shuffled(CUPYOPS_SHFL, mask, value, lane, THREADS);
 }
 
-// What the twins of CUB's collectives share.
+// The functions that the replacements of CUB's collectives share.
 namespace detail {
 
 struct Uninitialized {};
