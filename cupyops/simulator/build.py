@@ -191,7 +191,8 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
 
 # Headers take half of a compilation's time. The second compilation with the same headers and flags precompiles them.
 
-_AS_TEXT = ("-include", "device.h")
+# By its path: the kernel's folder may have a device.h of the user.
+_AS_TEXT = ("-include", str(HERE / "cuda" / "device.h"))
 # The compiler arguments for the leading headers, by cache folder and key; None after the first compilation.
 _headers: dict[tuple[Path, str], Sequence[str] | None] = {}
 

@@ -227,6 +227,15 @@ def _convert_pair(statement: Registers, match: re.Match[str], operands: list[str
     return assign(statement, d, f"cupyops_ptx::pack_halves<cupyops_ptx::{kind}, {_flags(match['m'])}>({values})")
 
 
+def _convert_and_pack(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, *more = operands
+    bits = int(match["bits"])
+    if bool(more) != bool(match["third"]) or bool(more) != (bits < 16):
+        raise IndexError
+    values = ", ".join(statement.value(o) for o in (a, b, *(more or ["0"])))
+    return assign(statement, d, f"cupyops_ptx::pack_sat<{bits}, {'true' if match['sign'] == 's' else 'false'}>({values})")
+
+
 def _to_tf32(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a = operands
     return assign(statement, d, f"cupyops_ptx::to_tf32<0>({statement.value(a)})")
@@ -317,6 +326,7 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         ),
         (r"cvt\.rn(?P<m>(?:\.relu)?)\.(?P<d>b?f16x2)\.f32", _convert_pair),
         (r"cvt\.rna\.tf32\.f32", _to_tf32),
+        (r"cvt\.pack\.sat\.(?P<sign>[su])(?P<bits>2|4|8|16)\.s32(?P<third>\.b32)?", _convert_and_pack),
     ],
     "nanosleep, trap, brkpt, exit": [
         (r"nanosleep\.u32", plain("cupyops_yield();")),

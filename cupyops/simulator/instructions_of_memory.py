@@ -295,7 +295,8 @@ MEMORY: dict[str, list[tuple[str, Row]]] = {
     ],
     "ldmatrix, stmatrix, movmatrix": [
         (
-            r"ldmatrix\.sync\.aligned(?:\.m8n8)?\.x(?P<x>[124])(?:\.m8n8)?(?P<trans>\.trans)?\.shared(?:::cta)?\.b16",
+            r"ldmatrix\.sync\.aligned(?=.*\.m8n8)(?=.*\.x(?P<x>[124]))(?=.*\.shared)(?=(?:.*(?P<trans>\.trans))?)"
+            r"(?:\.m8n8|\.x[124]|\.trans|\.shared(?:::cta)?){3,4}\.b16",
             _ldmatrix,
         ),
         (r"stmatrix\.sync\.aligned(?:\.m8n8)?\.x(?P<x>[124])(?P<trans>\.trans)?\.shared(?:::cta)?\.b16", _stmatrix),

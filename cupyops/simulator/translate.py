@@ -24,7 +24,7 @@ _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
 _SIMD = re.compile(
-    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
 )
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -79,12 +79,13 @@ def _with_headers(text: str) -> str:
     """Translates inline PTX, and includes the headers of the functions that CUDA has without an include.
 
     Few texts need these headers, and a text without them compiles faster. The includes stand before the first line
-    directive, so that line numbers do not change.
+    directive, so that line numbers do not change. They stand in angle brackets: a header of the user with the same name
+    lies in the folder of the compilation.
     """
     text, has_ptx = translate_asm(text)
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
     start = max(text.find("#line"), 0)
-    return text[:start] + "".join(f'#include "{name}"\n' for name in needed) + text[start:]
+    return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
@@ -196,7 +197,7 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     entries = "".join(_kernel(bare, kernel, expression, number) for number, (kernel, expression) in named)
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     return f"""
-#include "attributes.h"
+#include <attributes.h>
 #line 1 "cupyops/simulator/entry"
 {entries}extern "C" {{
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;

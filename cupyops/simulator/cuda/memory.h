@@ -31,6 +31,12 @@ inline void* __cvta_shared_to_generic(size_t address) {
     char* const dynamic = static_cast<char*>(cupyops_dynamic_shared());
     return dynamic + (static_cast<long long>(address) - static_cast<long long>(cupyops_shared_address(dynamic)));
 }
+inline size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
+inline size_t __cvta_generic_to_local(const void* p) { return reinterpret_cast<size_t>(p); }
+inline size_t __cvta_generic_to_constant(const void* p) { return reinterpret_cast<size_t>(p); }
+inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+inline void* __cvta_local_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+inline void* __cvta_constant_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
 inline void __prefetch_global_l1(const void*) {}
 inline void __prefetch_global_l2(const void*) {}
 

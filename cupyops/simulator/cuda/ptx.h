@@ -265,6 +265,14 @@ template <typename T, typename A, typename B> inline unsigned long long borrowed
     return u64(T(difference));
 }
 
+// Saturates two integers to BITS bits, and puts them below the lower bits of a third.
+template <int BITS, bool SIGNED> inline unsigned long long pack_sat(s32 a, s32 b, u32 c) {
+    constexpr int top = (1 << (SIGNED ? BITS - 1 : BITS)) - 1, low = SIGNED ? -top - 1 : 0;
+    constexpr u32 mask = (1u << BITS) - 1;
+    const u32 both = (u32(cupyops_clamped(a, low, top)) & mask) << BITS | (u32(cupyops_clamped(b, low, top)) & mask);
+    return BITS == 16 ? both : both | c << (2 * BITS % 32);
+}
+
 // Comparisons.
 enum { EQ, NE, LT, LE, GT, GE, UNORDERED_EQ, UNORDERED_NE, UNORDERED_LT, UNORDERED_LE, UNORDERED_GT, UNORDERED_GE, NUM, NOT_NUM };
 template <typename T> inline auto plain(T x) {
