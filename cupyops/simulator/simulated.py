@@ -262,7 +262,6 @@ def _compile(
     files: Mapping[str, str],
     counted: bool,
 ) -> Path:
-    _check_handles(kernel, what)
     translated = translate(text, kernel.source.kernels(), what)
     watched = re.search(r"\bvolatile\b", translated) is not None
     try:
@@ -278,11 +277,3 @@ def _compile(
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None
 
-
-def _check_handles(kernel: "Kernel", what: str) -> None:
-    for p in kernel.signature.parameters:
-        if p.element is not None and p.element.handle:
-            raise CompileError(
-                f"{what}: `{p.name}` is a {p.element.name}: the simulator has no textures and surfaces. Run the kernel on a "
-                f"GPU, or read an array"
-            )

@@ -26,6 +26,8 @@ _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__ho
 _SIMD = re.compile(
     r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
 )
+# The types of cuda/textures.h, which a text has that uses textures or surfaces.
+_TEXTURES = re.compile(r"\bcuda(?:Texture|Surface)Object_t\b")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -84,6 +86,7 @@ def _with_headers(text: str) -> str:
     """
     text, has_ptx = translate_asm(text)
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
+    needed += ["textures.h"] if _TEXTURES.search(text) else []
     start = max(text.find("#line"), 0)
     return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]
 
