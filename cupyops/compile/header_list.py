@@ -182,6 +182,12 @@ HEADERS = (
     SystemHeader(("cub/block/block_store.cuh",), _CCCL, "cub/block/block_store.cuh", has="`BlockStore`"),
     SystemHeader(("cub/block/block_exchange.cuh",), _CCCL, "cub/block/block_exchange.cuh", has="`BlockExchange`"),
     SystemHeader(
+        ("cub/block/block_discontinuity.cuh",),
+        _CCCL,
+        "cub/block/block_discontinuity.cuh",
+        has="`BlockDiscontinuity`",
+    ),
+    SystemHeader(
         ("cub/block/block_radix_sort.cuh",),
         _CCCL,
         "cub/block/block_radix_sort.cuh",

@@ -236,6 +236,17 @@ def _convert_and_pack(statement: Registers, match: re.Match[str], operands: list
     return assign(statement, d, f"cupyops_ptx::pack_sat<{bits}, {'true' if match['sign'] == 's' else 'false'}>({values})")
 
 
+def _video(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, c = operands
+    if match["saturates"] and match["sum"]:
+        raise ValueError
+    words = [match["count"], f"cupyops_ptx::V{match['op'].upper()}"]
+    words += ["true" if match[name] == "s" else "false" for name in ("d", "a", "b")]
+    words += ["true" if match[name] else "false" for name in ("saturates", "sum")]
+    values = ", ".join(map(statement.value, (a, b, c)))
+    return assign(statement, d, f"cupyops_ptx::video<{', '.join(words)}>({values})")
+
+
 def _to_tf32(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a = operands
     return assign(statement, d, f"cupyops_ptx::to_tf32<0>({statement.value(a)})")
@@ -311,6 +322,13 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         (r"sad\.(?P<t>[us](?:16|32|64))", _call("sad", 3)),
         (r"dp4a\.(?P<t>u32)\.u32", _call("dp4a", 3)),
         (r"dp4a\.(?P<t>s32)\.s32", _call("dp4a", 3)),
+    ],
+    "vadd2, vsub2, vavrg2, vmin2, vmax2, vabsdiff2 and the same of four": [
+        (
+            r"v(?P<op>add|sub|avrg|min|max|absdiff)(?P<count>[24])\.(?P<d>[us])32\.(?P<a>[us])32\.(?P<b>[us])32"
+            r"(?P<saturates>\.sat)?(?P<sum>\.add)?",
+            _video,
+        ),
     ],
     "setp, set, selp": [
         (r"setp\.(?P<c>\w+)(?:\.(?P<join>and|or|xor))?(?:\.ftz)?\.(?P<t>[busf](?:16|32|64)|bf16)", _setp),

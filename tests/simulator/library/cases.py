@@ -94,11 +94,11 @@ CASES = (
     Case(
         "ptx",
         "ptx",
-        lambda: {"x": words(), "y": np.zeros((28, len(words())), np.uint32)},
+        lambda: {"x": words(), "y": np.zeros((31, len(words())), np.uint32)},
         ptx,
         256,
         rows=False,
-        constants={"SLOTS": 28, "PENDING": 0},
+        constants={"SLOTS": 31, "PENDING": 0},
     ),
     Case(
         "ptx",
@@ -106,7 +106,7 @@ CASES = (
         lambda: {"x": reals(2, 64), "y": np.zeros((2, 64), np.float32), "count": np.zeros(2, np.int32)},
         memory,
         2,
-        constants={"SLOTS": 28, "PENDING": 0},
+        constants={"SLOTS": 31, "PENDING": 0},
         tolerance={"y": 1e-5},
     ),
     Case(
@@ -131,7 +131,7 @@ CASES = (
         lambda: {
             "x": numbers(2, 256),
             "f": reals(2, 256),
-            "y": np.zeros((2, 12, 256), np.int32),
+            "y": np.zeros((2, 14, 256), np.int32),
             "z": np.zeros((2, 256), np.float32),
         },
         collectives,
