@@ -125,6 +125,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
         # The runtime's handlers do not return. A compiler that knows so has less code to optimize behind each check.
         flags += ["-fno-sanitize-recover=all"]
+    flags += ["-DCUPYOPS_CHECKED"] if checked else []
     if checked or watched:
         flags += ["-fsanitize=thread"]
         options = ["tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0"]

@@ -233,7 +233,9 @@ def _convert_and_pack(statement: Registers, match: re.Match[str], operands: list
     if bool(more) != bool(match["third"]) or bool(more) != (bits < 16):
         raise IndexError
     values = ", ".join(statement.value(o) for o in (a, b, *(more or ["0"])))
-    return assign(statement, d, f"cupyops_ptx::pack_sat<{bits}, {'true' if match['sign'] == 's' else 'false'}>({values})")
+    return assign(
+        statement, d, f"cupyops_ptx::pack_sat<{bits}, {'true' if match['sign'] == 's' else 'false'}>({values})"
+    )
 
 
 def _video(statement: Registers, match: re.Match[str], operands: list[str]) -> str:

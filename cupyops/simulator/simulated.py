@@ -119,8 +119,9 @@ class Simulated:
         with _RUNNING:
             self.code.module(kernel.name)  # the kernels of a module share one library
             self._check_geometry(grid)
-            bases = {n: base_of(values[n], info) for n, info in infos.items()} if self.counters else None
-            memory = Memory(kernel.signature, infos, self.checked or self.counters is not None, bases)
+            guarded = self.checked or self.counters is not None
+            bases = {n: base_of(values[n], info) for n, info in infos.items()} if guarded else None
+            memory = Memory(kernel.signature, infos, guarded, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
                 (memory.pointers[p.name], *numbers(infos[p.name]))
@@ -276,4 +277,3 @@ def _compile(
         )
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None
-

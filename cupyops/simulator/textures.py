@@ -49,7 +49,9 @@ class _Object:
             raise ValueError(expected(what, "kind", f"be one of {', '.join(map(repr, _KINDS))}", repr(kind)))
         shape = self.array.shape
         if channels > 1 and (not shape or shape[-1] != channels):
-            raise ValueError(expected(what, "array", f"have {channels} channels as its last dimension", f"shape {shape}"))
+            raise ValueError(
+                expected(what, "array", f"have {channels} channels as its last dimension", f"shape {shape}")
+            )
         sizes = shape[:-1] if channels > 1 else shape
         lead, sizes = (sizes[:1], sizes[1:]) if kind != "array" else ((), sizes)
         faces = 6 if "cubemap" in kind else 1
@@ -64,7 +66,9 @@ class _Object:
             }
             raise ValueError(expected(what, "array", f"have the sizes {forms[kind]}, and none 0", f"shape {shape}"))
         if not self.array.flags.c_contiguous:
-            raise ValueError(f"{expected(what, 'array', 'be contiguous', f'strides {self.array.strides}')}. Pass a copy")
+            raise ValueError(
+                f"{expected(what, 'array', 'be contiguous', f'strides {self.array.strides}')}. Pass a copy"
+            )
         self._description = _Description(data=self.array.ctypes.data, dimensions=len(sizes), channels=channels)
         self._description.size = (ctypes.c_int * 3)(*[*reversed(sizes), 1, 1][:3])
         self._description.layers = lead[0] // faces if "layered" in kind else 0
@@ -109,7 +113,7 @@ class TextureObject(_Object):
         channels: int = 1,
         kind: str = "array",
         address: str | Sequence[str] = "clamp",
-        filter: str = "point",  # noqa: A002  (CUDA's word)
+        filter: str = "point",
         normalized: bool = False,
         normalized_read: bool = False,
         border: Sequence[float] = (0.0, 0.0, 0.0, 0.0),

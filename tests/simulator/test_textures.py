@@ -52,7 +52,9 @@ class Image:
         if self.dtype.startswith("float"):
             return random.integers(-64, 64, shape).astype(self.dtype)
         limits = np.iinfo(self.dtype)
-        return random.integers(max(limits.min, -(2**20)), min(limits.max, 2**20), shape, endpoint=True).astype(self.dtype)
+        return random.integers(max(limits.min, -(2**20)), min(limits.max, 2**20), shape, endpoint=True).astype(
+            self.dtype
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -144,11 +146,18 @@ def on_gpu(image: Image) -> Any:
 
 IMAGES = [
     *(Image(dimensions=d, filter=f) for d in (1, 2, 3) for f in ("point", "linear")),
-    *(Image(address=a, filter=f, normalized=True) for a in ("wrap", "clamp", "mirror", "border") for f in ("point", "linear")),
+    *(
+        Image(address=a, filter=f, normalized=True)
+        for a in ("wrap", "clamp", "mirror", "border")
+        for f in ("point", "linear")
+    ),
     Image(address="border", filter="linear"),
     Image(address="wrap"),  # of coordinates that are not normalized: clamps
     *(Image(dtype=t) for t in BASES),
-    *(Image(dtype=t, channels=c, filter="linear", normalized_read=True) for t, c in (("uint8", 4), ("int8", 1), ("int16", 2), ("uint16", 1))),
+    *(
+        Image(dtype=t, channels=c, filter="linear", normalized_read=True)
+        for t, c in (("uint8", 4), ("int8", 1), ("int16", 2), ("uint16", 1))
+    ),
     *(Image(channels=c, filter="linear") for c in (2, 4)),
     Image(dtype="int32", channels=4),
 ]
@@ -255,7 +264,12 @@ def test_a_wrong_access_of_a_texture_is_no_error(expression: str, words: str) ->
 
 ARRAY = np.zeros((4, 8), np.float32)
 REFUSED: list[tuple[type[Exception], Any, dict[str, Any], str]] = [
-    (TypeError, [1.0], {}, "`array` must be an array of NumPy, or a tensor on the CPU that requires no gradient, got list"),
+    (
+        TypeError,
+        [1.0],
+        {},
+        "`array` must be an array of NumPy, or a tensor on the CPU that requires no gradient, got list",
+    ),
     (TypeError, ARRAY.astype(np.float64), {}, "`array` must be of float32, .*, got float64"),
     (ValueError, ARRAY, {"channels": 3}, "`channels` must be 1, 2 or 4, got 3"),
     (ValueError, ARRAY, {"channels": 2}, r"`array` must have 2 channels as its last dimension, got shape \(4, 8\)"),
@@ -266,15 +280,27 @@ REFUSED: list[tuple[type[Exception], Any, dict[str, Any], str]] = [
 REFUSED_TEXTURES: list[tuple[type[Exception], Any, dict[str, Any], str]] = [
     (ValueError, ARRAY, {"address": "repeat"}, "`address` must be one of 'wrap', .*, got 'repeat'"),
     (ValueError, ARRAY, {"filter": "cubic"}, "`filter` must be 'point' or 'linear', got 'cubic'"),
-    (ValueError, ARRAY, {"normalized_read": True}, "`array` must be of integers of 8 or 16 bits for normalized_read, got float32"),
-    (ValueError, ARRAY.astype(np.int32), {"filter": "linear"}, "`array` must be of floats for a linear filter, .*, got int32"),
+    (
+        ValueError,
+        ARRAY,
+        {"normalized_read": True},
+        "`array` must be of integers of 8 or 16 bits for normalized_read, got float32",
+    ),
+    (
+        ValueError,
+        ARRAY.astype(np.int32),
+        {"filter": "linear"},
+        "`array` must be of floats for a linear filter, .*, got int32",
+    ),
     (ValueError, ARRAY, {"border": (0.0,)}, "`border` must have 4 numbers, got 1"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "array", "options", "words"), REFUSED)
 @pytest.mark.parametrize("of", [TextureObject, SurfaceObject])
-def test_an_unfit_array_is_no_error(of: Any, kind: type[Exception], array: Any, options: dict[str, Any], words: str) -> None:
+def test_an_unfit_array_is_no_error(
+    of: Any, kind: type[Exception], array: Any, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(kind, match=f"{of.__name__}: {words}"):
         of(array, **options)
 

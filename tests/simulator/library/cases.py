@@ -24,7 +24,6 @@ from tests.simulator.library.expected import (
     wmma_shapes,
     words,
 )
-
 from tests.simulator.library.expected_floats import bytes_, drawn, halves, points, special
 
 __all__ = ["CASES", "Case"]
