@@ -75,13 +75,7 @@ HEADERS = (
     SystemHeader(("cuda_fp16.h",), ("cuda",), "cuda_fp16.h", reads_cuda=True),
     SystemHeader(("cuda_bf16.h",), ("cuda",), "cuda_bf16.h", reads_cuda=True),
     SystemHeader(("math_constants.h", "cuComplex.h"), ("cuda",)),
-    SystemHeader(
-        ("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h"),
-        ("cuda",),
-        None,
-        _NO_TWIN,
-        its_names=r"\b__nv_fp[468]\w*|\b__nv_cvt_\w*fp[468]\w*|\b__NV_(?:SATFINITE|NOSAT|E\dM\d)\b",
-    ),
+    *(SystemHeader((name,), ("cuda",), name, reads_cuda=True) for name in ("cuda_fp4.h", "cuda_fp6.h", "cuda_fp8.h")),
     SystemHeader(
         ("cuda_pipeline.h",),
         ("cuda",),
@@ -187,6 +181,12 @@ HEADERS = (
     SystemHeader(("cub/block/block_load.cuh",), _CCCL, "cub/block/block_load.cuh", has="`BlockLoad`"),
     SystemHeader(("cub/block/block_store.cuh",), _CCCL, "cub/block/block_store.cuh", has="`BlockStore`"),
     SystemHeader(("cub/block/block_exchange.cuh",), _CCCL, "cub/block/block_exchange.cuh", has="`BlockExchange`"),
+    SystemHeader(
+        ("cub/block/block_discontinuity.cuh",),
+        _CCCL,
+        "cub/block/block_discontinuity.cuh",
+        has="`BlockDiscontinuity`",
+    ),
     SystemHeader(
         ("cub/block/block_radix_sort.cuh",),
         _CCCL,

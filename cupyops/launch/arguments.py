@@ -126,7 +126,9 @@ def check(declared: Declared, values: dict[str, Any], *, vouched: bool = False) 
     if not lead.fake:
         _check_scalars(declared, values, infos, types)
         if objects := declared.signature.objects:
-            values = {**values, **{p.name: elements.packed(declared.name, p, values[p.name]) for p in objects}}
+            simulated = lead.place == "cpu"
+            packed = {p.name: elements.packed(declared.name, p, values[p.name], simulated) for p in objects}
+            values = {**values, **packed}
     if given := {p.name: accessors.numbers(infos[p.name]) for p in declared.signature.accessors}:
         return Arguments(values, library, infos, types, lead, given)
     return Arguments(values, library, infos, types, lead)

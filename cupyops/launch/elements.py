@@ -340,8 +340,11 @@ def conditions(p: Any, x: str) -> list[str]:
     return found
 
 
-def packed(kernel: str, p: Any, value: Any) -> Any:
+def packed(kernel: str, p: Any, value: Any, simulated: bool = False) -> Any:
     """Returns the argument for a struct, a texture or a surface as the driver takes it: bytes, or the handle.
+
+    Args:
+        simulated: whether the launch runs in the simulator, which has textures and surfaces of its own.
 
     Raises:
         TypeError: the value is of another type, or of another struct.
@@ -349,9 +352,10 @@ def packed(kernel: str, p: Any, value: Any) -> Any:
     element = p.element
     assert element is not None
     if element.handle:
-        if type(value).__name__ != element.handle or not isinstance(getattr(value, "ptr", None), int):
-            wanted = f"be a cupy.cuda.texture.{element.handle}"
-            raise TypeError(expected(kernel, p.name, wanted, type(value).__name__))
+        fits = type(value).__name__ == element.handle and getattr(type(value), "simulated", False) == simulated
+        if not fits or not isinstance(getattr(value, "ptr", None), int):
+            wanted = f"be a {'cupyops.simulator' if simulated else 'cupy.cuda.texture'}.{element.handle}"
+            raise TypeError(expected(kernel, p.name, wanted, f"{type(value).__module__}.{type(value).__name__}"))
         return value.ptr
     if element.record is None:
         return value

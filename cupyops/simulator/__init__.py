@@ -20,7 +20,9 @@ from cupyops.launch.geometry import Grid
 from cupyops.launch.kernel import Kernel
 from cupyops.sharing import Setting, held_across_fork
 
-__all__ = ["Counted", "counted", "enabled", "simulate"]
+from .textures import SurfaceObject, TextureObject
+
+__all__ = ["Counted", "SurfaceObject", "TextureObject", "counted", "enabled", "simulate"]
 
 
 @dataclass(frozen=True)

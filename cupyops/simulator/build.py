@@ -125,6 +125,7 @@ def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) ->
         flags += ["-fno-gnu-unique", "-fmax-errors=8", "-fno-diagnostics-show-caret"]
         # The runtime's handlers do not return. A compiler that knows so has less code to optimize behind each check.
         flags += ["-fno-sanitize-recover=all"]
+    flags += ["-DCUPYOPS_CHECKED"] if checked else []
     if checked or watched:
         flags += ["-fsanitize=thread"]
         options = ["tsan-distinguish-volatile=1", "tsan-instrument-func-entry-exit=0"]
@@ -191,7 +192,8 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
 
 # Headers take half of a compilation's time. The second compilation with the same headers and flags precompiles them.
 
-_AS_TEXT = ("-include", "device.h")
+# By its path: the kernel's folder may have a device.h of the user.
+_AS_TEXT = ("-include", str(HERE / "cuda" / "device.h"))
 # The compiler arguments for the leading headers, by cache folder and key; None after the first compilation.
 _headers: dict[tuple[Path, str], Sequence[str] | None] = {}
 

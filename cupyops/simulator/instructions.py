@@ -227,6 +227,28 @@ def _convert_pair(statement: Registers, match: re.Match[str], operands: list[str
     return assign(statement, d, f"cupyops_ptx::pack_halves<cupyops_ptx::{kind}, {_flags(match['m'])}>({values})")
 
 
+def _convert_and_pack(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, *more = operands
+    bits = int(match["bits"])
+    if bool(more) != bool(match["third"]) or bool(more) != (bits < 16):
+        raise IndexError
+    values = ", ".join(statement.value(o) for o in (a, b, *(more or ["0"])))
+    return assign(
+        statement, d, f"cupyops_ptx::pack_sat<{bits}, {'true' if match['sign'] == 's' else 'false'}>({values})"
+    )
+
+
+def _video(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
+    d, a, b, c = operands
+    if match["saturates"] and match["sum"]:
+        raise ValueError
+    words = [match["count"], f"cupyops_ptx::V{match['op'].upper()}"]
+    words += ["true" if match[name] == "s" else "false" for name in ("d", "a", "b")]
+    words += ["true" if match[name] else "false" for name in ("saturates", "sum")]
+    values = ", ".join(map(statement.value, (a, b, c)))
+    return assign(statement, d, f"cupyops_ptx::video<{', '.join(words)}>({values})")
+
+
 def _to_tf32(statement: Registers, match: re.Match[str], operands: list[str]) -> str:
     d, a = operands
     return assign(statement, d, f"cupyops_ptx::to_tf32<0>({statement.value(a)})")
@@ -303,6 +325,13 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         (r"dp4a\.(?P<t>u32)\.u32", _call("dp4a", 3)),
         (r"dp4a\.(?P<t>s32)\.s32", _call("dp4a", 3)),
     ],
+    "vadd2, vsub2, vavrg2, vmin2, vmax2, vabsdiff2 and the same of four": [
+        (
+            r"v(?P<op>add|sub|avrg|min|max|absdiff)(?P<count>[24])\.(?P<d>[us])32\.(?P<a>[us])32\.(?P<b>[us])32"
+            r"(?P<saturates>\.sat)?(?P<sum>\.add)?",
+            _video,
+        ),
+    ],
     "setp, set, selp": [
         (r"setp\.(?P<c>\w+)(?:\.(?P<join>and|or|xor))?(?:\.ftz)?\.(?P<t>[busf](?:16|32|64)|bf16)", _setp),
         (r"set\.(?P<c>\w+)(?:\.ftz)?\.(?P<d>[us]32|f32)\.(?P<t>[busf](?:16|32|64))", _set),
@@ -317,6 +346,7 @@ ARITHMETIC: dict[str, list[tuple[str, Row]]] = {
         ),
         (r"cvt\.rn(?P<m>(?:\.relu)?)\.(?P<d>b?f16x2)\.f32", _convert_pair),
         (r"cvt\.rna\.tf32\.f32", _to_tf32),
+        (r"cvt\.pack\.sat\.(?P<sign>[su])(?P<bits>2|4|8|16)\.s32(?P<third>\.b32)?", _convert_and_pack),
     ],
     "nanosleep, trap, brkpt, exit": [
         (r"nanosleep\.u32", plain("cupyops_yield();")),

@@ -211,7 +211,7 @@ def _ldmatrix(statement: Registers, match: re.Match[str], operands: list[str]) -
     d, address = operands
     count = int(match["x"])
     call = f"cupyops_ptx::ldmatrix<{count}, {'true' if match['trans'] else 'false'}>"
-    place = statement.address(address, "shared")
+    place = statement.address(address, match["space"])
     return f"unsigned cupyops_d[{count}]; {call}(cupyops_d, {place}); {_results(statement, d, count)}"
 
 
@@ -295,7 +295,8 @@ MEMORY: dict[str, list[tuple[str, Row]]] = {
     ],
     "ldmatrix, stmatrix, movmatrix": [
         (
-            r"ldmatrix\.sync\.aligned(?:\.m8n8)?\.x(?P<x>[124])(?:\.m8n8)?(?P<trans>\.trans)?\.shared(?:::cta)?\.b16",
+            r"ldmatrix\.sync\.aligned(?=.*\.m8n8)(?=.*\.x(?P<x>[124]))(?=(?:.*\.(?P<space>shared))?)(?=(?:.*(?P<trans>\.trans))?)"
+            r"(?:\.m8n8|\.x[124]|\.trans|\.shared(?:::cta)?){2,4}\.b16",
             _ldmatrix,
         ),
         (r"stmatrix\.sync\.aligned(?:\.m8n8)?\.x(?P<x>[124])(?P<trans>\.trans)?\.shared(?:::cta)?\.b16", _stmatrix),

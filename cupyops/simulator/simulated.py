@@ -119,8 +119,9 @@ class Simulated:
         with _RUNNING:
             self.code.module(kernel.name)  # the kernels of a module share one library
             self._check_geometry(grid)
-            bases = {n: base_of(values[n], info) for n, info in infos.items()} if self.counters else None
-            memory = Memory(kernel.signature, infos, self.checked or self.counters is not None, bases)
+            guarded = self.checked or self.counters is not None
+            bases = {n: base_of(values[n], info) for n, info in infos.items()} if guarded else None
+            memory = Memory(kernel.signature, infos, guarded, bases)
             buffer = driver.argument_buffer(self._packing.size, self._offsets)
             arguments = [
                 (memory.pointers[p.name], *numbers(infos[p.name]))
@@ -262,7 +263,6 @@ def _compile(
     files: Mapping[str, str],
     counted: bool,
 ) -> Path:
-    _check_handles(kernel, what)
     translated = translate(text, kernel.source.kernels(), what)
     watched = re.search(r"\bvolatile\b", translated) is not None
     try:
@@ -277,12 +277,3 @@ def _compile(
         )
     except CompileError as error:
         raise CompileError(explain(what, str(error), kernel.final_text(types), kernel.options)) from None
-
-
-def _check_handles(kernel: "Kernel", what: str) -> None:
-    for p in kernel.signature.parameters:
-        if p.element is not None and p.element.handle:
-            raise CompileError(
-                f"{what}: `{p.name}` is a {p.element.name}: the simulator has no textures and surfaces. Run the kernel on a "
-                f"GPU, or read an array"
-            )

@@ -20,11 +20,21 @@ from .ptx import translate_asm
 __all__ = ["translate"]
 
 _SHARED = re.compile(r"\b__shared__\b")
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+_DYNAMIC = re.compile(r"\bextern\s+(?:[\w()]+\s+)*?__shared__\b[^;{}#]*;")
 _LINE = re.compile(r'^#line (\d+) "([^"]+)"', re.MULTILINE)
 _WORDS = "extern|static|inline|void|__global__|__forceinline__|__noinline__|__host__|__device__"
 # The functions of cuda/simd.h.
 _SIMD = re.compile(
-    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vi(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+    r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
+)
+# The types of cuda/textures.h, which a text has that uses textures or surfaces.
+_TEXTURES = re.compile(r"\bcuda(?:Texture|Surface)Object_t\b")
+# The types of cuda/host_types.h.
+_HOST_TYPES = re.compile(
+    r"\bcuda(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"
+    r"|IpcMemHandle)_t|Array(?:_t)?|DeviceProp|FuncAttributes|Extent|Pos|PitchedPtr|ChannelFormat\w+|Memcpy(?:Kind|HostTo\w+|DeviceTo\w+"
+    r"|Default)|Texture(?:Read|Address|Filter)Mode|(?:Read|Address|Filter)Mode\w+)\b"
 )
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -49,6 +59,7 @@ def translate(text: str, kernels: Sequence[str], what: str) -> str:
 
 def _without_shared(text: str, what: str) -> str:
     """Returns a final text with references in place of its declarations of shared memory, and calls in place of PTX."""
+    text = _DEFINE.sub(lambda m: _shared_in_macro(m[0], f"{what}: {_place(text, m.start())}"), text)
     text = _with_headers(_constants(text))
     bare = code_only(text)
     found, at = [], 0
@@ -56,6 +67,19 @@ def _without_shared(text: str, what: str) -> str:
         found += [text[at:start], _declare(text[start:end], bare[start:end], number, f"{what}: {_place(text, start)}")]
         at = end
     return "".join(found) + text[at:]
+
+
+def _shared_in_macro(directive: str, where: str) -> str:
+    """Returns a ``#define`` with pointers in place of its declarations of dynamic shared memory.
+
+    A declaration of static shared memory in a macro stays, and does not compile: each use needs memory of its own.
+    """
+
+    def declared(match: re.Match[str]) -> str:
+        plain = re.sub(r"\\\n", " ", match[0])
+        return _declare(plain, plain, 0, where) + "\\\n" * match[0].count("\n")
+
+    return _DYNAMIC.sub(declared, directive)
 
 
 def _constants(text: str) -> str:
@@ -79,12 +103,16 @@ def _with_headers(text: str) -> str:
     """Translates inline PTX, and includes the headers of the functions that CUDA has without an include.
 
     Few texts need these headers, and a text without them compiles faster. The includes stand before the first line
-    directive, so that line numbers do not change.
+    directive, so that line numbers do not change. They stand in angle brackets: a header of the user with the same name
+    lies in the folder of the compilation.
     """
     text, has_ptx = translate_asm(text)
     needed = ["ptx.h"] if has_ptx else ["simd.h"] if _SIMD.search(text) else []
+    bare = code_only(text)
+    needed += ["textures.h"] if _TEXTURES.search(bare) else []
+    needed += ["host_types.h"] if _HOST_TYPES.search(bare) else []
     start = max(text.find("#line"), 0)
-    return text[:start] + "".join(f'#include "{name}"\n' for name in needed) + text[start:]
+    return text[:start] + "".join(f"#include <{name}>\n" for name in needed) + text[start:]
 
 
 def _shared_declarations(bare: str) -> Iterator[tuple[int, int]]:
@@ -196,7 +224,7 @@ def _entry(text: str, kernels: Sequence[str]) -> str:
     entries = "".join(_kernel(bare, kernel, expression, number) for number, (kernel, expression) in named)
     table = "".join(f'{{"{name}", (void*)&{name}, sizeof({name})}}, ' for name in variables(text))
     return f"""
-#include "attributes.h"
+#include <attributes.h>
 #line 1 "cupyops/simulator/entry"
 {entries}extern "C" {{
 __attribute__((visibility("hidden"))) uint3 threadIdx, blockIdx;

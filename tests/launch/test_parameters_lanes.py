@@ -360,23 +360,27 @@ def test_textures_and_surfaces() -> None:
     target.copy_to(got)
     assert got.tolist() == [2.0 * i for i in range(n)]
     with pytest.raises(
-        TypeError, match="textures: `image` must be a cupy.cuda.texture.TextureObject, got SurfaceObject"
+        TypeError,
+        match="textures: `image` must be a cupy.cuda.texture.TextureObject, got cupy.cuda.texture.SurfaceObject",
     ):
         kernel(out, out, y, n)
 
 
 @pytest.mark.simulator
-def test_the_simulator_declines_textures_by_name() -> None:
-    class TextureObject:
-        ptr = 3
+def test_textures_and_surfaces_of_the_simulator() -> None:
+    from cupyops.simulator import SurfaceObject, TextureObject
 
-    class SurfaceObject:
-        ptr = 4
-
-    kernel, y = Kernel(TEXTURES, "textures", Threads("n")), np.zeros(4, "float32")
-    words = "textures: `image` is a cudaTextureObject_t: the simulator has no textures and surfaces"
-    with cupyops.simulate(), pytest.raises(CompileError, match=words):
-        kernel(TextureObject(), SurfaceObject(), y, 4)
+    source, target, y = np.arange(16, dtype="float32"), np.zeros(16, "float32"), np.zeros(16, "float32")
+    kernel = Kernel(TEXTURES, "textures", Threads("n", block=64))
+    with cupyops.simulate(sanitize=True):
+        kernel(TextureObject(source), SurfaceObject(target), y, 16)
+        assert y.tolist() == source.tolist()
+        assert target.tolist() == (2 * source).tolist()
+        words = (
+            "textures: `image` must be a cupyops.simulator.TextureObject, got cupyops.simulator.textures.SurfaceObject"
+        )
+        with pytest.raises(TypeError, match=words):
+            kernel(SurfaceObject(target), SurfaceObject(target), y, 16)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

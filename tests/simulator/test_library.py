@@ -79,7 +79,7 @@ def test_a_construct_has_another_value_than_numpy_says(case: Case, where: str) -
 
 # All for sm_90, since a text for sm_80 has the same includes; the instructions for sm_80, too.
 COMPILED = [(t, "sm_90") for t in sorted({c.text for c in CASES})]
-COMPILED += [(t, "sm_80") for t in ("intrinsics", "ptx", "tensor_cores")]
+COMPILED += [(t, "sm_80") for t in ("halves", "intrinsics", "ptx", "special", "tensor_cores")]
 
 
 @pytest.mark.parametrize(("text", "architecture"), COMPILED)
@@ -116,6 +116,6 @@ def test_a_header_is_there_and_not_in_the_table() -> None:
 
 def test_a_text_without_these_headers_includes_them() -> None:
     text = 'extern "C" __global__ void k(float* y, long long n) { y[0] = __popc(7); }'
-    assert "#include" not in translate(f'#line 1 "k.cu"\n{text}', ["k"], "k").replace('#include "attributes.h"', "")
+    assert "#include" not in translate(f'#line 1 "k.cu"\n{text}', ["k"], "k").replace("#include <attributes.h>", "")
     with_simd = translate('#line 1 "k.cu"\n' + text.replace("__popc(7)", "__vadd4(1, 2)"), ["k"], "k")
-    assert with_simd.startswith('#include "simd.h"\n#line 1')
+    assert with_simd.startswith("#include <simd.h>\n#line 1")

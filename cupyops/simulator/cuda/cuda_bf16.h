@@ -5,4 +5,11 @@
 #include "halves.h"
 CUPYOPS_HALVES(__nv_bfloat16, __nv_bfloat162, __bfloat162float, __float2bfloat16_rn, __halves2bfloat162, __low2bfloat16, __high2bfloat16)
 CUPYOPS_HALF_ARITHMETIC(__nv_bfloat16, bfloat16, __bfloat162float, __double2bfloat16)
+CUPYOPS_HALF_FMA(__nv_bfloat16, __nv_bfloat162, __bfloat162float, __float2bfloat16_rn, __halves2bfloat162, __low2bfloat16, __high2bfloat16)
+CUPYOPS_TO_BFLOAT16(short, short)
+CUPYOPS_TO_BFLOAT16(unsigned short, ushort)
+CUPYOPS_TO_BFLOAT16(int, int)
+CUPYOPS_TO_BFLOAT16(unsigned, uint)
+CUPYOPS_TO_BFLOAT16(long long, ll)
+CUPYOPS_TO_BFLOAT16(unsigned long long, ull)
 #include "text_only.h"

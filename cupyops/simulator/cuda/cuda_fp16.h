@@ -5,4 +5,5 @@
 #include "halves.h"
 CUPYOPS_HALVES(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
 CUPYOPS_HALF_ARITHMETIC(__half, half, __half2float, __double2half)
+CUPYOPS_HALF_FMA(__half, __half2, __half2float, __float2half_rn, __halves2half2, __low2half, __high2half)
 #include "text_only.h"

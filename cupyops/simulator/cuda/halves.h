@@ -11,6 +11,9 @@
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, rcp, 1.0f / x)                         \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, exp, expf(x))                          \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, exp2, exp2f(x))                        \
+    CUPYOPS_HALF_FUNCTION(__VA_ARGS__, exp10, cupyops_exp10(x))               \
+    CUPYOPS_HALF_FUNCTION(__VA_ARGS__, tanh, tanhf(x))                        \
+    CUPYOPS_HALF_FUNCTION(__VA_ARGS__, tanh_approx, tanhf(x))                 \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, log, logf(x))                          \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, log2, log2f(x))                        \
     CUPYOPS_HALF_FUNCTION(__VA_ARGS__, log10, log10f(x))                      \
@@ -29,10 +32,46 @@ inline double cupyops_fma_to_odd(double a, double b, double c) {
     if (!(error != 0.0) || !isfinite(sum) || (cupyops_bits<unsigned long long>(sum) & 1)) return sum;
     return nextafter(sum, error > 0.0 ? INFINITY : -INFINITY);
 }
-// Saturates, and is 0 for NaN.
-inline int cupyops_to_int(float x) { return x >= 2147483648.0f ? 2147483647 : x >= -2147483648.0f ? int(x) : x == x ? -2147483647 - 1 : 0; }
-#define CUPYOPS_HALF_ARITHMETIC(H, NAME, WIDEN, NARROW_DOUBLE)                                                              \
-    inline H __hfma(H a, H b, H c) { return NARROW_DOUBLE(cupyops_fma_to_odd(WIDEN(a), WIDEN(b), WIDEN(c))); }              \
-    inline int __##NAME##2int_rn(H h) { return cupyops_to_int(rintf(WIDEN(h))); }                                                  \
-    inline int __##NAME##2int_rd(H h) { return cupyops_to_int(floorf(WIDEN(h))); }                                                  \
-    inline int __##NAME##2int_ru(H h) { return cupyops_to_int(ceilf(WIDEN(h))); }
+// Conversions to integers in the modes that CUDA's headers lack for host compilers; toward zero they have it.
+#define CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, I, TO, NAN)                                                       \
+    inline I __##NAME##2##TO##_rn(H h) { return cupyops_to_integer<I>(nearbyint(double(WIDEN(h))), NAN); }        \
+    inline I __##NAME##2##TO##_rd(H h) { return cupyops_to_integer<I>(floor(double(WIDEN(h))), NAN); }            \
+    inline I __##NAME##2##TO##_ru(H h) { return cupyops_to_integer<I>(ceil(double(WIDEN(h))), NAN); }
+// A value that is clamped to [0, 1], with 0 for NaN, and one that is clamped to [0, infinity].
+#define CUPYOPS_HALF_FMA(H, H2, WIDEN, NARROW, JOIN, LOW, HIGH)                                                   \
+    inline H __hfma_sat(H a, H b, H c) { return NARROW(__saturatef(WIDEN(__hfma(a, b, c)))); }                    \
+    inline H __hfma_relu(H a, H b, H c) {                                                                         \
+        const float x = WIDEN(__hfma(a, b, c));                                                                   \
+        return NARROW(x > 0.0f || x != x ? x : 0.0f);                                                             \
+    }                                                                                                             \
+    inline H2 __hfma2(H2 a, H2 b, H2 c) { return JOIN(__hfma(LOW(a), LOW(b), LOW(c)), __hfma(HIGH(a), HIGH(b), HIGH(c))); } \
+    inline H2 __hfma2_sat(H2 a, H2 b, H2 c) { return JOIN(__hfma_sat(LOW(a), LOW(b), LOW(c)), __hfma_sat(HIGH(a), HIGH(b), HIGH(c))); } \
+    inline H2 __hfma2_relu(H2 a, H2 b, H2 c) { return JOIN(__hfma_relu(LOW(a), LOW(b), LOW(c)), __hfma_relu(HIGH(a), HIGH(b), HIGH(c))); } \
+    /* The complex number a b + c, by four products that each round once. */                                      \
+    inline H2 __hcmadd(H2 a, H2 b, H2 c) {                                                                        \
+        const H negative = NARROW(-WIDEN(HIGH(a)));                                                               \
+        return JOIN(__hfma(negative, HIGH(b), __hfma(LOW(a), LOW(b), LOW(c))), __hfma(HIGH(a), LOW(b), __hfma(LOW(a), HIGH(b), HIGH(c)))); \
+    }
+#define CUPYOPS_HALF_ARITHMETIC(H, NAME, WIDEN, NARROW_DOUBLE)                                                    \
+    inline H __hfma(H a, H b, H c) { return NARROW_DOUBLE(cupyops_fma_to_odd(WIDEN(a), WIDEN(b), WIDEN(c))); }    \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, short, short, 0)                                                      \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, unsigned short, ushort, 0)                                            \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, int, int, 0)                                                          \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, unsigned, uint, 0)                                                    \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, long long, ll, static_cast<long long>(1ull << 63))                    \
+    CUPYOPS_HALF_TO_INTEGER(H, NAME, WIDEN, unsigned long long, ull, 1ull << 63)
+
+// Rounds an integer to the 8 binary digits of a bfloat16, toward zero, down or up.
+template <typename I> inline float cupyops_to_eight_digits(I value, int way) {
+    const bool negative = value < 0;
+    const unsigned long long magnitude = negative ? 0ull - (unsigned long long)value : (unsigned long long)value;
+    if (magnitude < 256) return float(value);
+    const int shift = 56 - __builtin_clzll(magnitude);
+    const bool exact = !(magnitude & ((1ull << shift) - 1)), away = way && (way < 0) == negative;
+    const float rounded = ldexpf(float((magnitude >> shift) + (away && !exact)), shift);
+    return negative ? -rounded : rounded;
+}
+#define CUPYOPS_TO_BFLOAT16(I, OF)                                                                                \
+    inline __nv_bfloat16 __##OF##2bfloat16_rz(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, 0)); } \
+    inline __nv_bfloat16 __##OF##2bfloat16_rd(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, -1)); } \
+    inline __nv_bfloat16 __##OF##2bfloat16_ru(I i) { return __float2bfloat16_rn(cupyops_to_eight_digits(i, 1)); }

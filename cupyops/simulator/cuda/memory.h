@@ -31,10 +31,18 @@ inline void* __cvta_shared_to_generic(size_t address) {
     char* const dynamic = static_cast<char*>(cupyops_dynamic_shared());
     return dynamic + (static_cast<long long>(address) - static_cast<long long>(cupyops_shared_address(dynamic)));
 }
+inline size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
+inline size_t __cvta_generic_to_local(const void* p) { return reinterpret_cast<size_t>(p); }
+inline size_t __cvta_generic_to_constant(const void* p) { return reinterpret_cast<size_t>(p); }
+inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+inline void* __cvta_local_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+inline void* __cvta_constant_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
 inline void __prefetch_global_l1(const void*) {}
 inline void __prefetch_global_l2(const void*) {}
 
-// Atomic operations. One thread runs at a time, so a plain read and write are atomic together. Integers wrap.
+// Atomic operations. One thread runs at a time, so a plain read and write are atomic together. Integers wrap. Bytes are copied:
+// the assignment of a struct such as __half2 may be a function with checks of its own.
+inline void* cupyops_at(const volatile void* p) { return const_cast<void*>(p); }
 template <typename T> struct CupyopsWord { typedef T type; };
 template <> struct CupyopsWord<int> { typedef unsigned type; };
 template <> struct CupyopsWord<long long> { typedef unsigned long long type; };
@@ -46,9 +54,11 @@ template <typename T> struct CupyopsSame { typedef T type; };
     template <typename T> CUPYOPS_UNCHECKED T NAME(T* p, typename CupyopsSame<T>::type value) {   \
         typedef typename CupyopsWord<T>::type word;                                               \
         cupyops_atomic(p, sizeof(T));                                                             \
-        const T old = *p;                                                                         \
-        *p = NEXT;                                                                                \
-        if (__builtin_memcmp(&old, p, sizeof(T))) cupyops_changed();                              \
+        T old, next;                                                                              \
+        __builtin_memcpy(static_cast<void*>(&old), cupyops_at(p), sizeof(T));                     \
+        next = NEXT;                                                                              \
+        __builtin_memcpy(cupyops_at(p), &next, sizeof(T));                                        \
+        if (__builtin_memcmp(&old, &next, sizeof(T))) cupyops_changed();                          \
         (void)sizeof(word);                                                                       \
         return old;                                                                               \
     }                                                                                             \
@@ -67,9 +77,11 @@ CUPYOPS_ATOMIC(atomicDec, old == T(0) || old > value ? value : T(old - 1))
 #undef CUPYOPS_ATOMIC
 template <typename T> CUPYOPS_UNCHECKED T atomicCAS(T* p, typename CupyopsSame<T>::type compare, typename CupyopsSame<T>::type value) {
     cupyops_atomic(p, sizeof(T));
-    const T old = *p;
-    if (cupyops_bits<T>(old) == compare) *p = value;
-    if (__builtin_memcmp(&old, p, sizeof(T))) cupyops_changed();
+    T old;
+    __builtin_memcpy(static_cast<void*>(&old), cupyops_at(p), sizeof(T));
+    if (!(old == compare)) return old;
+    __builtin_memcpy(cupyops_at(p), &value, sizeof(T));
+    if (__builtin_memcmp(&old, &value, sizeof(T))) cupyops_changed();
     return old;
 }
 template <typename T> inline T atomicCAS_block(T* p, typename CupyopsSame<T>::type c, typename CupyopsSame<T>::type v) { return atomicCAS(p, c, v); }

@@ -73,10 +73,80 @@ inline double erfcx(double x) {
 }
 inline float erfcxf(float x) { return float(erfcx(double(x))); }
 
+// Lengths without overflow in between, and their reciprocals.
+inline double norm(int n, const double* p) {
+    double length = 0.0;
+    for (int i = 0; i < n; ++i) length = hypot(length, p[i]);
+    return length;
+}
+inline float normf(int n, const float* p) {
+    double length = 0.0;
+    for (int i = 0; i < n; ++i) length = hypot(length, double(p[i]));
+    return float(length);
+}
 inline double norm3d(double a, double b, double c) { return hypot(hypot(a, b), c); }
-inline float norm3df(float a, float b, float c) { return float(sqrt(double(a) * a + double(b) * b + double(c) * c)); }
+inline double norm4d(double a, double b, double c, double d) { return hypot(hypot(a, b), hypot(c, d)); }
+inline float norm3df(float a, float b, float c) { return float(norm3d(a, b, c)); }
+inline float norm4df(float a, float b, float c, float d) { return float(norm4d(a, b, c, d)); }
 inline double rhypot(double a, double b) { return 1.0 / hypot(a, b); }
-inline float rhypotf(float a, float b) { return float(1.0 / hypot(double(a), double(b))); }
+inline double rnorm(int n, const double* p) { return 1.0 / norm(n, p); }
+inline double rnorm3d(double a, double b, double c) { return 1.0 / norm3d(a, b, c); }
+inline double rnorm4d(double a, double b, double c, double d) { return 1.0 / norm4d(a, b, c, d); }
+inline float rhypotf(float a, float b) { return float(rhypot(a, b)); }
+inline float rnorm3df(float a, float b, float c) { return float(rnorm3d(a, b, c)); }
+inline float rnorm4df(float a, float b, float c, float d) { return float(rnorm4d(a, b, c, d)); }
+inline float rnormf(int n, const float* p) {
+    double length = 0.0;
+    for (int i = 0; i < n; ++i) length = hypot(length, double(p[i]));
+    return float(1.0 / length);
+}
+inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+
+// The inverses of erf and erfc, by Halley's iteration. Each solves for the function that is small at its argument: there,
+// the argument has no rounding error, and neither has 1 - x.
+inline double cupyops_erfinv_near_0(double p) {
+    double x = 0.88622692545275801365 * p;
+    for (int i = 0; i < 5; ++i) {
+        const double step = (erf(x) - p) / (1.12837916709551257390 * exp(-x * x));
+        x -= step / (1.0 + x * step);
+    }
+    return x;
+}
+inline double erfcinv(double y) {
+    if (!(y >= 0.0 && y <= 2.0)) return __builtin_nan("");
+    if (y > 1.5) return -erfcinv(2.0 - y);
+    if (y >= 0.5) return cupyops_erfinv_near_0(1.0 - y);
+    if (y == 0.0) return INFINITY;
+    const double t = sqrt(-2.0 * log(0.5 * y));
+    double x = 0.70710678118654752440 * (t - (2.30753 + 0.27061 * t) / (1.0 + t * (0.99229 + 0.04481 * t)));
+    for (int i = 0; i < 5; ++i) {
+        const double step = (erfc(x) - y) / (1.12837916709551257390 * exp(-x * x));
+        x += step / (1.0 - x * step);
+    }
+    return x;
+}
+inline double erfinv(double x) {
+    if (!(fabs(x) <= 1.0)) return __builtin_nan("");
+    return fabs(x) <= 0.5 ? cupyops_erfinv_near_0(x) : copysign(erfcinv(1.0 - fabs(x)), x);
+}
+inline double normcdfinv(double p) { return -1.41421356237309504880 * erfcinv(2.0 * p); }
+inline float erfinvf(float x) { return float(erfinv(x)); }
+inline float erfcinvf(float x) { return float(erfcinv(x)); }
+inline float normcdfinvf(float p) { return float(normcdfinv(p)); }
+
+// Modified Bessel functions of order 0 and 1, by their series, whose terms are all of one sign.
+inline double cupyops_bessel_i(int order, double x) {
+    if (!(fabs(x) < 720.0)) return x != x ? x : order && x < 0.0 ? -INFINITY : INFINITY;
+    const long double quarter = 0.25L * x * x;
+    long double term = order ? 0.5L * x : 1.0L, sum = term;
+    for (int k = 1; fabsl(term) > 1e-21L * fabsl(sum); ++k) sum += term *= quarter / ((long double)k * (k + order));
+    return double(sum);
+}
+inline double cyl_bessel_i0(double x) { return cupyops_bessel_i(0, x); }
+inline double cyl_bessel_i1(double x) { return cupyops_bessel_i(1, x); }
+inline float cyl_bessel_i0f(float x) { return float(cyl_bessel_i0(x)); }
+inline float cyl_bessel_i1f(float x) { return float(cyl_bessel_i1(x)); }
 
 // CUDA's fast approximations. Here they are the accurate functions, whose errors lie within CUDA's documented bounds.
 inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }

@@ -265,6 +265,31 @@ template <typename T, typename A, typename B> inline unsigned long long borrowed
     return u64(T(difference));
 }
 
+// Instructions on the halfwords or bytes of a word: results, or their sum with a third word.
+enum { VADD, VSUB, VAVRG, VMIN, VMAX, VABSDIFF };
+template <int COUNT, int OPERATION, bool D_SIGNED, bool A_SIGNED, bool B_SIGNED, bool SATURATE, bool SUM> inline unsigned long long video(u32 a, u32 b, u32 c) {
+    constexpr int bits = 32 / COUNT;
+    constexpr u32 mask = (1u << bits) - 1;
+    u32 words = 0, sum = c;
+    for (int i = 0; i < 32; i += bits) {
+        const s32 x = A_SIGNED ? s32((a >> i & mask) << (32 - bits)) >> (32 - bits) : s32(a >> i & mask);
+        const s32 y = B_SIGNED ? s32((b >> i & mask) << (32 - bits)) >> (32 - bits) : s32(b >> i & mask);
+        s32 r = OPERATION == VADD ? x + y : OPERATION == VSUB ? x - y : OPERATION == VMIN ? (x < y ? x : y) : OPERATION == VMAX ? (x > y ? x : y)
+              : OPERATION == VABSDIFF ? (x > y ? x - y : y - x) : x + y >= 0 ? (x + y + 1) >> 1 : (x + y) >> 1;
+        if (SATURATE) r = D_SIGNED ? cupyops_clamped(r, -int(mask / 2) - 1, int(mask / 2)) : cupyops_clamped(r, 0, int(mask));
+        words |= (u32(r) & mask) << i, sum += u32(r);
+    }
+    return SUM ? sum : words;
+}
+
+// Saturates two integers to BITS bits, and puts them below the lower bits of a third.
+template <int BITS, bool SIGNED> inline unsigned long long pack_sat(s32 a, s32 b, u32 c) {
+    constexpr int top = (1 << (SIGNED ? BITS - 1 : BITS)) - 1, low = SIGNED ? -top - 1 : 0;
+    constexpr u32 mask = (1u << BITS) - 1;
+    const u32 both = (u32(cupyops_clamped(a, low, top)) & mask) << BITS | (u32(cupyops_clamped(b, low, top)) & mask);
+    return BITS == 16 ? both : both | c << (2 * BITS % 32);
+}
+
 // Comparisons.
 enum { EQ, NE, LT, LE, GT, GE, UNORDERED_EQ, UNORDERED_NE, UNORDERED_LT, UNORDERED_LE, UNORDERED_GT, UNORDERED_GE, NUM, NOT_NUM };
 template <typename T> inline auto plain(T x) {

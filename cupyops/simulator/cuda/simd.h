@@ -113,6 +113,38 @@ inline int __viaddmax_s32_relu(int a, int b, int c) { return max(__viaddmax_s32(
 inline int __viaddmin_s32_relu(int a, int b, int c) { return max(__viaddmin_s32(a, b, c), 0); }
 inline int __vimax_s32_relu(int a, int b) { return max(max(a, b), 0); }
 inline int __vimin_s32_relu(int a, int b) { return max(min(a, b), 0); }
+// The same on two halfwords, where a sum wraps.
+#define CUPYOPS_THREE_PARTS(SUFFIX, T)                                                                              \
+    inline unsigned __vimax3_##SUFFIX(unsigned a, unsigned b, unsigned c) { return __vmax##T##2(__vmax##T##2(a, b), c); }   \
+    inline unsigned __vimin3_##SUFFIX(unsigned a, unsigned b, unsigned c) { return __vmin##T##2(__vmin##T##2(a, b), c); }   \
+    inline unsigned __viaddmax_##SUFFIX(unsigned a, unsigned b, unsigned c) { return __vmax##T##2(__vadd2(a, b), c); }      \
+    inline unsigned __viaddmin_##SUFFIX(unsigned a, unsigned b, unsigned c) { return __vmin##T##2(__vadd2(a, b), c); }      \
+    inline unsigned __vibmax_##SUFFIX(unsigned a, unsigned b, bool* high, bool* low) {                                      \
+        const unsigned chosen = __vcmpge##T##2(a, b);                                                                       \
+        *high = chosen >> 16, *low = chosen & 0xFFFF;                                                                       \
+        return __vmax##T##2(a, b);                                                                                          \
+    }                                                                                                                       \
+    inline unsigned __vibmin_##SUFFIX(unsigned a, unsigned b, bool* high, bool* low) {                                      \
+        const unsigned chosen = __vcmple##T##2(a, b);                                                                       \
+        *high = chosen >> 16, *low = chosen & 0xFFFF;                                                                       \
+        return __vmin##T##2(a, b);                                                                                          \
+    }
+CUPYOPS_THREE_PARTS(s16x2, s)
+CUPYOPS_THREE_PARTS(u16x2, u)
+#undef CUPYOPS_THREE_PARTS
+inline unsigned __vimax3_s16x2_relu(unsigned a, unsigned b, unsigned c) { return __vmaxs2(__vimax3_s16x2(a, b, c), 0); }
+inline unsigned __vimin3_s16x2_relu(unsigned a, unsigned b, unsigned c) { return __vmaxs2(__vimin3_s16x2(a, b, c), 0); }
+inline unsigned __viaddmax_s16x2_relu(unsigned a, unsigned b, unsigned c) { return __vmaxs2(__viaddmax_s16x2(a, b, c), 0); }
+inline unsigned __viaddmin_s16x2_relu(unsigned a, unsigned b, unsigned c) { return __vmaxs2(__viaddmin_s16x2(a, b, c), 0); }
+inline unsigned __vimax_s16x2_relu(unsigned a, unsigned b) { return __vmaxs2(__vmaxs2(a, b), 0); }
+inline unsigned __vimin_s16x2_relu(unsigned a, unsigned b) { return __vmaxs2(__vmins2(a, b), 0); }
+// Which of two is chosen; the first, if they are equal.
+#define CUPYOPS_CHOSEN(SUFFIX, T)                                                                    \
+    inline T __vibmax_##SUFFIX(T a, T b, bool* first) { return (*first = a >= b) ? a : b; }          \
+    inline T __vibmin_##SUFFIX(T a, T b, bool* first) { return (*first = a <= b) ? a : b; }
+CUPYOPS_CHOSEN(s32, int)
+CUPYOPS_CHOSEN(u32, unsigned)
+#undef CUPYOPS_CHOSEN
 #undef CUPYOPS_PARTS
 #undef CUPYOPS_PARTS_OF_ONE
 #undef CUPYOPS_COMPARED

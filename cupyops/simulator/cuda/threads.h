@@ -93,4 +93,3 @@ inline unsigned __cluster_query_shared_rank(const void* p) { return cupyops_clus
 
 inline long long clock64() { return (long long)cupyops_clock(); }
 #define clock() clock64()
-inline unsigned long long __globaltimer() { return cupyops_clock(); }

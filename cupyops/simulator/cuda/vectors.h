@@ -4,6 +4,8 @@
 #define __VECTOR_TYPES_H__
 #define __VECTOR_FUNCTIONS_H__
 #define __VECTOR_FUNCTIONS_HPP__
+#define __DEVICE_TYPES_H__
+enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 
 #define CUPYOPS_VECTORS(T, NAME, A2, A4)                                                        \
     struct NAME##1 { T x; };                                                                    \

@@ -112,6 +112,9 @@ bool in_shared_variable(size_t offset, size_t bytes) {
     raise_fault(fault);
 }
 
+bool own_read(const Cell& cell, int r, uint64_t stamp) { return (cell.read[r] & VALID) && who(cell.read[r]) == who(stamp); }
+bool other_lane(uint64_t read, uint64_t stamp) { return who(read) != who(stamp) && who(read) >> 5 == who(stamp) >> 5; }
+
 void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Access kind, uintptr_t frame, uintptr_t pc, bool hardware) {
     const bool write = writes(kind), atomic = kind >= Access::VOLATILE_READ;
     if (!in_shared_variable(offset, bytes)) {
@@ -152,8 +155,11 @@ void shared_access(Block& owner, size_t offset, const void* p, size_t bytes, Acc
             if (!shown(cell.write, writer)) not_shown(writer, i, p, bytes, frame, pc);
         }
         if (write) {
+            // A lane that replaces a volatile value which it has read, while another lane of its warp reads the value, counts on
+            // lanes that run in step. A flag's writer does not read the flag.
+            const bool replaces = kind == Access::VOLATILE_WRITE && (own_read(cell, 0, stamp) || own_read(cell, 1, stamp));
             for (int r = 0; r < 2; ++r)
-                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC)) && !before(cell.read[r], true, fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
+                if ((cell.read[r] & VALID) && !(atomic && (cell.read[r] & ATOMIC) && !(replaces && other_lane(cell.read[r], stamp))) && !before(cell.read[r], true, fibre)) race(cell, cell.read[r], cell.read_pc[r], false, i, p, bytes, write, frame, pc);
             cell = Cell{stamp, {0, 0}, uint32_t(pc), {0, 0}, hardware};
         } else if (!(cell.read[0] & VALID) || who(cell.read[0]) == who(stamp) || before(cell.read[0], true, fibre)) {
             cell.read[0] = stamp;

@@ -24,6 +24,7 @@ from tests.simulator.library.expected import (
     wmma_shapes,
     words,
 )
+from tests.simulator.library.expected_floats import bytes_, drawn, halves, points, special
 
 __all__ = ["CASES", "Case"]
 
@@ -83,20 +84,20 @@ CASES = (
     Case(
         "intrinsics",
         "intrinsics",
-        lambda: {"x": words(), "y": np.zeros((97, len(words())), np.uint32)},
+        lambda: {"x": words(), "y": np.zeros((107, len(words())), np.uint32)},
         intrinsics,
         256,
         rows=False,
-        constants={"SLOTS": 97},
+        constants={"SLOTS": 107},
     ),
     Case(
         "ptx",
         "ptx",
-        lambda: {"x": words(), "y": np.zeros((25, len(words())), np.uint32)},
+        lambda: {"x": words(), "y": np.zeros((31, len(words())), np.uint32)},
         ptx,
         256,
         rows=False,
-        constants={"SLOTS": 25, "PENDING": 0},
+        constants={"SLOTS": 31, "PENDING": 0},
     ),
     Case(
         "ptx",
@@ -104,7 +105,7 @@ CASES = (
         lambda: {"x": reals(2, 64), "y": np.zeros((2, 64), np.float32), "count": np.zeros(2, np.int32)},
         memory,
         2,
-        constants={"SLOTS": 25, "PENDING": 0},
+        constants={"SLOTS": 31, "PENDING": 0},
         tolerance={"y": 1e-5},
     ),
     Case(
@@ -129,7 +130,7 @@ CASES = (
         lambda: {
             "x": numbers(2, 256),
             "f": reals(2, 256),
-            "y": np.zeros((2, 12, 256), np.int32),
+            "y": np.zeros((2, 14, 256), np.int32),
             "z": np.zeros((2, 256), np.float32),
         },
         collectives,
@@ -153,6 +154,38 @@ CASES = (
         draws,
         1,
         tolerance={"numbers": 1e-5, "wide": 1e-13},
+    ),
+    *(
+        Case(
+            "halves",
+            name,
+            lambda: {**drawn(256), "y": np.zeros((59, 256)), "z": np.zeros((9, 256))},
+            halves(digits),
+            256,
+            rows=False,
+            constants={"SLOTS": 59},
+            tolerance={"z": 2.0 ** (2 - digits)},
+        )
+        for name, digits in (("halves", 11), ("bfloats", 8))
+    ),
+    Case(
+        "halves",
+        "bytes",
+        lambda: {"x": drawn(256)["x"], "y": np.zeros((2, 256), np.int32), "z": np.zeros((2, 256), np.float32)},
+        bytes_,
+        256,
+        rows=False,
+        constants={"SLOTS": 59},
+    ),
+    Case(
+        "special",
+        "special",
+        lambda: {"x": points(256), "y": np.zeros((27, 256)), "z": np.zeros((27, 256), np.float32)},
+        special,
+        256,
+        rows=False,
+        constants={"SLOTS": 27},
+        tolerance={"y": 1e-11, "z": 4e-5},
     ),
     # The names that the other texts do not use. The values are of no interest.
     Case(

@@ -1,4 +1,5 @@
 // CUB's collectives of a block and of a warp: each slot of y is one of them.
+#include <cub/block/block_discontinuity.cuh>
 #include <cub/block/block_exchange.cuh>
 #include <cub/block/block_load.cuh>
 #include <cub/block/block_radix_sort.cuh>
@@ -18,10 +19,15 @@ struct Running {
     }
 };
 
+// Whether two neighbours differ; every seventh item counts as different.
+struct Differ {
+    __device__ bool operator()(int a, int b, int number) const { return a != b || number % 7 == 0; }
+};
+
 extern "C" __global__ void collectives(
     const int* x,    // (M, 256)
     const float* f,  // (M, 256)
-    int* y,          // (M, 12, 256)
+    int* y,          // (M, 14, 256)
     float* z,        // (M, 256)
     long long M) {
     typedef cub::BlockReduce<int, 64> Reduce;
@@ -31,6 +37,7 @@ extern "C" __global__ void collectives(
     typedef cub::BlockRadixSort<int, 64, 4, int> Sort;
     typedef cub::BlockRadixSort<float, 64, 4> SortFloats;
     typedef cub::BlockExchange<int, 64, 4> Exchange;
+    typedef cub::BlockDiscontinuity<int, 64> Discontinuity;
     typedef cub::WarpReduce<int> WarpReduce;
     typedef cub::WarpScan<int, 16> WarpScan;
     __shared__ union {
@@ -41,12 +48,13 @@ extern "C" __global__ void collectives(
         typename Sort::TempStorage sort;
         typename SortFloats::TempStorage floats;
         typename Exchange::TempStorage exchange;
+        typename Discontinuity::TempStorage discontinuity;
     } temp;
     __shared__ typename WarpReduce::TempStorage warp_reduce[2];
     __shared__ typename WarpScan::TempStorage warp_scan[4];
     const int t = threadIdx.x;
     const int* from = x + blockIdx.x * 256;
-    int* to = y + blockIdx.x * 12 * 256;
+    int* to = y + blockIdx.x * 14 * 256;
     int items[4], places[4], sum;
 
     Load(temp.load).Load(from, items);
@@ -96,4 +104,14 @@ extern "C" __global__ void collectives(
     to[10 * 256 + t] = sum;
     __syncthreads();
     Store(temp.store).Store(to + 11 * 256, items, 250);
+    __syncthreads();
+
+    bool heads[4], tails[4];
+    int thirds[4];
+    for (int i = 0; i < 4; ++i) thirds[i] = (4 * t + i) / 3 % 2;
+    Discontinuity(temp.discontinuity).FlagHeads(heads, thirds, Differ());
+    for (int i = 0; i < 4; ++i) to[12 * 256 + 4 * t + i] = heads[i];
+    __syncthreads();
+    Discontinuity(temp.discontinuity).FlagHeadsAndTails(heads, 0, tails, 1, thirds, Differ());
+    for (int i = 0; i < 4; ++i) to[13 * 256 + 4 * t + i] = heads[i] + 2 * tails[i];
 }

@@ -165,6 +165,19 @@ def _intrinsics(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
     yield np.minimum(np.minimum(ua, ub), 9)
     yield word(np.maximum(((ia + ib + 2**31) % 2**32) - 2**31, 9))
     yield np.maximum(np.minimum(ia, ib), 0)
+    signed, unsigned = ((parts(a, 2, s), parts(b, 2, s)) for s in (True, False))
+    wrapped = ((signed[0] + signed[1] + 2**15) % 2**16) - 2**15
+    yield joined(np.maximum(np.maximum(*signed), 5), 2)
+    yield joined(np.minimum(np.minimum(*unsigned), 0x9000), 2)
+    yield joined(np.maximum(wrapped, 5), 2)
+    yield joined(np.minimum(sum(unsigned) & 0xFFFF, 0x9000), 2)
+    yield joined(np.maximum(wrapped, 0), 2)
+    yield joined(np.minimum(np.minimum(*signed), 5).clip(0), 2)
+    yield joined(np.maximum(*signed), 2)
+    chosen = (signed[0] >= signed[1]).astype(int)
+    yield chosen[:, 1] * 2 + chosen[:, 0]
+    yield word(np.minimum(ia, ib))
+    yield (ia <= ib).astype(int)
 
 
 def _nth(mask: int, base: int, offset: int) -> int:
@@ -222,6 +235,14 @@ def _ptx(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
     yield np.trunc(np.float32(-1000.0) * f).astype(np.int64) & mask
     yield np.array([int(f"{p:032b}"[::-1], 2) for p in ua])
     yield np.ones(len(a), int)
+    ia, ib = a.view(np.int32).astype(np.int64), b.view(np.int32).astype(np.int64)
+    p8, q8 = (np.trunc(v / 2**23).astype(np.int64) for v in (ia, ib))
+    yield (np.array(ua) & 0xFFFF) << 16 | (p8.clip(-128, 127) & 255) << 8 | (q8.clip(-128, 127) & 255)
+    yield p8.clip(0, 255) << 8 | q8.clip(0, 255)
+    yield abs(parts(a, 4, False) - parts(b, 4, False)).sum(1) + 7
+    yield joined((parts(a, 2, True) + parts(b, 2, True)).clip(-32768, 32767), 2)
+    yield joined(np.maximum(parts(a, 4, False), parts(b, 4, False)), 4)
+    yield (ia.clip(-32768, 32767) & 0xFFFF) << 16 | (ib.clip(-32768, 32767) & 0xFFFF)
 
 
 def _rounded(f: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -273,6 +294,8 @@ def collectives(a: Arrays) -> Expected:
         items = x.reshape(64, 4)
         first = items[:, 0]
         maxima = np.maximum.accumulate(np.concatenate([[-500], items[:-1, 2]]))
+        thirds = np.arange(256) // 3 % 2
+        heads = np.r_[True, thirds[1:] != thirds[:-1]] | (np.arange(256) % 7 == 0)
         wanted["y"] += [
             ((m, 0), x),
             (np.s_[m, 1, :2], [x.sum(), first[:50].max()]),
@@ -286,6 +309,8 @@ def collectives(a: Arrays) -> Expected:
             (np.s_[m, 9, :2], first.reshape(2, 32).sum(1)),
             (np.s_[m, 10, :64], (first.reshape(4, 16).cumsum(1) - first.reshape(4, 16)).ravel()),
             ((m, 11), np.where(np.arange(256) < 250, x, 0)),
+            ((m, 12), heads),
+            ((m, 13), np.r_[True, heads[1:]] + 2 * np.r_[heads[1:], thirds[-1] != 1]),
         ]
         wanted["z"].append((m, np.sort(f)[::-1]))
     return wanted

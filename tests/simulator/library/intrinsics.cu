@@ -23,4 +23,11 @@ extern "C" __global__ void intrinsics(
     PUT(__mul24(sa, sb)), PUT(__umul24(a, b)), PUT(__mulhi(sa, sb)), PUT(__umulhi(a, b));
     PUT(__hadd(sa, sb)), PUT(__rhadd(sa, sb)), PUT(__uhadd(a, b)), PUT(__urhadd(a, b)), PUT(__sad(sa, sb, 5u)), PUT(__usad(a, b, 5u));
     PUT(__vimax3_s32(sa, sb, 9)), PUT(__vimin3_u32(a, b, 9u)), PUT(__viaddmax_s32(sa, sb, 9)), PUT(__vimin_s32_relu(sa, sb));
+    PUT(__vimax3_s16x2(a, b, 0x00050005u)), PUT(__vimin3_u16x2(a, b, 0x90009000u)), PUT(__viaddmax_s16x2(a, b, 0x00050005u));
+    PUT(__viaddmin_u16x2(a, b, 0x90009000u)), PUT(__viaddmax_s16x2_relu(a, b, 0xFF00FF00u)), PUT(__vimin3_s16x2_relu(a, b, 0x00050005u));
+    bool high, low;
+    const unsigned larger = __vibmax_s16x2(a, b, &high, &low), which = high * 2 + low;
+    PUT(larger), PUT(which);
+    const int least = __vibmin_s32(sa, sb, &low);
+    PUT(least), PUT(low);
 }

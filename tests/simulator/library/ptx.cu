@@ -99,6 +99,19 @@ extern "C" __global__ void ptx(
     REVERSE(r, a);
     PUT(r);
     PUT(lane() == threadIdx.x % 32);
+    const int tenth = static_cast<int>(a) / 8388608, other = static_cast<int>(b) / 8388608;  // of -256 to 255
+    asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(tenth), "r"(other), "r"(a));
+    PUT(r);
+    asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(r) : "r"(tenth), "r"(other));
+    PUT(r);
+    asm("vabsdiff4.u32.u32.u32.add %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(7));
+    PUT(r);
+    asm("vadd2.s32.s32.s32.sat %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0));
+    PUT(r);
+    asm("vmax4.u32.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0));
+    PUT(r);
+    asm("cvt.pack.sat.s16.s32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    PUT(r);
 }
 
 // Loads and stores with hints, atomic operations, asynchronous copies and shuffles.

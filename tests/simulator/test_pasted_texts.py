@@ -1,0 +1,198 @@
+"""Forms of public kernels that the simulator once refused, or ran with other values."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import cupyops
+from cupyops import Kernel, LaunchError, Threads
+
+pytestmark = pytest.mark.simulator
+
+
+def test_a_header_of_the_text_with_a_name_of_the_simulators_hides_it() -> None:
+    names = ("ptx.h", "simd.h", "device.h", "attributes.h", "textures.h")
+    headers = {
+        name: f"#pragma once\n__device__ unsigned from_{i}() {{ return {10**i}; }}\n" for i, name in enumerate(names)
+    }
+    text = "".join(f'#include "{name}"\n' for name in names) + (
+        '__global__ void __launch_bounds__(32) k(unsigned* y) { unsigned r; asm("popc.b32 %0, %1;" : "=r"(r) : "r"(7u)); '
+        f"y[0] = __vadd4(r, 1) + {' + '.join(f'from_{i}()' for i in range(len(names)))}; }}"
+    )
+    y = np.zeros(1, np.uint32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1, headers=headers)[1](y)
+    assert y[0] == 4 + 11111
+
+
+def test_dynamic_shared_memory_that_a_macro_declares_does_not_compile() -> None:
+    text = r"""
+#define STORE(T, NAME)                \
+    struct Store_##T {                \
+        __device__ static T* get() {  \
+            extern __shared__ T NAME[]; \
+            return NAME;              \
+        }                             \
+    }
+STORE(float, s_float);
+STORE(int, s_int);
+__global__ void k(float* y) {
+    float* s = Store_float::get();
+    s[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    y[threadIdx.x] = s[31 - threadIdx.x] + (Store_int::get() == (int*)s);
+}"""
+    y = np.zeros(32, np.float32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 32, shared=128)[32](y)
+    assert y.tolist() == [32.0 - i for i in range(32)]
+
+
+def test_names_that_nvrtc_leaves_to_the_text_or_knows_without_a_header_do_not_compile() -> None:
+    text = """
+__device__ unsigned long long __globaltimer() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+__global__ void k(int* y) { y[0] = __globaltimer() > 0 && sizeof(Volume::size) == 24; }
+"""
+    volume = "struct Volume { cudaArray* content; cudaExtent size; cudaChannelFormatDesc format; cudaTextureReadMode mode; };\n"
+    text = '#include "volume.h"\n' + text
+    y = np.zeros(1, np.int32)
+    with cupyops.simulate():
+        Kernel(text, "k", 1, headers={"volume.h": volume})[1](y)
+    assert y[0] == 1
+
+
+REDUCE = """
+__global__ void k(const float* x, float* y) {
+    __shared__ float s[64];
+    const int t = threadIdx.x;
+    s[t] = x[t];
+    __syncthreads();
+    if (t < 32) {
+        volatile float* v = s;
+        for (int step = 32; step; step /= 2) { const float other = v[t + step]; SYNC v[t] += other; SYNC }
+    }
+    if (t == 0) y[0] = s[0];
+}"""
+
+
+def test_a_warp_reduction_that_counts_on_lanes_in_step_is_no_race() -> None:
+    x, y = np.arange(64, dtype=np.float32), np.zeros(1, np.float32)
+    with cupyops.simulate(sanitize=True):
+        with pytest.raises(
+            LaunchError, match="a race in shared memory: writes element 1 of `s`.* which thread .0, 0, 0. read"
+        ):
+            Kernel(REDUCE.replace("SYNC", ""), "k", 64)[64](x, y)
+        Kernel(REDUCE.replace("SYNC", "__syncwarp();"), "k", 64)[64](x, y)
+    assert y[0] == 2016
+
+
+def test_a_volatile_flag_between_lanes_of_a_warp_is_a_race() -> None:
+    text = """
+__global__ void k(int* y) {
+    __shared__ volatile int flag, value;
+    if (threadIdx.x == 0) flag = 0;
+    __syncthreads();
+    if (threadIdx.x == 1) { value = 7; __threadfence_block(); flag = 1; }
+    else { while (!flag) {} __threadfence_block(); y[threadIdx.x] = value; }
+}"""
+    y = np.zeros(32, np.int32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 32)[32](y)
+    assert y.tolist() == [7, 0, *[7] * 30]
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"), [("__half2", "__floats2half2_rn"), ("__nv_bfloat162", "__floats2bfloat162_rn")]
+)
+def test_an_atomic_operation_on_a_pair_is_a_race(kind: str, make: str) -> None:
+    text = f"""#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+__global__ void k({kind}* y, unsigned short* lock) {{
+    atomicAdd(y, {make}(1.0f, 2.0f));
+    if (threadIdx.x == 3) while (atomicCAS(lock, (unsigned short)0, (unsigned short)9) == 0) {{}}
+}}"""
+    import torch
+
+    y = torch.zeros(1, 2, dtype=torch.float16 if kind == "__half2" else torch.bfloat16)
+    lock = torch.zeros(1, dtype=torch.uint16)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 64)[64](y, lock)
+    assert y.tolist() == [[64.0, 128.0]]
+    assert lock.view(torch.int16).item() == 9
+
+
+@pytest.mark.parametrize("sanitize", [True, False])
+def test_an_array_that_begins_at_an_odd_multiple_of_16_bytes_is_misaligned(sanitize: bool) -> None:
+    """On a GPU, the same array begins at a multiple of 256 bytes."""
+    text = """#include <mma.h>
+__global__ void k(const __half* a, float* y) {
+    using namespace nvcuda::wmma;
+    fragment<matrix_a, 16, 16, 16, __half, row_major> fa;
+    fragment<matrix_b, 16, 16, 16, __half, col_major> fb;
+    fragment<accumulator, 16, 16, 16, float> sum;
+    fill_fragment(sum, 0.0f);
+    load_matrix_sync(fa, a, 16), load_matrix_sync(fb, a, 16);
+    mma_sync(sum, fa, fb, sum);
+    store_matrix_sync(y, sum, 16, mem_row_major);
+}"""
+    memory = ctypes.create_string_buffer(4096)
+    at = -ctypes.addressof(memory) % 32 + 16
+    a = np.frombuffer(memory, np.float16, 256, at).reshape(16, 16)
+    y = np.frombuffer(memory, np.float32, 256, at + 1024).reshape(16, 16)
+    a[:] = np.random.default_rng(0).integers(-3, 4, (16, 16))
+    with cupyops.simulate(sanitize=sanitize):
+        Kernel(text, "k", 32)[32](a, y)
+        np.testing.assert_array_equal(y, a.astype(np.float32) @ a.astype(np.float32).T)
+        if sanitize:  # a view keeps its offset in the memory that it is a part of
+            with pytest.raises(LaunchError, match="no multiple of 32 bytes"):
+                Kernel(text, "k", 32)[32](np.zeros(512, np.float16)[8:264].reshape(16, 16), y)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "sync.aligned.m8n8.x2.shared.b16",
+        "sync.aligned.x2.m8n8.shared.b16",
+        "sync.aligned.shared.m8n8.x2.b16",
+        "sync.aligned.m8n8.x2.b16",
+    ],
+)
+@pytest.mark.parametrize("trans", ["", ".trans"])
+def test_the_qualifiers_of_ldmatrix_have_one_order(form: str, trans: str) -> None:
+    generic = "shared" not in form
+    address = "s + t % 16 * 8" if generic else "(unsigned)__cvta_generic_to_shared(s + t % 16 * 8)"
+    text = f"""
+__global__ void k(unsigned* y) {{
+    __shared__ __align__(16) unsigned short s[128];
+    const int t = threadIdx.x;
+    for (int i = t; i < 128; i += 32) s[i] = i;
+    __syncthreads();
+    unsigned a, b;
+    asm volatile("ldmatrix.{form.replace(".x2", f".x2{trans}")} {{%0, %1}}, [%2];" : "=r"(a), "=r"(b) : "{"l" if generic else "r"}"({address}));
+    y[2 * t] = a, y[2 * t + 1] = b;
+}}"""
+    y = np.zeros(64, np.uint32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", 32)[32](y)
+    matrices = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
+    wanted = (matrices.transpose(0, 2, 1) if trans else matrices).reshape(2, 32, 2)
+    got = y.view(np.uint16).reshape(32, 2, 2).transpose(1, 0, 2)
+    assert (got == wanted).all()
+
+
+def test_a_kernel_of_textures_alone_is_not_simulated() -> None:
+    from cupyops.simulator import SurfaceObject, TextureObject
+
+    text = """__global__ void k(cudaTextureObject_t from, cudaSurfaceObject_t to, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) surf1Dwrite(tex1Dfetch<float>(from, i), to, 4 * i);
+}"""
+    source, target = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    with cupyops.simulate(sanitize=True):
+        Kernel(text, "k", Threads("n"))(TextureObject(source), SurfaceObject(target), 8)
+    assert target.tolist() == source.tolist()
