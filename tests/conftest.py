@@ -39,14 +39,11 @@ BACKENDS = [
 ]
 
 
-# Workers of xdist take the cores among themselves: more threads of PyTorch's than cores only wait for each other, and burn them.
-if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    torch.set_num_threads(threads)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for processes that tests start
-    os.environ.setdefault(
-        "TORCHINDUCTOR_COMPILE_THREADS", str(threads)
-    )  # beyond one, processes that import PyTorch first
+# A worker of xdist has one thread of PyTorch's. The tests' tensors are small, and threads that wait for each other burn cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # beyond one, processes that import PyTorch first
 # Inductor would compile a program for each of the CPU's vector instructions, to see whether they run. No test asks for them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 

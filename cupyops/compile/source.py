@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import kernels_cu
@@ -131,14 +131,23 @@ def _floats16(texts: tuple[str, ...]) -> set[str]:
 def _hidden(macros: Mapping[str, str], names: Collection[str]) -> dict[str, dict[str, str]]:
     """Returns, for shared headers, the macros whose names a header declares itself, as ``N`` in ``template <int N>``. The
     header is compiled without these macros."""
-    known = kernels_cu.headers()
     found: dict[str, dict[str, str]] = {}
     for name in names if macros else ():
-        texts = [known[name], *included(known[name], {}, warned=True).values()]
-        declared = {word for text in texts for word in _DECLARES.findall(scan(text).bare)}
+        declared = _declared(name)
         if own := {macro: value for macro, value in macros.items() if macro in declared}:
             found[name] = own
     return found
+
+
+@cache
+def _declared(name: str) -> frozenset[str]:
+    """Returns the names that a shared header declares, itself or through the headers that it includes.
+
+    The search takes milliseconds for all headers together, and every final text asks for all headers.
+    """
+    known = kernels_cu.headers()
+    texts = [known[name], *included(known[name], {}, warned=True).values()]
+    return frozenset(word for text in texts for word in _DECLARES.findall(scan(text).bare))
 
 
 def _without(source: str, macros: Mapping[str, str]) -> str:

@@ -2,9 +2,12 @@
 
 import pytest
 
+import autograd_bridge  # noqa: F401  declares the kernels
 from cupyops import Kernel
+from cupyops.compile import file_scope
 from cupyops.compile.cuda_text import Code
 from cupyops.compile.file_scope import DeviceVariable, launches_from_device, variables
+from cupyops.launch.kernel import all_kernels
 
 TEXT = """
 #pragma once
@@ -60,6 +63,33 @@ def test_the_scopes_of_functions_are_not_looked_for(monkeypatch: pytest.MonkeyPa
     assert not places
     assert list(variables(text + "__device__ int twice;")) == ["twice"]
     assert places == [len(text)]
+
+
+def test_the_final_text_of_a_kernel_without_variables_is_not_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of a final text takes milliseconds for each kernel that is loaded."""
+    kernels = {kernel.name: kernel for kernel in all_kernels()}
+    texts = [kernel.final_text(next(iter(kernel.type_choices()))) for kernel in kernels.values()]
+    assert len(texts) > 20
+    monkeypatch.setattr(file_scope, "scan", lambda text: pytest.fail("a scan"))
+    assert not any(map(variables, texts))
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "__device__ __align__(16) float found[4];",
+        "__device__ alignas(16) float found;",
+        "__device__ /* f( */ float found;",
+        "__device__ float // f(\n found;",
+        "__device__ float found = f(1);",
+        "__device__ float found[(3)];",
+        "__device__ float found = {f(1)};",
+        "__device__\n#define F(x) x\n float found;",
+    ],
+)
+def test_a_variable_is_no_function_for_a_parenthesis_nearby(declaration: str) -> None:
+    text = f"__device__ float f(int x) {{ return x; }}\n{declaration}\n__device__ float g(int x) {{ return x; }}\n"
+    assert list(variables(text)) == ["found"]
 
 
 def test_the_symbols_are_those_of_the_compiler() -> None:

@@ -176,3 +176,13 @@ def test_any_filename_can_be_reported(filename: str, shown: str) -> None:
 def test_form_feeds_and_foreign_letters_do_not_shift_lines() -> None:
     message = error_of(assemble("// Φ(x)\x0c\u2028 and on\n\x0c\nint bad = nonsense;", "mine.cu", {}, {}))
     assert ">    3 | int bad = nonsense;" in message
+
+
+def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search of all headers takes longer than the rest of a final text."""
+    text = '#include "vector.cuh"\nextern "C" __global__ void k() {}'
+    first = assemble(text, "k.cu", {"scalar_t": "float32"}, {"N": 3})
+    assert "#undef N" in first, "a header declares N, and is compiled without the macro"
+    monkeypatch.setattr("cupyops.compile.source._DECLARES", None)
+    again = assemble(text, "k.cu", {"scalar_t": "float32"}, {"N": 4})
+    assert again == first.replace("#define N 3", "#define N 4")

@@ -344,7 +344,9 @@ def look(operators: Sequence[str] = ()) -> Seen:
             case.run(inputs)
             seen += machine.events
     machine.watch([])
-    names = {k.final_text(t): _described(k, t) for k in all_kernels() for t in (*k.type_choices(), *k.met.values())}
+    loaded = {k.name for k in machine.loaded}
+    kernels = [k for k in all_kernels() if k.name in loaded]
+    names = {k.final_text(t): _described(k, t) for k in kernels for t in (*k.type_choices(), *k.met.values())}
     found = {(k.text, k.options): Source(names.get(k.text, k.name), k.text, k.options) for k in machine.loaded}
     numbers = {key: i for i, key in enumerate(found)}
 

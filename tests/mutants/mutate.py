@@ -151,7 +151,9 @@ def _run_pytest(checkout: str, options: list[str], output: str) -> None:
         os.dup2(file.fileno(), 2)
     enter(checkout)
     import pytest
+    import torch
 
+    torch.set_num_threads(1)  # `--jobs` processes have the cores among themselves, as the workers of xdist have
     sys.exit(int(pytest.main(options)))
 
 
