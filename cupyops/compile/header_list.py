@@ -30,6 +30,7 @@ class SystemHeader:
             has no twin, its directive is left out of a text that uses none of these names.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
+        shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class SystemHeader:
     its_names: str = ""
     has: str = ""
     reads_cuda: bool = False
+    shared: str = ""
 
 
 _NO_TWIN = "the simulator has no twin of it"
@@ -216,11 +218,12 @@ HEADERS = (
     SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
     # Host code.
     SystemHeader(
-        ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
+        ("torch/*", "ATen/*", "c10/*", "THC/*", "pybind11/*", "Python.h"),
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
         "and what they call, as cupyops.from_extension does",
         host=True,
         its_names=r"\b(?:torch|at|c10|pybind11|py)\s*::",
+        shared="pytorch.cuh",
     ),
     SystemHeader(
         (
@@ -279,6 +282,7 @@ HEADERS = (
             *(
                 "tuple",
                 "numeric",
+                "ratio",
                 "optional",
                 "variant",
                 "any",

@@ -5,18 +5,19 @@ cannot read, and a declaration that names host types. Blanks take its place, so 
 directives stay. A member function without a mark keeps its declaration and loses its body. A prototype stays if a
 ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-A text whose braces match only after preprocessing is returned as it is.
+Where braces match only after preprocessing, the first branch of each such conditional counts. A text whose braces do not
+match is returned as it is.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import scan
+from .cuda_text import Code, scan
 from .standard import unknown
 
-__all__ = ["HostCode", "host_code"]
+__all__ = ["HostCode", "host_code", "without_unread"]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
@@ -32,7 +33,7 @@ _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 _HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
@@ -45,7 +46,14 @@ _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the body tells the type
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+_BEHIND = re.compile(r"[ \t]*(?:\r?\n)+\s*(?:[A-Za-z_#}]|\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
+_ALIAS = re.compile(r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL)
+_CLASS = re.compile(
+    r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
+    r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s*([A-Za-z_]\w*)?"
+)
 
 
 class HostCode(NamedTuple):
@@ -80,16 +88,22 @@ def host_code(text: str, macros: str = "") -> HostCode:
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
     given = _closed(_macros(text) | _macros(macros))
-    items = _items(code.bare, given)
+    items = _declarations(code, given)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr("\n".join((text, macros)))
     spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
+    types: set[str] = set()
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
+        declared = _declared(code.bare[item.start : item.end]) if types or name == "" else frozenset()
+        # An alias of a type that is left out is left out, too.
+        if name is None and types and not types.isdisjoint(_WORD.findall(code.bare[item.start : item.end])):
+            name = "" if _ALIAS.match(_plain(code.bare[item.start : item.end])) else None
+        types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
         if name is not None:
             names.append(name)
@@ -107,6 +121,82 @@ def host_code(text: str, macros: str = "") -> HostCode:
                 if directive is not None:
                     pieces.append(text[end:at])
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
+
+
+def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str, str]:
+    """Returns texts without the declarations that name types of the host's libraries, if no other code reads them.
+
+    The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call.
+
+    Args:
+        texts: CUDA C++ without its host code, by name. A text may use the names of the others.
+        roots: the names of the kernels.
+    """
+    suspects: dict[tuple[str, _Item], frozenset[str]] = {}
+    read: set[str] = set(roots)
+    words: dict[str, set[str]] = {}
+    for where, text in texts.items():
+        code = scan(text)
+        given = _macros(text)
+        words.update((name, set(_WORD.findall(body)) | words.get(name, set())) for name, (_, body) in given.items())
+        hosts = _of_host(code.bare)
+        items = _declarations(code, given) if hosts else None
+        if items is None:
+            read.update(_WORD.findall(code.bare))
+            continue
+        for item in items:
+            piece = code.bare[item.start : item.end]
+            declared = _declared(piece) if _of_host(piece) else frozenset[str]()
+            if declared:
+                suspects[where, item] = declared
+            else:
+                read.update(_WORD.findall(piece))
+    if not suspects:
+        return dict(texts)
+    kept: set[tuple[str, _Item]] = set()
+    while True:
+        named = {word for name in read & words.keys() for word in words.pop(name)}
+        new = {key for key, names in suspects.items() if key not in kept and not names.isdisjoint(read | named)}
+        if not new and named <= read:
+            break
+        kept |= new
+        read |= named.union(*(_WORD.findall(scan(texts[w]).bare[i.start : i.end]) for w, i in new))
+    found = dict(texts)
+    for where, item in sorted(suspects.keys() - kept, key=lambda key: -key[1].start):
+        source = found[where]
+        found[where] = _blanked(source, scan(texts[where]), item.start, item.end)
+    return found
+
+
+def _of_host(bare: str) -> bool:
+    """Returns whether code names types of the host's libraries."""
+    return _HOST_TYPE.search(bare) is not None or any(True for _ in unknown(bare))
+
+
+def _blanked(text: str, code: Code, start: int, end: int) -> str:
+    """Returns a text with blanks between two offsets. Directives stay."""
+    pieces, at = [text[:start]], start
+    for directive in (*code.directives_between(start, end), None):
+        stop = end if directive is None else directive.start
+        pieces.append(re.sub(r"[^\n]", " ", text[at:stop]))
+        if directive is not None:
+            pieces.append(text[stop : directive.end])
+            at = directive.end
+    return "".join(pieces) + text[end:]
+
+
+def _declared(item: str) -> frozenset[str]:
+    """Returns the names that a declaration of a type, of an alias or of a function declares."""
+    plain = _plain(item)
+    found: set[str] = set()
+    if (alias := _ALIAS.match(plain)) is not None and "{" not in alias[0]:
+        found = {name for name in alias.groups() if name}
+    elif (kind := _CLASS.match(plain)) is not None and _KEPT.match(plain):
+        behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
+        found = {name for name in (kind[1], behind and behind[1]) if name}
+    elif not _KEPT.match(plain) and "(" in plain.partition("{")[0]:
+        found = {_name_of(plain.partition("{")[0])} - {""}
+    return frozenset(found)
 
 
 def _macros(text: str) -> dict[str, tuple[bool, str]]:
@@ -171,6 +261,48 @@ def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str
         if not new:
             return found
         found |= new
+
+
+def _declarations(code: Code, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
+    """Returns the declarations of a text, or None if its braces do not match."""
+    found = _items(code.bare, macros)
+    if found is None and (one := _first_branches(code)) != code.bare:
+        found = _items(one, macros)
+    return found
+
+
+def _first_branches(code: Code) -> str:
+    """Returns code with blanks for all but the first branch of each conditional in which a branch alone has braces without a
+    match, as `if (a) {` before `#else` and `if (b) {` behind it."""
+    bare = code.bare
+    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
+    for directive in code.directives:
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append([directive.end])
+        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
+            opened[-1] += [directive.start, directive.end]
+            if directive.name != "endif":
+                continue
+            places = opened.pop()[:-1]
+            branches = list(zip(places[::2], places[1::2], strict=True))
+            if all(_matches(bare[start:end]) for start, end in branches):
+                continue
+            for start, end in branches[1:]:
+                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
+    return bare
+
+
+def _matches(branch: str) -> bool:
+    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
+    for opening, closing in ("{}", "()"):
+        depth = 0
+        for mark in re.findall(rf"[{opening}{closing}]", branch):
+            depth += 1 if mark == opening else -1
+            if depth < 0:
+                return False
+        if depth:
+            return False
+    return True
 
 
 def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
@@ -241,10 +373,10 @@ def _bodies_of_members(bare: str, item: _Item, macros: Mapping[str, tuple[bool, 
 
 def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
     called = _CALL.match(bare, start, closing)
-    if called is None or not macros.get(called[1], (False, ""))[0]:
+    # A macro of a header that the text does not have is known by its capitals.
+    if called is None or not (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return False
-    behind = re.compile(r"[ \t]*(?:\r?\n)+\s*([A-Za-z_#]|\Z)").match(bare, closing + 1)
-    return behind is not None
+    return bare.find("(", start) == called.end() - 1 and _BEHIND.match(bare, closing + 1) is not None
 
 
 def _plain(head: str) -> str:
@@ -295,7 +427,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if _KEPT.match(plain):
         hosts = _HOST_TYPE.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
-    if called is not None and macros.get(called[1], (False, ""))[0]:
+    if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return _name_of(plain)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
-from cupyops.compile.host_code import host_code
+from cupyops.compile.host_code import host_code, without_unread
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included, read
@@ -65,7 +65,11 @@ class KernelSource:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
-        headers = {**(twins or {}), **self._of_device(self.headers, self.text)}
+        text = self.text if self.module else only(self.text, self.name)
+        roots = [split_name(name)[0].rpartition("::")[2] for name in self.kernels()]
+        own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
+        text = own_texts.pop("")
+        headers = {**(twins or {}), **own_texts}
         lane: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
         named: dict[str, Any] = {}
@@ -78,8 +82,6 @@ class KernelSource:
                 for name, entry in zip(self.kernels(), entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        text = self.text if self.module else only(self.text, self.name)
-        text = self._of_device({"": text}, "\n".join(self.headers.values()))[""]
         own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
         own += elements.assertions(self.structs)
         others = (
@@ -95,12 +97,19 @@ class KernelSource:
         )
         return joined([own, *others]) if self.linked else own
 
-    def _of_device(self, texts: Mapping[str, str], others: str) -> dict[str, str]:
-        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU."""
+    def _of_device(self, texts: Mapping[str, str], others: str, roots: Sequence[str] = ()) -> dict[str, str]:
+        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU.
+
+        Args:
+            texts: CUDA C++ by name.
+            others: texts whose macros hold in `texts`.
+            roots: the kernels that are compiled; without them, the `texts` keep all device code.
+        """
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         macros = "\n".join([others, *texts.values()])
-        return {name: host_code(text, macros).text for name, text in texts.items()}
+        found = {name: host_code(text, macros).text for name, text in texts.items()}
+        return without_unread(found, roots) if roots else found
 
     @property
     def defines(self) -> dict[str, str]:

@@ -57,6 +57,7 @@ _ENUMERATION = re.compile(
     r"\benum\b(?:\s+(?:class|struct)\b)?(?:\s+(?P<tag>\w+))?(?:\s*:\s*(?P<of>[\w:\s]{1,64}?))?"
     r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
 )
+_ARGUMENTS = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")  # of a template
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
@@ -195,9 +196,10 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
             found.append((place, scope, match["using"], target))
             continue
         declared = match["typedef"].rstrip()
-        for name in _LAST_WORD.findall(declared):
+        plain = _ARGUMENTS.sub(lambda m: "_" * len(m[0]), declared)
+        for name in _LAST_WORD.findall(plain):
             # A typedef of several names, of an array or of a function is not taken apart.
-            simple = not re.search(r"[,()[\]]", declared) and declared.endswith(name)
+            simple = not re.search(r"[,()[\]]", plain) and declared.endswith(name)
             found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None))
     return found
 
