@@ -36,6 +36,7 @@ _HOST_TYPE = re.compile(
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
+_HOST_TYPE_OF_MEMBERS = re.compile(_HOST_TYPE.pattern.replace("Stream|Event|", ""))
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
@@ -425,7 +426,9 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if (space := _USING_NAMESPACE.match(plain)) is not None:
         return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
     if _KEPT.match(plain):
-        hosts = _HOST_TYPE.search(item) or any(True for _ in unknown(item))
+        # A kernel may have a struct with a stream as its parameter.
+        of_host = _HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
+        hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code

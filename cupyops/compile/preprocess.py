@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .cuda_text import Directive, scan
 
-__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"]
+__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "value_of"]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
@@ -239,6 +239,14 @@ def _all(values: Sequence[bool | None]) -> bool | None:
 
 def _any(values: Sequence[bool | None]) -> bool | None:
     return True if True in values else None if None in values else False
+
+
+def value_of(expression: str) -> int | None:
+    """Returns the value of an expression of integers, or None for another expression."""
+    try:
+        return _Expression(expression, Preprocessed({}, {}, frozenset())).value()
+    except (ValueError, IndexError, RecursionError, ZeroDivisionError):
+        return None
 
 
 def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:

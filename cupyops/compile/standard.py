@@ -32,6 +32,7 @@ _OF_LIBRARIES = {
     "cufftDoubleReal": "double",
     "cufftComplex": "float2",
     "cufftDoubleComplex": "double2",
+    "cudaExtent": "struct { size_t width, height, depth; }",
     "CUtexObject": "unsigned long long",
     "CUsurfObject": "unsigned long long",
 }

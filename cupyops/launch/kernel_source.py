@@ -66,7 +66,7 @@ class KernelSource:
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
         text = self.text if self.module else only(self.text, self.name)
-        roots = [split_name(name)[0].rpartition("::")[2] for name in self.kernels()]
+        roots = re.findall(r"\w+", " ".join(self.kernels()))
         own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
         text = own_texts.pop("")
         headers = {**(twins or {}), **own_texts}
@@ -177,8 +177,13 @@ def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[L
     return tuple(found)
 
 
-def check_text(text: object, where: str) -> None:
+def check_text(text: object, where: str, kernel: str | None = None) -> None:
     """Raises unless the argument is CUDA C++ text.
+
+    Args:
+        text: the argument.
+        where: what messages begin with.
+        kernel: the name of the only kernel that is compiled; None for all kernels of the text.
 
     A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
 
@@ -188,7 +193,8 @@ def check_text(text: object, where: str) -> None:
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
-    if (line := launches_from_device(text)) is not None:
+    function = None if kernel is None else split_name(kernel)[0].rpartition("::")[2]
+    if (line := launches_from_device(text, function)) is not None:
         raise ValueError(
             f"{where}: line {line} launches a kernel from device code (<<<>>>). Dynamic parallelism is not supported: launch "
             f"the kernel from Python, or call its code as a __device__ function"

@@ -57,6 +57,8 @@ _ENUMERATION = re.compile(
     r"\benum\b(?:\s+(?:class|struct)\b)?(?:\s+(?P<tag>\w+))?(?:\s*:\s*(?P<of>[\w:\s]{1,64}?))?"
     r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
 )
+_INSTANCE = re.compile(r"(?:[\w\s]*::)*\s*(\w+)\s*<(.*)>", re.DOTALL)
+_FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")  # the name of a pointer to a function
 _ARGUMENTS = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")  # of a template
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -74,7 +76,7 @@ class TypeNames:
         macros: the text of each macro without parameters; None for an undecided one.
         types: the scopes and the targets of each type name; the target is None for an undecided one.
         scope: the namespaces of the kernel.
-        given: the types that the kernel's name gives for the parameters of its template.
+        given: the types and numbers that the kernel's name gives for the parameters of its template.
         hidden: the parameters of the kernel's template.
         functions: the parameters and the text of each macro with parameters.
     """
@@ -134,6 +136,18 @@ class TypeNames:
                 break
             base = self.expanded(visible[0])
         return base
+
+    def instance(self, base: str) -> str:
+        """Returns the name of a class, or of an instance of a template with the arguments that its names stand for.
+
+        The namespaces before the name are left out: ``Pair<float, 2>`` for ``a::Pair<T, N>``.
+        """
+        base = self.target(self.expanded(base))
+        found = _INSTANCE.fullmatch(base)
+        if found is None:
+            return base.rpartition("::")[2].strip()
+        arguments = (self.target(" ".join(part.split())) for _, part in split(found[2]))
+        return f"{found[1]}<{', '.join(self.instance(a) if '<' in a else a for a in arguments)}>"
 
     def _visible(self, scope: Scope, outer: Scope) -> bool:
         return scope[len(scope) - len(outer) :] == outer if outer else scope == self._scope[: len(scope)]
@@ -196,6 +210,9 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
             found.append((place, scope, match["using"], target))
             continue
         declared = match["typedef"].rstrip()
+        if (function := _FUNCTION.search(declared)) is not None:
+            found.append((place, scope, function[1], "unsigned long long"))  # the address of a function
+            continue
         plain = _ARGUMENTS.sub(lambda m: "_" * len(m[0]), declared)
         for name in _LAST_WORD.findall(plain):
             # A typedef of several names, of an array or of a function is not taken apart.

@@ -136,11 +136,12 @@ PYTORCH_LIMITS(short, -32768, 32767, -32768, 32767)
 PYTORCH_LIMITS(int, -2147483647 - 1, 2147483647, -2147483647 - 1, 2147483647)
 PYTORCH_LIMITS(long long, -9223372036854775807ll - 1, 9223372036854775807ll, -9223372036854775807ll - 1, 9223372036854775807ll)
 #ifdef __CUDA_FP16_TYPES_EXIST__
-PYTORCH_LIMITS(__half, __ushort_as_half(0xfbff), __ushort_as_half(0x7bff), __ushort_as_half(0xfc00), __ushort_as_half(0x7c00))
+PYTORCH_LIMITS(__half, __float2half(-65504.f), __float2half(65504.f), __float2half(-__int_as_float(0x7f800000)),
+               __float2half(__int_as_float(0x7f800000)))
 #endif
 #ifdef __CUDA_BF16_TYPES_EXIST__
-PYTORCH_LIMITS(__nv_bfloat16, __ushort_as_bfloat16(0xff7f), __ushort_as_bfloat16(0x7f7f), __ushort_as_bfloat16(0xff80),
-               __ushort_as_bfloat16(0x7f80))
+PYTORCH_LIMITS(__nv_bfloat16, __float2bfloat16(-__int_as_float(0x7f7f0000)), __float2bfloat16(__int_as_float(0x7f7f0000)),
+               __float2bfloat16(-__int_as_float(0x7f800000)), __float2bfloat16(__int_as_float(0x7f800000)))
 #endif
 #undef PYTORCH_LIMITS
 
