@@ -252,6 +252,12 @@ HEADERS = (
         its_names=r"\b(?:thrust|cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:thrust|cutlass|cute)\b",
     ),
     SystemHeader(
+        ("glm/*",),
+        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
+        host=True,
+        its_names=r"\bglm\s*::",
+    ),
+    SystemHeader(
         (
             *(
                 "iostream",
@@ -327,6 +333,13 @@ HEADERS = (
                 "io.h",
                 "direct.h",
             ),
+            *("system_error", "ios", "iosfwd", "streambuf", "charconv", "bit", "span", "numbers", "ranges", "concepts"),
+            *("compare", "format", "source_location", "execution", "forward_list", "scoped_allocator", "memory_resource"),
+            *("clocale", "cwchar", "wchar.h", "cfenv", "fenv.h", "malloc.h", "alloca.h", "strings.h", "locale.h", "libgen.h"),
+            *("termios.h", "pwd.h", "immintrin.h", "x86intrin.h", "emmintrin.h", "xmmintrin.h", "intrin.h"),
+            *("cudaEGL.h", "cuda_egl_interop.h", "cuda_d3d*.h", "DirectXMath.h", "D3D*.h", "d3d*.h", "dxgi*.h", "wrl.h"),
+            *("GLFW/*", "SDL*.h", "SDL2/*", "X11/*", "opencv2/*", "boost/*", "gtest/*", "benchmark/*", "fmt/*", "spdlog/*"),
+            *("glog/*", "gflags/*", "nvml.h", "nvrtc.h", "nvJitLink.h", "cupti*.h", "cudla.h", "nvjpeg.h", "nvgraph.h"),
             *("glob.h", "poll.h", "GL/*", "EGL/*", "GLES*/*", "vulkan/*", "hip/*", "rocblas/*", "hipblas/*"),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "

@@ -29,11 +29,12 @@ _KEPT = re.compile(
     r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
-_NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
+_NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 _HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(_HOST_TYPE.pattern.replace("Stream|Event|", ""))
@@ -133,39 +134,45 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str
         texts: CUDA C++ without its host code, by name. A text may use the names of the others.
         roots: the names of the kernels.
     """
-    suspects: dict[tuple[str, _Item], frozenset[str]] = {}
-    read: set[str] = set(roots)
-    words: dict[str, set[str]] = {}
+    if not any(_of_host(scan(text).bare) for text in texts.values()):
+        return dict(texts)
+    suspects: set[tuple[str, _Item]] = set()
+    nodes: dict[str, list[tuple[str, _Item]]] = {}  # the declarations of each name
+    macros: dict[str, set[str]] = {}
+    unread: list[str] = list(roots)
     for where, text in texts.items():
         code = scan(text)
         given = _macros(text)
-        words.update((name, set(_WORD.findall(body)) | words.get(name, set())) for name, (_, body) in given.items())
-        hosts = _of_host(code.bare)
-        items = _declarations(code, given) if hosts else None
+        for name, (_, body) in given.items():
+            macros.setdefault(name, set()).update(_WORD.findall(body))
+        items = _declarations(code, given)
         if items is None:
-            read.update(_WORD.findall(code.bare))
+            unread += _WORD.findall(code.bare)
             continue
         for item in items:
             piece = code.bare[item.start : item.end]
-            declared = _declared(piece) if _of_host(piece) else frozenset[str]()
-            if declared:
-                suspects[where, item] = declared
-            else:
-                read.update(_WORD.findall(piece))
-    if not suspects:
-        return dict(texts)
+            declared = _declared(piece)
+            for name in declared:
+                nodes.setdefault(name, []).append((where, item))
+            if not declared:
+                unread += _WORD.findall(piece)
+            elif _of_host(piece):
+                suspects.add((where, item))
+    read: set[str] = set()
     kept: set[tuple[str, _Item]] = set()
-    while True:
-        named = {word for name in read & words.keys() for word in words.pop(name)}
-        new = {key for key, names in suspects.items() if key not in kept and not names.isdisjoint(read | named)}
-        if not new and named <= read:
-            break
-        kept |= new
-        read |= named.union(*(_WORD.findall(scan(texts[w]).bare[i.start : i.end]) for w, i in new))
+    while unread:
+        name = unread.pop()
+        if name in read:
+            continue
+        read.add(name)
+        unread += macros.get(name, ())
+        for where, item in nodes.get(name, ()):
+            if (where, item) not in kept:
+                kept.add((where, item))
+                unread += _WORD.findall(scan(texts[where]).bare[item.start : item.end])
     found = dict(texts)
-    for where, item in sorted(suspects.keys() - kept, key=lambda key: -key[1].start):
-        source = found[where]
-        found[where] = _blanked(source, scan(texts[where]), item.start, item.end)
+    for where, item in sorted(suspects - kept, key=lambda key: -key[1].start):
+        found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
     return found
 
 
@@ -196,7 +203,8 @@ def _declared(item: str) -> frozenset[str]:
         behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
         found = {name for name in (kind[1], behind and behind[1]) if name}
     elif not _KEPT.match(plain) and "(" in plain.partition("{")[0]:
-        found = {_name_of(plain.partition("{")[0])} - {""}
+        # An operator is read without its name.
+        found = {name for name in [_name_of(plain.partition("{")[0])] if name and not name.startswith("operator")}
     return frozenset(found)
 
 

@@ -39,6 +39,14 @@ _COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
 
 
+class _AtLeast(int):
+    """A number of which the least value is known."""
+
+
+# The oldest versions that are supported. The compiler decides what asks for a later one.
+_VERSIONS = {"CUDART_VERSION": _AtLeast(12000), "CUDA_VERSION": _AtLeast(12000), "__CUDACC_VER_MAJOR__": _AtLeast(12)}
+
+
 class Include(NamedTuple):
     """An ``#include`` directive: the name, whether it lies in code that is compiled (None: undecided), and the place."""
 
@@ -144,6 +152,8 @@ class Preprocessed:
     def number(self, name: str, depth: int) -> int | None:
         """Returns the value of a name in a condition, or None."""
         text = self.macros.get(name)
+        if name in _VERSIONS and name not in self.macros and name not in self._own:
+            return _VERSIONS[name]
         if text is None or depth > _DEPTH:
             return None if name in self.macros or self._defined(name) is None else {"true": 1}.get(name, 0)
         try:
@@ -218,7 +228,10 @@ def _combined(operator: str, a: int | None, b: int | None) -> int | None:
     if operator == "||":
         known = _any([None if v is None else v != 0 for v in (a, b)])
         return None if known is None else int(known)
-    if a is None or b is None:
+    if isinstance(a, _AtLeast) and b is not None and not isinstance(b, _AtLeast):
+        known = {">=": a >= b, ">": a > b, "<": a >= b, "<=": a > b}.get(operator, False)
+        return (1 if operator in (">=", ">") else 0) if known else None
+    if a is None or b is None or isinstance(b, _AtLeast):
         return None
     compared = {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}
     if operator in compared:

@@ -110,7 +110,10 @@ def assemble(
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
     followed = preprocess(text, texts, defines_of(constants, options))
-    _check(texts, filename, followed, simulated, options)
+    # Headers in code that a condition removes do not count.
+    live_names = {"", *(i.name for i in followed.includes)}
+    live_texts = {name: source for name, source in texts.items() if name in live_names}
+    _check(live_texts, filename, followed, simulated, options)
     macros += _standard(tuple(texts.values()), simulated)
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
@@ -118,7 +121,7 @@ def assemble(
     given = {} if simulated else defines_of({}, options)
     int64s = _without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
-    system_lines = partial(_system, simulated, texts, {**defines, **given}, options)
+    system_lines = partial(_system, simulated, live_texts, {**defines, **given}, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
     live = {(i.where or filename, i.directive.start) for i in followed.includes if i.live}
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)

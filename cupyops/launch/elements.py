@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from cupyops.arrays import Info
-from cupyops.compile.cuda_text import Code
+from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 
@@ -265,14 +265,15 @@ def explained(message: str, structs: Mapping[str, Element]) -> str:
     return "\n".join(lines)
 
 
-def check_structs(kernel: str, parameters: Sequence[Any], code: Code) -> None:
-    """Raises if a parameter is of a struct that the text defines and ``structs=`` does not have.
+def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> None:
+    """Raises if a parameter is of a struct that the text or a header defines and ``structs=`` does not have.
 
     Raises:
         TypeError: so a call would have no layout for the struct.
     """
     for p in parameters:
-        if p.element is None and p.type not in DTYPES and p.type.isidentifier() and p.type in _defined(code.bare):
+        undecided = p.element is None and p.type not in DTYPES and p.type.isidentifier()
+        if undecided and any(p.type in text and p.type in _defined(scan(text).bare) for text in texts):
             raise _unknown(kernel, p.name, p.type)
 
 

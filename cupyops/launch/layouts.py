@@ -36,6 +36,8 @@ _BASE = re.compile(
     rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL
 )
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
+_NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
+_NUMBER = re.compile(r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;")
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _DEPTH = 8  # structs within one another
@@ -75,7 +77,8 @@ def derived_structs(
         return {}
     given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
     names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
-    layouts = _Layouts(structs, names, defines)
+    numbers = {m[1]: m[2] or m[3] for source in (text, *headers.values()) for m in _NUMBER.finditer(scan(source).bare)}
+    layouts = _Layouts(structs, names, {**numbers, **defines})
     instances = {names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)}
     found = {}
     for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
@@ -148,9 +151,11 @@ class _Layouts:
                 return None
             by_name = dict(zip(struct.parameters, given, strict=True))
             body = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), body)
+        for enumeration in _NESTED.finditer(body):  # an enumeration within the struct
+            body = re.sub(rf"\b{enumeration[1]}\b(?!\s*(?::|\{{))", (enumeration[2] or "int").strip(), body)
         fields: dict[str, tuple[Any, int]] = {}
         offset = 0
-        for member in _members(body):
+        for member in _members(_NESTED.sub(" ", body)):
             found = self._field(member, depth)
             if found is None:
                 return None
@@ -208,7 +213,11 @@ class _Layouts:
     def _number(self, size: str) -> int | None:
         text = self._names.expanded(size).strip()
         text = self._defines.get(text, text)
-        value = value_of(re.sub(r"\b[A-Za-z_]\w*\b", lambda word: self._defines.get(word[0], word[0]), text))
+        for _ in range(_DEPTH):
+            text = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: f"({self._defines.get(word[0], word[0])})", text)
+            if not re.search(r"[A-Za-z_]\w*", text):
+                break
+        value = value_of(text)
         return value if value is not None and value > 0 else None
 
 

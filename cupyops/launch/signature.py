@@ -212,12 +212,13 @@ class Signature:
         if others:
             live = follow(None)
             states = [live.live("", f.start) for f in (first, *others)]
-            if all(states) and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
+            compiled = [f for f, state in zip((first, *others), states, strict=True) if state is not False]
+            first, *others = compiled or (first, *others)
+            if None not in states and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
                 raise ValueError(
                     f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
                     f"{overloads(code, (first, *others))}"
                 )
-            others = [f for f, state in zip(others, states[1:], strict=True) if state is not False]
         parameters = _parameters(kernel, text, code, first, names, follow, structs)
         for other in others:
             if _parameters(kernel, text, code, other, names, follow, structs) != parameters:
@@ -227,7 +228,7 @@ class Signature:
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
         parameters = tuple(resolved(kernel, p, structs) for p in parameters)
-        check_structs(kernel, parameters, code)
+        check_structs(kernel, parameters, (text, *(headers or {}).values()))
         return cls(kernel, parameters, entry)
 
 
