@@ -20,6 +20,7 @@ from .standard import unknown
 __all__ = ["HostCode", "host_code", "without_unread"]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
+_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE"  # of PyTorch's headers, which pytorch.cuh defines
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
@@ -49,7 +50,7 @@ _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
-_BEHIND = re.compile(r"[ \t]*(?:\r?\n)+\s*(?:[A-Za-z_#}]|\Z)")  # the next declaration, on another line
+_BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 _ALIAS = re.compile(r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL)
 _CLASS = re.compile(

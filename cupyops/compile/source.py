@@ -114,7 +114,7 @@ def assemble(
     live_names = {"", *(i.name for i in followed.includes)}
     live_texts = {name: source for name, source in texts.items() if name in live_names}
     _check(live_texts, filename, followed, simulated, options)
-    macros += _standard(tuple(texts.values()), simulated)
+    macros += _standard(tuple(texts.values()), simulated, _removed(own_texts, texts, followed))
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.
@@ -199,8 +199,14 @@ def _check(
 
 
 @lru_cache(256)
-def _standard(texts: tuple[str, ...], simulated: bool) -> list[str]:
-    """Returns the lines that define the names of the C and C++ libraries that texts use."""
+def _standard(texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the lines that define the names of the C and C++ libraries that texts use.
+
+    Args:
+        texts: the text and its headers.
+        simulated: whether the simulator compiles the texts.
+        removed: types that the texts declare in code that is not compiled.
+    """
     code: list[str] = []
     declared: set[str] = set()
     asked: set[str] = set()
@@ -215,9 +221,20 @@ def _standard(texts: tuple[str, ...], simulated: bool) -> list[str]:
         declared.update(macro.split()[0] for macro in macros if macro)
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
-            declared.update([named] if named else [])
+            declared.update([named] if named and named not in removed else [])
     of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
     return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library)]
+
+
+def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:
+    """Returns the types that texts declare only in code that a condition removes."""
+    states: dict[str, set[bool | None]] = {}
+    for where, text in texts.items():
+        for match in _DECLARED.finditer(scan(text).bare) if text in own else ():
+            named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
+            if named:
+                states.setdefault(named, set()).add(followed.live(where, match.start()))
+    return frozenset(name for name, found in states.items() if found == {False})
 
 
 def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> dict[str, str]:

@@ -289,7 +289,10 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
         numbers += ["typedef struct { size_t width, height, depth; } cudaExtent;"] if "cudaExtent" in words else []
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
-        return [*as_library([f"<{name}>" for name in hosts]), *numbers]
+        # Not every library of a host has these in std.
+        within = [f"using ::{name};" for name in sorted(of_std & _MATH_OF_FLOAT)]
+        lines = [*as_library([f"<{name}>" for name in hosts]), *numbers]
+        return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]

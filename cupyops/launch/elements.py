@@ -272,7 +272,7 @@ def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) 
         TypeError: so a call would have no layout for the struct.
     """
     for p in parameters:
-        undecided = p.element is None and p.type not in DTYPES and p.type.isidentifier()
+        undecided = p.element is None and p.type not in ("TensorMap", *DTYPES) and p.type.isidentifier()
         if undecided and any(p.type in text and p.type in _defined(scan(text).bare) for text in texts):
             raise _unknown(kernel, p.name, p.type)
 
