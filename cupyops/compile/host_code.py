@@ -10,14 +10,23 @@ match is returned as it is.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from .cuda_text import Code, scan
 from .standard import unknown
 
-__all__ = ["HostCode", "host_code", "without_unread"]
+__all__ = [
+    "HOST_TYPE",
+    "WORD",
+    "HostCode",
+    "Item",
+    "declarations",
+    "declared_names",
+    "host_code",
+    "macros_of",
+]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
 _DEVICE += "|C10_DEVICE|C10_HOST_DEVICE"  # of PyTorch's headers, which pytorch.cuh defines
@@ -32,13 +41,13 @@ _KEPT = re.compile(
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
 _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_HOST_TYPE = re.compile(
+HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
     r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
-_HOST_TYPE_OF_MEMBERS = re.compile(_HOST_TYPE.pattern.replace("Stream|Event|", ""))
+_HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel. The kernel of a call is instantiated by its name.
@@ -47,12 +56,14 @@ _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the body tells the type
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
-_ALIAS = re.compile(r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL)
+_ALIAS = re.compile(
+    r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
+)
 _CLASS = re.compile(
     r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
     r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s*([A-Za-z_]\w*)?"
@@ -71,7 +82,7 @@ class HostCode(NamedTuple):
     names: tuple[str, ...]
 
 
-class _Item(NamedTuple):
+class Item(NamedTuple):
     """A declaration outside functions and classes: its offsets, and the offset of its first brace, or -1."""
 
     start: int
@@ -90,8 +101,8 @@ def host_code(text: str, macros: str = "") -> HostCode:
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
-    given = _closed(_macros(text) | _macros(macros))
-    items = _declarations(code, given)
+    given = _closed(macros_of(text) | macros_of(macros))
+    items = declarations(code, given)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr("\n".join((text, macros)))
@@ -102,9 +113,9 @@ def host_code(text: str, macros: str = "") -> HostCode:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
-        declared = _declared(code.bare[item.start : item.end]) if types or name == "" else frozenset()
+        declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
         # An alias of a type that is left out is left out, too.
-        if name is None and types and not types.isdisjoint(_WORD.findall(code.bare[item.start : item.end])):
+        if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
             name = "" if _ALIAS.match(_plain(code.bare[item.start : item.end])) else None
         types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
@@ -126,75 +137,7 @@ def host_code(text: str, macros: str = "") -> HostCode:
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
 
 
-def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str, str]:
-    """Returns texts without the declarations that name types of the host's libraries, if no other code reads them.
-
-    The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call.
-
-    Args:
-        texts: CUDA C++ without its host code, by name. A text may use the names of the others.
-        roots: the names of the kernels.
-    """
-    if not any(_of_host(scan(text).bare) for text in texts.values()):
-        return dict(texts)
-    suspects: set[tuple[str, _Item]] = set()
-    nodes: dict[str, list[tuple[str, _Item]]] = {}  # the declarations of each name
-    macros: dict[str, set[str]] = {}
-    unread: list[str] = list(roots)
-    for where, text in texts.items():
-        code = scan(text)
-        given = _macros(text)
-        for name, (_, body) in given.items():
-            macros.setdefault(name, set()).update(_WORD.findall(body))
-        items = _declarations(code, given)
-        if items is None:
-            unread += _WORD.findall(code.bare)
-            continue
-        for item in items:
-            piece = code.bare[item.start : item.end]
-            declared = _declared(piece)
-            for name in declared:
-                nodes.setdefault(name, []).append((where, item))
-            if not declared:
-                unread += _WORD.findall(piece)
-            elif _of_host(piece):
-                suspects.add((where, item))
-    read: set[str] = set()
-    kept: set[tuple[str, _Item]] = set()
-    while unread:
-        name = unread.pop()
-        if name in read:
-            continue
-        read.add(name)
-        unread += macros.get(name, ())
-        for where, item in nodes.get(name, ()):
-            if (where, item) not in kept:
-                kept.add((where, item))
-                unread += _WORD.findall(scan(texts[where]).bare[item.start : item.end])
-    found = dict(texts)
-    for where, item in sorted(suspects - kept, key=lambda key: -key[1].start):
-        found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
-    return found
-
-
-def _of_host(bare: str) -> bool:
-    """Returns whether code names types of the host's libraries."""
-    return _HOST_TYPE.search(bare) is not None or any(True for _ in unknown(bare))
-
-
-def _blanked(text: str, code: Code, start: int, end: int) -> str:
-    """Returns a text with blanks between two offsets. Directives stay."""
-    pieces, at = [text[:start]], start
-    for directive in (*code.directives_between(start, end), None):
-        stop = end if directive is None else directive.start
-        pieces.append(re.sub(r"[^\n]", " ", text[at:stop]))
-        if directive is not None:
-            pieces.append(text[stop : directive.end])
-            at = directive.end
-    return "".join(pieces) + text[end:]
-
-
-def _declared(item: str) -> frozenset[str]:
+def declared_names(item: str) -> frozenset[str]:
     """Returns the names that a declaration of a type, of an alias or of a function declares."""
     plain = _plain(item)
     found: set[str] = set()
@@ -209,7 +152,7 @@ def _declared(item: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _macros(text: str) -> dict[str, tuple[bool, str]]:
+def macros_of(text: str) -> dict[str, tuple[bool, str]]:
     """Returns the macros of a text: whether each has parameters, and its text.
 
     Conditions are not evaluated. A macro that has several definitions has the texts of all, so that one of them may have
@@ -226,7 +169,7 @@ def _macros(text: str) -> dict[str, tuple[bool, str]]:
 @lru_cache(64)
 def _read_by_constexpr(text: str) -> frozenset[str]:
     """Returns the names in the bodies of a text's ``constexpr`` functions, and in the macros that the bodies use."""
-    bare, texts = scan(text).bare, {name: words for name, (_, words) in _macros(text).items()}
+    bare, texts = scan(text).bare, {name: words for name, (_, words) in macros_of(text).items()}
     found: set[str] = set()
     for match in _CONSTEXPR.finditer(bare):
         depth, end = 0, len(bare)
@@ -235,10 +178,10 @@ def _read_by_constexpr(text: str) -> frozenset[str]:
             if not depth:
                 end = match.start(1) + brace.end()
                 break
-        found.update(_WORD.findall(bare[match.start(1) : end]))
+        found.update(WORD.findall(bare[match.start(1) : end]))
     new = found & texts.keys()
     while new:
-        words = {word for name in new for word in _WORD.findall(texts[name])} - found
+        words = {word for name in new for word in WORD.findall(texts[name])} - found
         found |= words
         new = words & texts.keys()
     return frozenset(found)
@@ -252,7 +195,7 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
     return (
         bool(declared & names)
         and "=" not in head
-        and not _HOST_TYPE.search(item)
+        and not HOST_TYPE.search(item)
         and not any(True for _ in unknown(item))
     )
 
@@ -273,7 +216,7 @@ def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str
         found |= new
 
 
-def _declarations(code: Code, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
+def declarations(code: Code, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
     """Returns the declarations of a text, or None if its braces do not match."""
     found = _items(code.bare, macros)
     if found is None and (one := _first_branches(code)) != code.bare:
@@ -315,9 +258,9 @@ def _matches(branch: str) -> bool:
     return True
 
 
-def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
+def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
     """Returns the declarations of a text, or None if its braces do not match."""
-    found: list[_Item] = []
+    found: list[Item] = []
     start, depth, opened, brace, parentheses = 0, 0, 0, -1, 0
     for match in _MARKS.finditer(bare):
         c, place = match[0], match.start()
@@ -327,7 +270,7 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             parentheses -= 1
             # A macro that stands for declarations, without a semicolon behind it.
             if not depth and not parentheses and brace < 0 and _is_macro_call(bare, start, place, macros):
-                found.append(_Item(start, place + 1, -1))
+                found.append(Item(start, place + 1, -1))
                 start = place + 1
         elif parentheses > 0:
             continue  # in a default argument or a lambda
@@ -347,21 +290,21 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             depth -= 1
             # Braces of a constructor's list of initializers come before the body.
             if not depth and _is_function(bare[start:brace]) and not _INITIALIZES.match(bare, place + 1):
-                found.append(_Item(start, place + 1, brace))
+                found.append(Item(start, place + 1, brace))
                 start, brace = place + 1, -1
         elif not depth:
-            found.append(_Item(start, place + 1, brace))
+            found.append(Item(start, place + 1, brace))
             start, brace = place + 1, -1
         if parentheses < 0:
             return None
     if depth or opened or parentheses or bare[start:].strip():
         return None
     return [
-        _Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
+        Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
     ]
 
 
-def _bodies_of_members(bare: str, item: _Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
+def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
     """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay."""
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
@@ -436,7 +379,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
     if _KEPT.match(plain):
         # A kernel may have a struct with a stream as its parameter.
-        of_host = _HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
+        of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
@@ -445,7 +388,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         return _name_of(plain)
     constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
     if re.match(r"\s*template\b", head) or (
-        constant and not _HOST_TYPE.search(item) and not any(True for _ in unknown(item))
+        constant and not HOST_TYPE.search(item) and not any(True for _ in unknown(item))
     ):
         return None
     return _name_of(re.split(r"[=\[;]", plain)[0])

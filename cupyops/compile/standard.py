@@ -256,7 +256,15 @@ _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _KNOWN_OF_STD = (
-    _MATH | _MATH_OF_FLOAT | _TRAITS | _LIMITS | _PAIRS | _BUILT_IN | _OWN.keys() | _SIZES | {n for n in _INTEGERS if n.endswith("_t")}
+    _MATH
+    | _MATH_OF_FLOAT
+    | _TRAITS
+    | _LIMITS
+    | _PAIRS
+    | _BUILT_IN
+    | _OWN.keys()
+    | _SIZES
+    | {n for n in _INTEGERS if n.endswith("_t")}
 )
 
 
@@ -296,7 +304,10 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
-    within += [f"using ::{name};" for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})]
+    within += [
+        f"using ::{name};"
+        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})
+    ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
     for names, header, _ in _LIBRARY:
         if used := sorted(of_std & names):

@@ -68,7 +68,9 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     if (types := overload(kernel)) is not None:
         chosen = [f for f in (templates if given is not None else found) if _types(code, f) == types]
         if not chosen:
-            raise ValueError(f"{kernel}: no function {path!r} has these parameters; the text has {overloads(code, found)}")
+            raise ValueError(
+                f"{kernel}: no function {path!r} has these parameters; the text has {overloads(code, found)}"
+            )
         linked = [f for f in linked if f in chosen]
         plain = [f for f in plain if f in chosen]
     paths = list(dict.fromkeys(f.path for f in chosen))

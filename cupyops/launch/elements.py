@@ -97,7 +97,9 @@ _KNOWN = {e.name: e for e in _vectors()} | {
     f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
     for kind in ("Texture", "Surface")
 }
-_KNOWN |= {f"CU{short}Object": _KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))}
+_KNOWN |= {
+    f"CU{short}Object": _KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))
+}
 
 
 def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:

@@ -8,10 +8,11 @@ from typing import Any
 
 from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
-from cupyops.compile.host_code import host_code, without_unread
+from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included, read
+from cupyops.compile.unread import without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements

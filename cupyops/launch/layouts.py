@@ -18,26 +18,28 @@ from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, struct_elements, vector_of
-from .signature import c_dtype
-from .typenames import TypeNames, type_names
+from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
 
 _ALIGN = r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\(\s*(?P<{0}>\d+)\s*\))?"
 _STRUCT = re.compile(
-    r"\b(?P<kind>struct|union)\b" + _ALIGN.format("align") + r"(?:\s+(?P<tag>[A-Za-z_]\w*))?\s*(?:final\s*)?(?P<open>\{)", re.DOTALL
+    r"\b(?P<kind>struct|union)\b"
+    + _ALIGN.format("align")
+    + r"(?:\s+(?P<tag>[A-Za-z_]\w*))?\s*(?:final\s*)?(?P<open>\{)",
+    re.DOTALL,
 )
 _TYPEDEF = re.compile(r"\}" + _ALIGN.format("align") + r"\s*([A-Za-z_]\w*)\s*;")
 _FIELD = re.compile(
     r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[[^][]*\]\s*)*)\Z"
 )
 _INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
-_BASE = re.compile(
-    rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL
-)
+_BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL)
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
 _NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
-_NUMBER = re.compile(r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;")
+_NUMBER = re.compile(
+    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;"
+)
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _DEPTH = 8  # structs within one another
@@ -79,7 +81,9 @@ def derived_structs(
     names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
     numbers = {m[1]: m[2] or m[3] for source in (text, *headers.values()) for m in _NUMBER.finditer(scan(source).bare)}
     layouts = _Layouts(structs, names, {**numbers, **defines})
-    instances = {names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)}
+    instances = {
+        names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
+    }
     found = {}
     for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
         if name not in known and (layout := layouts.of(name, 0)) is not None:
@@ -233,5 +237,7 @@ def _members(body: str) -> Sequence[str]:
     return [
         p
         for p in found
-        if p and ("(" not in p or "(*" in p) and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert)\b", p)
+        if p
+        and ("(" not in p or "(*" in p)
+        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert)\b", p)
     ]

@@ -16,7 +16,6 @@ shape comment that may belong to two parameters, or to none, raises an error. No
 
 import re
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,23 +34,18 @@ from .definitions import ATTRIBUTES, declarations, entry_in, overloads
 from .elements import Element, check_structs, element_of, resolved
 from .packing import BFloat16Struct
 from .template import Entry, parameter_types
-from .typenames import C_TYPES, TypeNames, type_names
+from .typenames import TypeNames, dtype_of, type_names
 
-__all__ = ["Parameter", "Signature", "c_dtype"]
+__all__ = ["Parameter", "Signature"]
 
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
 # Words in a declaration that do not change how an argument is passed.
 _QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename)\b")
 _ENUM = re.compile(r"\benum (?=\w)")
-_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
 # An array of addresses, T**, and whether the kernel only reads it: T* const*.
 _ADDRESSES = re.compile(r"[^*]*\*\s*(const\b)?\s*\*\s*(?:const\b)?\s*([A-Za-z_]\w*)")
-# An empty class, which a call passes as a byte.
-_EMPTY = re.compile(r"(?:integral_constant|bool_constant)\s*<.*>|(?:true|false)_type")
 _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
-# NVRTC has the host's `long`.
-_LONG = "int" if sys.platform == "win32" else "long long"
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
@@ -214,7 +208,10 @@ class Signature:
             states = [live.live("", f.start) for f in (first, *others)]
             compiled = [f for f, state in zip((first, *others), states, strict=True) if state is not False]
             first, *others = compiled or (first, *others)
-            if None not in states and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1:
+            if (
+                None not in states
+                and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1
+            ):
                 raise ValueError(
                     f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
                     f"{overloads(code, (first, *others))}"
@@ -387,13 +384,15 @@ def _parameter(
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
-    known = _dtype(base) or _dtype(target) or (target if element_of(target, structs) else base)
+    known = dtype_of(base) or dtype_of(target) or (target if element_of(target, structs) else base)
     if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
         known = names.instance(base)
     const = not pointer or "const" in pointee.split() or "const" in target.split()
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
-    if known not in DTYPES and (known in _WORDS or not (known.removeprefix("struct ").isidentifier() or known in structs)):
+    if known not in DTYPES and (
+        known in _WORDS or not (known.removeprefix("struct ").isidentifier() or known in structs)
+    ):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(name, known, pointer=pointer, const=const)
 
@@ -403,7 +402,7 @@ def _is_unnamed(words: str, names: TypeNames, structs: Mapping[str, Element]) ->
     if words.endswith("*") or re.search(r"\*\s*const$", words) or words.endswith(">"):
         return True
     base = " ".join(word for word in words.split() if word != "const")
-    known = _dtype(base) or _dtype(names.target(base)) or element_of(base, structs)
+    known = dtype_of(base) or dtype_of(names.target(base)) or element_of(base, structs)
     return known is not None and "*" not in base and (" " not in base or base.split()[-1] in _WORDS)
 
 
@@ -411,7 +410,7 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
     """Returns the parameter of a packed accessor, or None for another declaration."""
 
     def bits_of(base: str) -> int:
-        return 8 * DTYPES[dtype].itemsize if (dtype := _dtype(base) or _dtype(names.target(base))) else 0
+        return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
     found = accessors.declared(kernel, words, bits_of)
     if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+) (\w+)", words)):
@@ -421,34 +420,10 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
         found = accessors.declared(kernel, " ".join(filter(None, (alias[1], target, alias[3]))), bits_of)
     if found is None:
         return None
-    base = _dtype(found.type) or _dtype(names.target(found.type)) or found.type
+    base = dtype_of(found.type) or dtype_of(names.target(found.type)) or found.type
     if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
         raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
     return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
-
-
-def _dtype(base: str) -> str | None:
-    """Returns the dtype of a type of C, or None for another type."""
-    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
-    return "uint8" if _EMPTY.fullmatch(words) else C_TYPES.get(_integer(words))
-
-
-def _integer(base: str) -> str:
-    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
-    words = base.split()
-    if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
-        return base
-    kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
-    kind = _LONG if kind == "long" else kind
-    if "unsigned" in words:
-        return f"unsigned {kind}"
-    return "signed char" if kind == "char" else kind
-
-
-def c_dtype(base: str) -> str | None:
-    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
-    name = C_TYPES.get(_integer(" ".join(base.split())))
-    return name if name in DTYPES else None
 
 
 def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:

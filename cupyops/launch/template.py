@@ -16,7 +16,9 @@ from cupyops.dtypes import DTYPES
 
 __all__ = ["Entry", "TemplateParameter", "entry_of", "numbers_of", "overload", "parameter_types", "split_name"]
 
-_NAME = re.compile(r"\s*((?:::)?\s*[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*(?:<(.*)>)?\s*(?:\((|[^()\d].*)\))?\s*", re.DOTALL)
+_NAME = re.compile(
+    r"\s*((?:::)?\s*[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*(?:<(.*)>)?\s*(?:\((|[^()\d].*)\))?\s*", re.DOTALL
+)
 _RESTRICT = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename|struct|enum)\b")
 _TYPE_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "const"))
 _TYPE = re.compile(r"(?:typename|class)\b\s*(\.\.\.)?\s*(\w*)")

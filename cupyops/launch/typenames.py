@@ -15,7 +15,7 @@ from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess
 from cupyops.dtypes import DTYPES
 
-__all__ = ["C_TYPES", "TypeNames", "defined_types", "type_names"]
+__all__ = ["TypeNames", "c_dtype", "defined_types", "dtype_of", "type_names"]
 
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
@@ -66,6 +66,11 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DEPTH = 8  # macros and types within one another
 _LONGEST = 10_000  # characters of an expanded declaration
 
+_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+# NVRTC has the host's `long`.
+_LONG = "int" if sys.platform == "win32" else "long long"
+# An empty class, which a call passes as a byte.
+_EMPTY = re.compile(r"(?:integral_constant|bool_constant)\s*<.*>|(?:true|false)_type")
 Scope = tuple[str, ...]
 
 
@@ -234,3 +239,27 @@ def _closing(code: str, start: int) -> int:
         if not depth:
             return at
     return -1
+
+
+def dtype_of(base: str) -> str | None:
+    """Returns the dtype of a type of C, or None for another type."""
+    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
+    return "uint8" if _EMPTY.fullmatch(words) else C_TYPES.get(_integer(words))
+
+
+def _integer(base: str) -> str:
+    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
+    words = base.split()
+    if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
+        return base
+    kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
+    kind = _LONG if kind == "long" else kind
+    if "unsigned" in words:
+        return f"unsigned {kind}"
+    return "signed char" if kind == "char" else kind
+
+
+def c_dtype(base: str) -> str | None:
+    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    name = C_TYPES.get(_integer(" ".join(base.split())))
+    return name if name in DTYPES else None

@@ -38,7 +38,9 @@ def test_what_a_literal_condition_takes_away_is_not_read(text: str) -> None:
     assert LIVE.splitlines()[0] in found.final_text({})
 
 
-@pytest.mark.parametrize("condition", ["ifdef __CUDA_ARCH__", "if __CUDA_ARCH__", "if defined(__CUDA_ARCH__) && 1", "ifndef __CUDA_ARCH__"])
+@pytest.mark.parametrize(
+    "condition", ["ifdef __CUDA_ARCH__", "if __CUDA_ARCH__", "if defined(__CUDA_ARCH__) && 1", "ifndef __CUDA_ARCH__"]
+)
 def test_two_definitions_that_differ_are_refused(condition: str) -> None:
     words = r"^k: the text has different definitions of it \(lines 2 and 5\), and only a compiler can decide which"
     with pytest.raises(ValueError, match=words):

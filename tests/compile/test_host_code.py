@@ -8,7 +8,8 @@ import pytest
 import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
-from cupyops.compile.host_code import host_code, without_unread
+from cupyops.compile.host_code import host_code
+from cupyops.compile.unread import without_unread
 
 KERNEL = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }"
 
@@ -125,9 +126,7 @@ def test_the_macros_of_other_texts_are_not_known() -> None:
     assert host_code(text).names == ("f",)
 
 
-@pytest.mark.parametrize(
-    "code", ["int main() {\n#ifdef A\nif (a) {\n#endif\n}", "} int main() {}", "int f("]
-)
+@pytest.mark.parametrize("code", ["int main() {\n#ifdef A\nif (a) {\n#endif\n}", "} int main() {}", "int f("])
 def test_a_text_whose_braces_do_not_match_is_changed(code: str) -> None:
     text = f"{KERNEL}\n{code}"
     assert host_code(text).text == text
@@ -147,7 +146,9 @@ def test_braces_that_match_in_the_first_branches_count(code: str) -> None:
     assert not re.search(r"if \(|main", found.text.replace(KERNEL, ""))
 
 
-@pytest.mark.parametrize("code", ["REGISTER(k, float)", "BIND_ALL(torch::kFloat, float)", "#define make(T) void f_##T();\nmake(float)"])
+@pytest.mark.parametrize(
+    "code", ["REGISTER(k, float)", "BIND_ALL(torch::kFloat, float)", "#define make(T) void f_##T();\nmake(float)"]
+)
 def test_a_macro_call_without_a_semicolon_is_a_declaration(code: str) -> None:
     text = f"namespace a {{\n{KERNEL}\n{code}\n}}\nint main() {{ return 0; }}\n{code}"
     found = host_code(text)
@@ -157,7 +158,9 @@ def test_a_macro_call_without_a_semicolon_is_a_declaration(code: str) -> None:
 
 
 def test_an_alias_of_a_type_that_is_left_out_is_left_out() -> None:
-    text = f"template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n{KERNEL}"
+    text = (
+        f"template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n{KERNEL}"
+    )
     found = host_code(text).text
     assert "typedef float H;" in found
     assert "G" not in found

@@ -283,7 +283,8 @@ CONSTRUCTS = {
         ("N * x", "x"),
     ),
     "references and a parameter without a name": Construct(
-        f"#include <type_traits>\n__global__ void k(const float* x, float* y, const int& n, std::true_type, int) {{ {AT} if (i < n) y[i] = x[i] + n; }}",
+        f"#include <type_traits>\n__global__ void k(const float* x, float* y, const int& n, std::true_type, int) {{ {AT} "
+        "if (i < n) y[i] = x[i] + n; }",
         "k",
         lambda x: x + len(x),
         ("x[i] + n", "x[i] - n"),
@@ -291,9 +292,10 @@ CONSTRUCTS = {
         given={"geometry": 512},
     ),
     "structs and unions by templates": Construct(
-        "namespace a { constexpr int SIZE = 1 + 1; template <typename T, int N> struct Pair { enum Kind { A, B }; T by; Kind kind; short more[N * SIZE]; };\n"
+        "namespace a { constexpr int SIZE = 1 + 1; template <typename T, int N> struct Pair {\n"
+        " enum Kind { A, B }; T by; Kind kind; short more[N * SIZE]; };\n"
         "union Both { float f; unsigned u; };\n"
-        f"template <typename T> __global__ void k(const T* x /* (n) */, T* y /* (n) */, int n, Pair<T, 2> s, Both b) {{ {AT} "
+        f"template <typename T> __global__ void k(const T* x /* (n) */, T* y /* (n) */, int n,\n Pair<T, 2> s, Both b) {{ {AT} "
         "if (i < n) y[i] = x[i] * s.by + s.more[3] + b.f; } }",
         "k<float>",
         lambda x: 3 * x + 9,
@@ -303,9 +305,11 @@ CONSTRUCTS = {
     "names of PyTorch's headers": Construct(
         "#include <torch/extension.h>\n#include <ATen/cuda/CUDAContext.h>\n#include <c10/macros/Macros.h>\n"
         "C10_HOST_DEVICE inline float once(c10::Half v) { return v; }\n"
-        f"template <typename T> C10_LAUNCH_BOUNDS_1(256) __global__ void k{TYPED} {{ using acc = at::acc_type<T, true>; "
-        "CUDA_KERNEL_LOOP(i, n) { acc v = at::numeric_limits<acc>::lowest() < x[i] ? x[i] : 0; y[i] = v + once(c10::Half(2.f)) - at::ceil_div(7, 4); } }\n"
-        "torch::Tensor run(torch::Tensor x) { AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), 0, [&] { k<scalar_t><<<1, 256>>>(0, 0, 1); }); return x; }\n"
+        f"template <typename T> C10_LAUNCH_BOUNDS_1(256) __global__ void k{TYPED} {{ "
+        "using acc = at::acc_type<T, true>; CUDA_KERNEL_LOOP(i, n) { acc v = at::numeric_limits<acc>::lowest() < x[i] ? x[i] : 0; y[i] = v + once(c10::Half(2.f)) "
+        "- at::ceil_div(7, 4); } }\n"
+        "torch::Tensor run(torch::Tensor x) {\n AT_DISPATCH_ALL(x, 0, [&] { k<scalar_t><<<1, 256>>>(0, 0, 1); });\n"
+        " return x; }\n"
         "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(0, &run); }\n",
         "k<float>",
         lambda x: x,
