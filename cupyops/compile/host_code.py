@@ -114,9 +114,11 @@ def host_code(text: str, macros: str = "") -> HostCode:
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
-        # An alias of a type that is left out is left out, too.
+        # An alias of a type that is left out, and a class of the host that names it, are left out, too.
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
-            name = "" if _ALIAS.match(_plain(code.bare[item.start : item.end])) else None
+            plain = _plain(code.bare[item.start : item.end])
+            of_host = _TYPE.match(plain) and not _MARKED.search(plain)
+            name = "" if of_host or _ALIAS.match(plain) else None
         types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
         if name is not None:

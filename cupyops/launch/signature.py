@@ -399,7 +399,7 @@ def _parameter(
 
 def _is_unnamed(words: str, names: TypeNames, structs: Mapping[str, Element]) -> bool:
     """Returns whether a declaration has a type and no name."""
-    if words.endswith("*") or re.search(r"\*\s*const$", words) or words.endswith(">"):
+    if words.endswith(("*", ">")) or re.search(r"\*\s*const$", words):
         return True
     base = " ".join(word for word in words.split() if word != "const")
     known = dtype_of(base) or dtype_of(names.target(base)) or element_of(base, structs)
