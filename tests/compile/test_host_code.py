@@ -159,8 +159,8 @@ def test_a_macro_call_without_a_semicolon_is_a_declaration(code: str) -> None:
 
 def test_an_alias_of_a_type_that_is_left_out_is_left_out() -> None:
     text = (
-        f"template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n"
-    text += f"class Net {{ std::vector<int> v; }};\nclass Loss : public Net {{ Net* net; }};\nstruct Kept {{ float a; }};\n{KERNEL}"
+        "template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n"
+        f"class Net {{ std::vector<int> v; }};\nclass Loss : public Net {{ Net* net; }};\nstruct Kept {{ float a; }};\n{KERNEL}"
     )
     found = host_code(text).text
     assert "typedef float H;" in found
