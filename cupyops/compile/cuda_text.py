@@ -26,10 +26,10 @@ _CHARACTER = r"'(?:\\[\s\S]|[^'\\\n])+'?"
 # A number has an alternative of its own, because C++ allows quotes between digits: 1'000'000.
 _NOT_CODE = re.compile(
     rf"(?P<comment>{_COMMENT})|(?P<string>{_STRING})|(?P<number>\b\d(?:'?[\w.])*)|{_CHARACTER}"
-    rf"|(?P<directive>^[ \t]*\#(?:\\[\s\S]|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
+    rf"|(?P<directive>^[ \t]*\#(?:\\(?:[ \t]*\r?\n|[\s\S])|{_COMMENT}|{_STRING}|{_CHARACTER}|[^\n\\])*)",
     re.MULTILINE,
 )
-_IN_DIRECTIVE = re.compile(rf"\\\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
+_IN_DIRECTIVE = re.compile(rf"\\[ \t]*\r?\n|(?P<comment>{_COMMENT})|{_STRING}|{_CHARACTER}")
 _WORDS_OF_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)", re.DOTALL)
 _CONTINUED = re.compile(r"\\(?=\r?\n)")  # the end of a line that the next line continues
 # The braces of an initializer, as in the default argument `int n = {3}`: no block begins there.

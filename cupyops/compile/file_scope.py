@@ -154,12 +154,24 @@ def has_assert(text: str) -> bool:
     return re.search(r"\bassert\s*\(", text) is not None
 
 
-def launches_from_device(text: str) -> int | None:
-    """Returns the line of the first ``<<<`` within a ``__global__`` or ``__device__`` function, or None."""
+def launches_from_device(text: str, kernel: str | None = None) -> int | None:
+    """Returns the line of the first ``<<<`` within a ``__global__`` or ``__device__`` function, or None.
+
+    Args:
+        text: CUDA C++.
+        kernel: the function of which the text is compiled without the other ``__global__`` functions; None for all.
+    """
     if "<<<" not in text:
         return None
     code = scan(text)
-    within = [(m.start(), code.end_of_function(m.start())) for m in _FUNCTION.finditer(code.bare)]
+    others = [
+        (f.start, code.end_of_function(f.parameters)) for f in code.functions if kernel is not None and f.name != kernel
+    ]
+    within = [
+        (m.start(), code.end_of_function(m.start()))
+        for m in _FUNCTION.finditer(code.bare)
+        if not any(start <= m.start() < end for start, end in others)
+    ]
     for match in re.finditer("<<<", code.bare):
         if any(start < match.start() < end for start, end in within):
             return text.count("\n", 0, match.start()) + 1

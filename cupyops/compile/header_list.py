@@ -30,6 +30,7 @@ class SystemHeader:
             has no twin, its directive is left out of a text that uses none of these names.
         has: what the twin has of the header, if it has a part.
         reads_cuda: the twin includes headers of CUDA, too.
+        shared: the header of ``kernels_cu`` that takes its place in a text that uses the names of that header.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class SystemHeader:
     its_names: str = ""
     has: str = ""
     reads_cuda: bool = False
+    shared: str = ""
 
 
 _NO_TWIN = "the simulator has no twin of it"
@@ -216,11 +218,12 @@ HEADERS = (
     SystemHeader(("thrust/pair.h", "thrust/tuple.h", "thrust/functional.h"), _CCCL, None, _NO_TWIN),
     # Host code.
     SystemHeader(
-        ("torch/*", "ATen/*", "c10/*", "pybind11/*", "Python.h"),
+        ("torch/*", "ATen/*", "c10/*", "THC/*", "pybind11/*", "Python.h"),
         reason="it is of the host half of a PyTorch extension, which a Kernel does not need: keep the __global__ functions "
         "and what they call, as cupyops.from_extension does",
         host=True,
         its_names=r"\b(?:torch|at|c10|pybind11|py)\s*::",
+        shared="pytorch.cuh",
     ),
     SystemHeader(
         (
@@ -247,6 +250,12 @@ HEADERS = (
         reason="it calls the GPU from the host, and NVRTC compiles kernels alone",
         host=True,
         its_names=r"\b(?:thrust|cutlass|cute|nvtx3)\s*::|\bcub\s*::\s*Device\w+|\busing\s+namespace\s+(?:thrust|cutlass|cute)\b",
+    ),
+    SystemHeader(
+        ("glm/*",),
+        reason="it is of a library that is not part of CUDA: give its folder as options=('-I...',)",
+        host=True,
+        its_names=r"\bglm\s*::",
     ),
     SystemHeader(
         (
@@ -279,6 +288,7 @@ HEADERS = (
             *(
                 "tuple",
                 "numeric",
+                "ratio",
                 "optional",
                 "variant",
                 "any",
@@ -323,6 +333,52 @@ HEADERS = (
                 "io.h",
                 "direct.h",
             ),
+            *("system_error", "ios", "iosfwd", "streambuf", "charconv", "bit", "span", "numbers", "ranges", "concepts"),
+            *(
+                "compare",
+                "format",
+                "source_location",
+                "execution",
+                "forward_list",
+                "scoped_allocator",
+                "memory_resource",
+            ),
+            *(
+                "clocale",
+                "cwchar",
+                "wchar.h",
+                "cfenv",
+                "fenv.h",
+                "malloc.h",
+                "alloca.h",
+                "strings.h",
+                "locale.h",
+                "libgen.h",
+            ),
+            *("termios.h", "pwd.h", "immintrin.h", "x86intrin.h", "emmintrin.h", "xmmintrin.h", "intrin.h"),
+            *(
+                "cudaEGL.h",
+                "cuda_egl_interop.h",
+                "cuda_d3d*.h",
+                "DirectXMath.h",
+                "D3D*.h",
+                "d3d*.h",
+                "dxgi*.h",
+                "wrl.h",
+            ),
+            *(
+                "GLFW/*",
+                "SDL*.h",
+                "SDL2/*",
+                "X11/*",
+                "opencv2/*",
+                "boost/*",
+                "gtest/*",
+                "benchmark/*",
+                "fmt/*",
+                "spdlog/*",
+            ),
+            *("glog/*", "gflags/*", "nvml.h", "nvrtc.h", "nvJitLink.h", "cupti*.h", "cudla.h", "nvjpeg.h", "nvgraph.h"),
             *("glob.h", "poll.h", "GL/*", "EGL/*", "GLES*/*", "vulkan/*", "hip/*", "rocblas/*", "hipblas/*"),
         ),
         reason="it belongs to host code, and NVRTC compiles kernels alone: keep the __global__ functions and what they call "

@@ -5,7 +5,8 @@ cannot read, and a declaration that names host types. Blanks replace the host co
 offset, and directives stay. A member function without ``__device__`` keeps its declaration and loses its body. A
 prototype stays if a ``constexpr`` function calls it: the compiler reads the function, whether or not a kernel uses it.
 
-A text whose braces match only after preprocessing is returned as it is.
+Where braces match only after preprocessing, the first branch of each such conditional counts. A text whose braces do not
+match is returned as it is.
 """
 
 import re
@@ -13,12 +14,22 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .cuda_text import scan
+from .cuda_text import Code, scan
 from .standard import unknown
 
-__all__ = ["HostCode", "host_code"]
+__all__ = [
+    "HOST_TYPE",
+    "WORD",
+    "HostCode",
+    "Item",
+    "declarations",
+    "declared_names",
+    "host_code",
+    "macros_of",
+]
 
 _DEVICE = "__global__|__device__|__constant__|__shared__|__managed__|constexpr|consteval|__host_device__"
+_DEVICE += "|C10_DEVICE|C10_HOST_DEVICE"  # of PyTorch's headers, which pytorch.cuh defines
 _MARKED = re.compile(rf"\b(?:{_DEVICE})\b")
 _MARKS = re.compile(r"[;{}()]")
 _NAMESPACE = re.compile(r"(?:\s|\[\[[^][]*\]\])*(?:inline\s+)?namespace\b[\w:\s]*\Z|\s*extern\s*\"C(?:\+\+)?\"\s*\Z")
@@ -28,13 +39,15 @@ _KEPT = re.compile(
     r"\s*(?:using|typedef|static_assert|_Static_assert|struct|class|union|enum|namespace|extern\s+template|asm)\b"
 )
 _USING_NAMESPACE = re.compile(r"\s*using\s+namespace\s+([\w:]+)\s*;")
-_NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)")
+_NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
-_HOST_TYPE = re.compile(
+HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
+_HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
@@ -43,9 +56,18 @@ _NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*[^\s(]+)\s*\Z")
 _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _INITIALIZES = re.compile(r"\s*[,{]")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+_BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
 _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
+_ALIAS = re.compile(
+    r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
+)
+_CLASS = re.compile(
+    r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
+    r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s*([A-Za-z_]\w*)?"
+)
 
 
 class HostCode(NamedTuple):
@@ -60,7 +82,7 @@ class HostCode(NamedTuple):
     names: tuple[str, ...]
 
 
-class _Item(NamedTuple):
+class Item(NamedTuple):
     """A declaration outside functions and classes: its offsets, and the offset of its first brace, or -1."""
 
     start: int
@@ -79,17 +101,25 @@ def host_code(text: str, macros: str = "") -> HostCode:
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
-    given = _closed(_macros(text) | _macros(macros))
-    items = _items(code.bare, given)
+    given = _closed(macros_of(text) | macros_of(macros))
+    items = declarations(code, given)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr("\n".join((text, macros)))
     spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
+    types: set[str] = set()
     for item in items:
         name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
+        declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
+        # An alias of a type that is left out, and a class of the host that names it, are left out, too.
+        if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
+            plain = _plain(code.bare[item.start : item.end])
+            of_host = _TYPE.match(plain) and not _MARKED.search(plain)
+            name = "" if of_host or _ALIAS.match(plain) else None
+        types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
         if name is not None:
             names.append(name)
@@ -109,7 +139,22 @@ def host_code(text: str, macros: str = "") -> HostCode:
     return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
 
 
-def _macros(text: str) -> dict[str, tuple[bool, str]]:
+def declared_names(item: str) -> frozenset[str]:
+    """Returns the names that a declaration of a type, of an alias or of a function declares."""
+    plain = _plain(item)
+    found: set[str] = set()
+    if (alias := _ALIAS.match(plain)) is not None and "{" not in alias[0]:
+        found = {name for name in alias.groups() if name}
+    elif (kind := _CLASS.match(plain)) is not None and _KEPT.match(plain):
+        behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
+        found = {name for name in (kind[1], behind and behind[1]) if name}
+    elif not _KEPT.match(plain) and "(" in plain.partition("{")[0]:
+        # An operator is read without its name.
+        found = {name for name in [_name_of(plain.partition("{")[0])] if name and not name.startswith("operator")}
+    return frozenset(found)
+
+
+def macros_of(text: str) -> dict[str, tuple[bool, str]]:
     """Returns, by the name of each macro of a text, whether the macro has parameters, and its replacement.
 
     Conditions are not evaluated. The replacements of a macro with several definitions are joined, because any of them
@@ -126,7 +171,7 @@ def _macros(text: str) -> dict[str, tuple[bool, str]]:
 @lru_cache(64)
 def _read_by_constexpr(text: str) -> frozenset[str]:
     """Returns the names that the bodies of a text's ``constexpr`` functions contain, directly or by macros."""
-    bare, texts = scan(text).bare, {name: words for name, (_, words) in _macros(text).items()}
+    bare, texts = scan(text).bare, {name: words for name, (_, words) in macros_of(text).items()}
     found: set[str] = set()
     for match in _CONSTEXPR.finditer(bare):
         depth, end = 0, len(bare)
@@ -135,10 +180,10 @@ def _read_by_constexpr(text: str) -> frozenset[str]:
             if not depth:
                 end = match.start(1) + brace.end()
                 break
-        found.update(_WORD.findall(bare[match.start(1) : end]))
+        found.update(WORD.findall(bare[match.start(1) : end]))
     new = found & texts.keys()
     while new:
-        words = {word for name in new for word in _WORD.findall(texts[name])} - found
+        words = {word for name in new for word in WORD.findall(texts[name])} - found
         found |= words
         new = words & texts.keys()
     return frozenset(found)
@@ -153,7 +198,7 @@ def _is_prototype(item: str, names: frozenset[str]) -> bool:
     return (
         bool(declared & names)
         and "=" not in head
-        and not _HOST_TYPE.search(item)
+        and not HOST_TYPE.search(item)
         and not any(True for _ in unknown(item))
     )
 
@@ -175,9 +220,51 @@ def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str
         found |= new
 
 
-def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | None:
+def declarations(code: Code, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
     """Returns the declarations of a text, or None if its braces do not match."""
-    found: list[_Item] = []
+    found = _items(code.bare, macros)
+    if found is None and (one := _first_branches(code)) != code.bare:
+        found = _items(one, macros)
+    return found
+
+
+def _first_branches(code: Code) -> str:
+    """Returns code with blanks for all but the first branch of each conditional in which a branch alone has braces without a
+    match, as `if (a) {` before `#else` and `if (b) {` behind it."""
+    bare = code.bare
+    opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
+    for directive in code.directives:
+        if directive.name in ("if", "ifdef", "ifndef"):
+            opened.append([directive.end])
+        elif opened and directive.name in ("elif", "elifdef", "elifndef", "else", "endif"):
+            opened[-1] += [directive.start, directive.end]
+            if directive.name != "endif":
+                continue
+            places = opened.pop()[:-1]
+            branches = list(zip(places[::2], places[1::2], strict=True))
+            if all(_matches(bare[start:end]) for start, end in branches):
+                continue
+            for start, end in branches[1:]:
+                bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
+    return bare
+
+
+def _matches(branch: str) -> bool:
+    """Returns whether the braces and parentheses of a branch have their matches in the branch."""
+    for opening, closing in ("{}", "()"):
+        depth = 0
+        for mark in re.findall(rf"[{opening}{closing}]", branch):
+            depth += 1 if mark == opening else -1
+            if depth < 0:
+                return False
+        if depth:
+            return False
+    return True
+
+
+def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
+    """Returns the declarations of a text, or None if its braces do not match."""
+    found: list[Item] = []
     start, depth, opened, brace, parentheses = 0, 0, 0, -1, 0
     for match in _MARKS.finditer(bare):
         c, place = match[0], match.start()
@@ -187,7 +274,7 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             parentheses -= 1
             # A macro that expands to declarations, without a semicolon behind it.
             if not depth and not parentheses and brace < 0 and _is_macro_call(bare, start, place, macros):
-                found.append(_Item(start, place + 1, -1))
+                found.append(Item(start, place + 1, -1))
                 start = place + 1
         elif parentheses > 0:
             continue  # a bracket in a default argument or a lambda
@@ -207,21 +294,21 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[_Item] | N
             depth -= 1
             # Braces of a constructor's list of initializers come before the body.
             if not depth and _is_function(bare[start:brace]) and not _INITIALIZES.match(bare, place + 1):
-                found.append(_Item(start, place + 1, brace))
+                found.append(Item(start, place + 1, brace))
                 start, brace = place + 1, -1
         elif not depth:
-            found.append(_Item(start, place + 1, brace))
+            found.append(Item(start, place + 1, brace))
             start, brace = place + 1, -1
         if parentheses < 0:
             return None
     if depth or opened or parentheses or bare[start:].strip():
         return None
     return [
-        _Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
+        Item(i.start + len(s) - len(s.lstrip()), i.end, i.brace) for i in found if (s := bare[i.start : i.end]).strip()
     ]
 
 
-def _bodies_of_members(bare: str, item: _Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
+def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
     """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay."""
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
@@ -243,10 +330,10 @@ def _bodies_of_members(bare: str, item: _Item, macros: Mapping[str, tuple[bool, 
 
 def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
     called = _CALL.match(bare, start, closing)
-    if called is None or not macros.get(called[1], (False, ""))[0]:
+    # A macro of a header that the text does not have is known by its capitals.
+    if called is None or not (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return False
-    behind = re.compile(r"[ \t]*(?:\r?\n)+\s*([A-Za-z_#]|\Z)").match(bare, closing + 1)
-    return behind is not None
+    return bare.find("(", start) == called.end() - 1 and _BEHIND.match(bare, closing + 1) is not None
 
 
 def _plain(head: str) -> str:
@@ -295,15 +382,17 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if (space := _USING_NAMESPACE.match(plain)) is not None:
         return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
     if _KEPT.match(plain):
-        hosts = _HOST_TYPE.search(item) or any(True for _ in unknown(item))
+        # A kernel may have a struct with a stream as its parameter.
+        of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
+        hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
-    if called is not None and macros.get(called[1], (False, ""))[0]:
+    if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
         return _name_of(plain)
     constant = _CONST.match(plain) and not re.search(r"\*(?!\s*const\b)", plain.partition("=")[0])
     if re.match(r"\s*template\b", head) or (
-        constant and not _HOST_TYPE.search(item) and not any(True for _ in unknown(item))
+        constant and not HOST_TYPE.search(item) and not any(True for _ in unknown(item))
     ):
         return None
     return _name_of(re.split(r"[=\[;]", plain)[0])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .cuda_text import Directive, scan
 
-__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"]
+__all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "value_of"]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
@@ -37,6 +37,14 @@ _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines, and those of other compilers.
 _COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
+
+
+class _AtLeast(int):
+    """A number of which the least value is known."""
+
+
+# The oldest versions that are supported. The compiler decides what asks for a later one.
+_VERSIONS = {"CUDART_VERSION": _AtLeast(12000), "CUDA_VERSION": _AtLeast(12000), "__CUDACC_VER_MAJOR__": _AtLeast(12)}
 
 
 class Include(NamedTuple):
@@ -144,6 +152,8 @@ class Preprocessed:
     def number(self, name: str, depth: int) -> int | None:
         """Returns the value of a name in a condition, or None."""
         text = self.macros.get(name)
+        if name in _VERSIONS and name not in self.macros and name not in self._own:
+            return _VERSIONS[name]
         if text is None or depth > _DEPTH:
             return None if name in self.macros or self._defined(name) is None else {"true": 1}.get(name, 0)
         try:
@@ -218,7 +228,10 @@ def _combined(operator: str, a: int | None, b: int | None) -> int | None:
     if operator == "||":
         known = _any([None if v is None else v != 0 for v in (a, b)])
         return None if known is None else int(known)
-    if a is None or b is None:
+    if isinstance(a, _AtLeast) and b is not None and not isinstance(b, _AtLeast):
+        known = {">=": a >= b, ">": a > b, "<": a >= b, "<=": a > b}.get(operator, False)
+        return (1 if operator in (">=", ">") else 0) if known else None
+    if a is None or b is None or isinstance(b, _AtLeast):
         return None
     compared = {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}
     if operator in compared:
@@ -239,6 +252,14 @@ def _all(values: Sequence[bool | None]) -> bool | None:
 
 def _any(values: Sequence[bool | None]) -> bool | None:
     return True if True in values else None if None in values else False
+
+
+def value_of(expression: str) -> int | None:
+    """Returns the value of an expression of integers, or None for another expression."""
+    try:
+        return _Expression(expression, Preprocessed({}, {}, frozenset())).value()
+    except (ValueError, IndexError, RecursionError, ZeroDivisionError):
+        return None
 
 
 def defines_of(constants: Mapping[str, int], options: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ compiler's version. ``#line`` directives give compiler messages and profilers th
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -18,7 +19,9 @@ from cupyops.errors import CompileError
 
 from .cuda_text import Code, Directive, scan
 from .header_list import SAME
-from .preprocess import Preprocessed, defines_of, preprocess
+from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
+from .pytorch_names import HEADER as PYTORCH
+from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
 from .system_headers import found_in, header, left_out, refusal, whole_cub
 
@@ -27,6 +30,10 @@ __all__ = ["assemble", "named_kernels"]
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
 
+_BLANK_AFTER_BACKSLASH = re.compile(r"\\[ \t]+(?=\r?\n)")
+_LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a literal with a suffix
+# Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
+_OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
 _INCLUDED = re.compile(r'"([^"]+)"')
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
@@ -86,13 +93,14 @@ def assemble(
         CompileError: the simulator has no twin of a header.
     """
     shared = kernels_cu.headers()
-    known = {**shared, **(headers or {})}
-    texts = {"": text, **included(text, headers or {}, warned=True)}
+    text, headers, of_pytorch = with_pytorch(text, headers or {})
+    known = {**shared, **headers}
+    texts = {"": text, **included(text, headers, warned=True)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts))
+    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts) | {*of_pytorch})
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -102,18 +110,23 @@ def assemble(
     macros = [f"#define {name} {value}" for name, value in defines.items()]
     macros += [f"#define {KERNEL}{i or ''} {name}" for i, name in enumerate(kernels)]
     followed = preprocess(text, texts, defines_of(constants, options))
-    _check(texts, filename, followed, simulated, options)
-    macros += _standard(tuple(texts.values()), simulated)
+    # Headers in code that a condition removes do not count.
+    live_names = {"", *(i.name for i in followed.includes)}
+    live_texts = {name: source for name, source in texts.items() if name in live_names}
+    _check(live_texts, filename, followed, simulated, options)
+    macros += _standard(tuple(texts.values()), simulated, _removed(own_texts, texts, followed))
     # A macro that is a name in Int64s would change it, so Int64s comes first. The texts of all other kernels stay as they
     # are, and with them their entries in caches and bundles.
     # The macros of the options -D are there before the prelude.
     given = {} if simulated else defines_of({}, options)
     int64s = _without(_INT64S.rstrip(), {name: given[name] for name in sorted(_NAMES & given.keys())})
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
-    system_lines = partial(_system, simulated, texts, {**defines, **given}, options)
-    hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - (headers or {}).keys())])
+    system_lines = partial(_system, simulated, live_texts, {**defines, **given}, options)
+    hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
     live = {(i.where or filename, i.directive.start) for i in followed.includes if i.live}
-    return "\n".join(lines) + "\n" + _splice(text, filename, known, hidden, live, set(), system_lines)
+    spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
+    # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
+    return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
 
 
 def _floats16(texts: tuple[str, ...]) -> set[str]:
@@ -177,7 +190,14 @@ def _check(
             if row is not None and not row.host:
                 raise CompileError(f"{place}: the simulator cannot include <{name}>: {problem}")
             raise ValueError(f"{place}: #include <{name}>: {problem}")
+    of_pytorch = "\n".join(scan(text).bare for text in texts.values()) if PYTORCH in texts else ""
     for where, text in texts.items():
+        for start, name in foreign(scan(text).bare, of_pytorch) if of_pytorch and where != PYTORCH else ():
+            if found.live(where, start):
+                place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
+                raise ValueError(
+                    f"{place}: {name} is of PyTorch's headers, and {PYTORCH}, which takes their place, does not have it"
+                )
         for start, name in unknown(scan(text).bare):
             if found.live(where, start):
                 place = f"{where or filename}:{text.count(chr(10), 0, start) + 1}"
@@ -188,22 +208,42 @@ def _check(
 
 
 @lru_cache(256)
-def _standard(texts: tuple[str, ...], simulated: bool) -> list[str]:
-    """Returns the lines that define the names of the C and C++ libraries that texts use."""
+def _standard(texts: tuple[str, ...], simulated: bool, removed: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the lines that define the names of the C and C++ libraries that texts use.
+
+    Args:
+        texts: the text and its headers.
+        simulated: whether the simulator compiles the texts.
+        removed: types that the texts declare in code that is not compiled.
+    """
     code: list[str] = []
     declared: set[str] = set()
+    asked: set[str] = set()
     library = False
     for text in texts:
         found = scan(text)
         macros = [d.rest for d in found.directives if d.name == "define"]
+        asked.update(w for d in found.directives if d.name in CONDITIONALS for w in _OF_NVCC if w in d.rest)
         code += [found.bare, *(macro.partition(" ")[2] for macro in macros)]
         rows = (header(m[1]) for d in found.directives if d.name == "include" and (m := _ANY_INCLUDED.match(d.rest)))
         library = library or any(row is not None and "cccl" in row.folders for row in rows)
         declared.update(macro.split()[0] for macro in macros if macro)
         for match in _DECLARED.finditer(found.bare):
             named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
-            declared.update([named] if named else [])
-    return definitions("\n".join(code), declared, simulated, library)
+            declared.update([named] if named and named not in removed else [])
+    of_nvcc = [f"#ifndef {name}\n#define {name} {_OF_NVCC[name]}\n#endif" for name in sorted(asked)]
+    return [*of_nvcc, *definitions("\n".join(code), declared, simulated, library)]
+
+
+def _removed(own: Collection[str], texts: Mapping[str, str], followed: Preprocessed) -> frozenset[str]:
+    """Returns the types that texts declare only in code that a condition removes."""
+    states: dict[str, set[bool | None]] = {}
+    for where, text in texts.items():
+        for match in _DECLARED.finditer(scan(text).bare) if text in own else ():
+            named = match[1] or ((last := _LAST_WORD.search(match[0][-256:])) and last[1])
+            if named:
+                states.setdefault(named, set()).add(followed.live(where, match.start()))
+    return frozenset(name for name, found in states.items() if found == {False})
 
 
 def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> dict[str, str]:

@@ -164,6 +164,8 @@ _MATH = frozenset(
         "trunc",
     ]
 )
+# The functions of <cmath> for float, which the host's library has in `std`, too.
+_MATH_OF_FLOAT = frozenset(f"{name}f" for name in _MATH - {"abs", "isfinite", "isinf", "isnan", "signbit"})
 _TRAITS = frozenset(
     [
         "add_const",
@@ -254,7 +256,15 @@ _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
 _KNOWN_OF_STD = (
-    _MATH | _TRAITS | _LIMITS | _PAIRS | _BUILT_IN | _OWN.keys() | _SIZES | {n for n in _INTEGERS if n.endswith("_t")}
+    _MATH
+    | _MATH_OF_FLOAT
+    | _TRAITS
+    | _LIMITS
+    | _PAIRS
+    | _BUILT_IN
+    | _OWN.keys()
+    | _SIZES
+    | {n for n in _INTEGERS if n.endswith("_t")}
 )
 
 
@@ -283,13 +293,21 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     # nvcc accepts the storage class that C++17 removed.
     numbers += ["#define register"] if "register" in words else []
     if simulated:
+        # NVRTC has it.
+        numbers += ["typedef struct { size_t width, height, depth; } cudaExtent;"] if "cudaExtent" in words else []
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
-        return [*as_library([f"<{name}>" for name in hosts]), *numbers]
+        # Not every library of a host has these in std.
+        within = [f"using ::{name};" for name in sorted(of_std & _MATH_OF_FLOAT)]
+        lines = [*as_library([f"<{name}>" for name in hosts]), *numbers]
+        return [*lines, *(["namespace std {", *within, "}"] if within else [])]
     lines = ["#include <math_constants.h>"] if any(map(_CUDA_CONSTANT.fullmatch, words)) else []
     lines += [f"typedef {_INTEGERS[name]} {name};" for name in sorted(words & _INTEGERS.keys())]
     within = [_OWN[name] for name in sorted(of_std & _OWN.keys())]
-    within += [f"using ::{name};" for name in sorted(of_std & (_MATH | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})]
+    within += [
+        f"using ::{name};"
+        for name in sorted(of_std & (_MATH | _MATH_OF_FLOAT | _SIZES | _INTEGERS.keys()) - {"nullptr_t"})
+    ]
     within += ["using nullptr_t = decltype(nullptr);"] if "nullptr_t" in of_std else []
     for names, header, _ in _LIBRARY:
         if used := sorted(of_std & names):

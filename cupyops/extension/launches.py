@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from cupyops.compile.cuda_text import Function
 from cupyops.dtypes import DTYPES, FLOATS, INTEGERS
 from cupyops.launch.definitions import entry_in
-from cupyops.launch.signature import Signature, c_dtype
+from cupyops.launch.signature import Signature
+from cupyops.launch.typenames import c_dtype
 
 from .host import whole
 from .records import HostFunction, Launch

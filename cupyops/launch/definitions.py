@@ -1,17 +1,19 @@
 """Finds a kernel in a text by its name.
 
-A name may have namespaces and template arguments: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``.
+A name may have namespaces, template arguments, and the types of the parameters, which tell apart several functions of a
+name: ``"softmax"``, ``"a::softmax"``, ``"softmax<float, 128>"``, ``"softmax(float*, int)"``.
 """
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.errors import nearest
 
-from .template import Entry, entry_of, split_name
+from .template import Entry, entry_of, overload, parameter_types, split_name
 
-__all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "the_kernel"]
+__all__ = ["ATTRIBUTES", "code_only", "declarations", "entry_in", "only", "overloads", "the_kernel"]
 
 # Attributes of a function or of a parameter; parentheses within one another to a depth of three.
 ATTRIBUTES = re.compile(
@@ -47,8 +49,8 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     """Returns the definitions of a kernel, or its first prototype if the text has no definition.
 
     Raises:
-        ValueError: the text does not declare the kernel; several namespaces do; the kernel is not void; or template
-            arguments are given for a function.
+        ValueError: the text does not declare the kernel, or not with these types of parameters; several namespaces do; the
+            kernel is not void; or template arguments are given for a function.
     """
     path, given = split_name(kernel)
     found = _named(code, path)
@@ -63,6 +65,14 @@ def declarations(code: Code, kernel: str) -> list[Function]:
         raise ValueError(f"{kernel}: `{path}` is no template, so its name takes no arguments")
     linked = [f for f in plain if f.linkage]
     chosen = templates if given is not None else plain or templates
+    if (types := overload(kernel)) is not None:
+        chosen = [f for f in (templates if given is not None else found) if _types(code, f) == types]
+        if not chosen:
+            raise ValueError(
+                f"{kernel}: no function {path!r} has these parameters; the text has {overloads(code, found)}"
+            )
+        linked = [f for f in linked if f in chosen]
+        plain = [f for f in plain if f in chosen]
     paths = list(dict.fromkeys(f.path for f in chosen))
     if len(paths) > 1:
         raise ValueError(f"{kernel}: the text has {' and '.join(paths)}; name the kernel with its namespace")
@@ -73,6 +83,17 @@ def declarations(code: Code, kernel: str) -> list[Function]:
     if linked and given is None:
         return [f for f in linked if f.defined] or [f for f in plain if f.defined] or linked[:1]
     return [f for f in chosen if f.defined] or chosen[:1]
+
+
+def overloads(code: Code, functions: Sequence[Function]) -> str:
+    """Returns the names of functions with the types of their parameters, for messages."""
+    told = (f"{f.name}({', '.join(_types(code, f))})" for f in functions)
+    return " and ".join(repr(name) for name in dict.fromkeys(told))
+
+
+def _types(code: Code, function: Function) -> tuple[str, ...]:
+    """Returns the types of a function's parameters."""
+    return parameter_types(code.bare[function.parameters : function.end]) if function.end >= 0 else ()
 
 
 def _named(code: Code, path: str) -> list[Function]:
@@ -118,10 +139,18 @@ def only(text: str, kernel: str) -> str:
     """
     code = scan(text)
     kept, at = [], 0
-    name = split_name(kernel)[0].rpartition("::")[2]
-    wanted = [f.start for f in code.functions if f.name == name]
+    name, types = split_name(kernel)[0].rpartition("::")[2], overload(kernel)
+
+    def is_wanted(function: Function) -> bool:
+        if function.name != name or types is None:
+            return function.name == name
+        # The types of a specialization are not those of its template.
+        own = _types(code, function)
+        return own == types or (function.special and len(own) == len(types))
+
+    wanted = [f.start for f in code.functions if is_wanted(f)]
     for function in code.functions:
-        if function.name == name or function.start < at:
+        if is_wanted(function) or function.start < at:
             continue
         start, end = function.start, code.end_of_function(function.parameters)
         # The braces or conditionals match only after preprocessing: the function is kept.

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from cupyops.arrays import Info
-from cupyops.compile.cuda_text import Code
+from cupyops.compile.cuda_text import scan
 from cupyops.dtypes import DTYPES
 from cupyops.errors import expected
 
@@ -56,6 +56,7 @@ class Element:
         alignment: bytes of which an address is a multiple.
         record: the NumPy dtype of a struct, else None.
         handle: the CuPy class of a texture or surface object, else ``""``.
+        spelling: the name in C++ outside all namespaces, if it is another one.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Element:
     alignment: int
     record: Any = None
     handle: str = ""
+    spelling: str = ""
 
 
 def _vectors() -> Iterator[Element]:
@@ -79,6 +81,7 @@ def _vectors() -> Iterator[Element]:
     for name in ("nv_bfloat162", "__nv_bfloat162"):
         yield Element(name, "bfloat16", 2, 4)
     yield Element("dim3", "uint32", 3, 4)
+    yield Element("cudaExtent", "uint64", 3, 8)
     # The states of cuRAND's generators: bytes that a kernel writes and reads.
     for name in ("curandState", "curandState_t", "curandStateXORWOW", "curandStateXORWOW_t"):
         yield Element(name, "uint8", 48, 8)
@@ -94,7 +97,9 @@ _KNOWN = {e.name: e for e in _vectors()} | {
     f"cuda{kind}Object_t": Element(f"cuda{kind}Object_t", "uint64", 1, 8, handle=f"{kind}Object")
     for kind in ("Texture", "Surface")
 }
-_KNOWN |= {f"CU{kind[:4].lower()}Object": _KNOWN[f"cuda{kind}Object_t"] for kind in ("Texture", "Surface")}
+_KNOWN |= {
+    f"CU{short}Object": _KNOWN[f"cuda{kind}Object_t"] for short, kind in (("tex", "Texture"), ("surf", "Surface"))
+}
 
 
 def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
@@ -102,7 +107,7 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
     or a surface. Returns every other parameter unchanged.
 
     Raises:
-        TypeError: the parameter is an array of textures or surfaces, or a struct whose layout is not given.
+        TypeError: the parameter is a struct whose layout is not given.
     """
     element = element_of(p.type, structs)
     if element is None and p.type.startswith("struct "):
@@ -112,8 +117,8 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
     if not p.pointer:
         by_value = str(element.width) if not (element.handle or element.record is not None) else None
         return replace(p, type=element.dtype, length=by_value, element=element)
-    if element.handle:
-        raise TypeError(f"{kernel}: `{p.name}` is an array of {element.name}; pass each object by value")
+    if element.handle:  # the handles as numbers, the attribute ptr of CuPy's objects
+        return replace(p, type=element.dtype)
     shape = None if p.shape is None else (*p.shape, str(element.width))
     return replace(p, type=element.dtype, shape=shape, element=element)
 
@@ -216,7 +221,11 @@ def assertions(structs: Mapping[str, Element]) -> str:
     if not structs:
         return ""
     lines = ['\n#line 1 "cupyops/structs"', _KIND_OF]
-    for name, element in structs.items():
+    for label, element in _labels(structs).items():
+        name = element.name
+        if element.spelling:
+            name = f"CupyopsStruct_{label}"
+            lines.append(f"typedef {element.spelling} {name};")
         wanted, found = [element.width], [f"sizeof({name})"]
         for path, leaf, offset in _leaves(element.record, ()):
             member = ".".join(path)
@@ -226,16 +235,21 @@ def assertions(structs: Mapping[str, Element]) -> str:
             found += [f"CUPYOPS_OFFSET_OF({name}, {member})", f"sizeof((({name}*)0)->{member})"]
             found += [f"CUPYOPS_KIND_OF((({name}*)0)->{first}, {kind})" if kind else "0"]
         numbers = ", ".join(f"{n}ULL" for n in wanted)
-        lines.append(_PROBES.format(name=name, wanted=numbers, found=", ".join(found)))
+        lines.append(_PROBES.format(name=label, wanted=numbers, found=", ".join(found)))
     return "\n".join(lines)
+
+
+def _labels(structs: Mapping[str, Element]) -> dict[str, Element]:
+    """Returns the elements by identifiers made of their names."""
+    return {re.sub(r"\W+", "_", name): element for name, element in structs.items()}
 
 
 def explained(message: str, structs: Mapping[str, Element]) -> str:
     """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
     found = re.search(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else None
-    if found is None or found[1] not in structs:
+    if found is None or found[1] not in _labels(structs):
         return message
-    element, numbers = structs[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
+    element, numbers = _labels(structs)[found[1]], [int(n) for n in re.findall(r"\d+", found[2])]
     lines = [
         f"{message.splitlines()[0].rstrip(':')}: the struct {element.name} of the text has another layout than structs[{element.name!r}]",
         f"{'field':24} {'text':>28} {'Python':>28}",
@@ -253,14 +267,15 @@ def explained(message: str, structs: Mapping[str, Element]) -> str:
     return "\n".join(lines)
 
 
-def check_structs(kernel: str, parameters: Sequence[Any], code: Code) -> None:
-    """Raises if a parameter is of a struct that the text defines and ``structs=`` does not have.
+def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) -> None:
+    """Raises if a parameter is of a struct that the text or a header defines and ``structs=`` does not have.
 
     Raises:
         TypeError: the layout of such a struct is unknown.
     """
     for p in parameters:
-        if p.element is None and p.type not in DTYPES and p.type.isidentifier() and p.type in _defined(code.bare):
+        undecided = p.element is None and p.type not in ("TensorMap", *DTYPES) and p.type.isidentifier()
+        if undecided and any(p.type in text and p.type in _defined(scan(text).bare) for text in texts):
             raise _unknown(kernel, p.name, p.type)
 
 

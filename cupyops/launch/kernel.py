@@ -136,7 +136,7 @@ class Kernel:
             text, beside = read(text)
         elif watch:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
-        check_text(text, name or "Kernel")
+        check_text(text, name or "Kernel", name if storage is None else None)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
         self.hardware = Hardware.checked(name, since, exactly, cooperative, shared)

@@ -13,6 +13,7 @@ from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included, read
+from cupyops.compile.unread import without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
@@ -66,7 +67,11 @@ class KernelSource:
             types: typedef name to dtype name.
             twins: headers by name that replace headers of ``kernels_cu``. The simulator replaces headers with PTX.
         """
-        headers = {**(twins or {}), **self._of_device(self.headers, self.text)}
+        text = self.text if self.module else only(self.text, self.name)
+        roots = re.findall(r"\w+", " ".join(self.kernels()))
+        own_texts = self._of_device({**self.headers, "": text}, self.text, roots)
+        text = own_texts.pop("")
+        headers = {**(twins or {}), **own_texts}
         lane: Any = {"simulated": twins is not None, "options": self.options}
         entries = [entry_in(self.text, name) for name in self.kernels()]
         named: dict[str, Any] = {}
@@ -79,8 +84,6 @@ class KernelSource:
                 for name, entry in zip(self.kernels(), entries, strict=True)
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
-        text = self.text if self.module else only(self.text, self.name)
-        text = self._of_device({"": text}, "\n".join(self.headers.values()))[""]
         own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
         own += elements.assertions(self.structs)
         others = (
@@ -96,12 +99,19 @@ class KernelSource:
         )
         return joined([own, *others]) if self.linked else own
 
-    def _of_device(self, texts: Mapping[str, str], others: str) -> dict[str, str]:
-        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU."""
+    def _of_device(self, texts: Mapping[str, str], others: str, roots: Sequence[str] = ()) -> dict[str, str]:
+        """Returns texts without their host code. With NVRTC's option for it, functions without a mark are of the GPU.
+
+        Args:
+            texts: CUDA C++ by name.
+            others: texts whose macros hold in `texts`.
+            roots: the kernels that are compiled; without them, the `texts` keep all device code.
+        """
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         macros = "\n".join([others, *texts.values()])
-        return {name: host_code(text, macros).text for name, text in texts.items()}
+        found = {name: host_code(text, macros).text for name, text in texts.items()}
+        return without_unread(found, roots) if roots else found
 
     @property
     def defines(self) -> dict[str, str]:
@@ -169,8 +179,13 @@ def linked_texts(kernel: str, link: Sequence[str | os.PathLike[str]]) -> tuple[L
     return tuple(found)
 
 
-def check_text(text: object, where: str) -> None:
+def check_text(text: object, where: str, kernel: str | None = None) -> None:
     """Raises unless the argument is CUDA C++ text.
+
+    Args:
+        text: the argument.
+        where: what messages begin with.
+        kernel: the name of the only kernel that is compiled; None for all kernels of the text.
 
     A str that looks like a path gets an error of its own, because the error for a text without a kernel would mislead.
 
@@ -180,7 +195,8 @@ def check_text(text: object, where: str) -> None:
     """
     if not isinstance(text, str):
         raise TypeError(expected(where, "text", "be CUDA C++ as a str, or a Path", type(text).__name__))
-    if (line := launches_from_device(text)) is not None:
+    function = None if kernel is None else split_name(kernel)[0].rpartition("::")[2]
+    if (line := launches_from_device(text, function)) is not None:
         raise ValueError(
             f"{where}: line {line} launches a kernel from device code (<<<>>>). Dynamic parallelism is not supported: launch "
             f"the kernel from Python, or call its code as a __device__ function"

@@ -1,36 +1,46 @@
-"""Derives the layouts of structs from a text: structs of numbers, vectors, pointers, arrays and other such structs.
+"""Derives the layouts of structs and unions from a text: of numbers, vectors, pointers, arrays and other such structs, also as
+instances of templates.
 
 The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`). A
 struct with bases, bit fields, references or members of unknown types has no derived layout.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import kernels_cu
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
+from cupyops.compile.preprocess import value_of
 from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 
-from .definitions import ATTRIBUTES, declarations
+from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, struct_elements, vector_of
-from .signature import c_dtype
-from .typenames import TypeNames, type_names
+from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
 
 _ALIGN = r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\(\s*(?P<{0}>\d+)\s*\))?"
 _STRUCT = re.compile(
-    r"\bstruct\b" + _ALIGN.format("align") + r"(?:\s+(?P<tag>[A-Za-z_]\w*))?\s*(?:final\s*)?(?P<open>\{)", re.DOTALL
+    r"\b(?P<kind>struct|union)\b"
+    + _ALIGN.format("align")
+    + r"(?:\s+(?P<tag>[A-Za-z_]\w*))?\s*(?:final\s*)?(?P<open>\{)",
+    re.DOTALL,
 )
 _TYPEDEF = re.compile(r"\}" + _ALIGN.format("align") + r"\s*([A-Za-z_]\w*)\s*;")
 _FIELD = re.compile(
     r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[[^][]*\]\s*)*)\Z"
 )
 _INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
-_BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+)(.*)", re.DOTALL)
+_BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL)
+_TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
+_NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
+_NUMBER = re.compile(
+    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;"
+)
+_HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
 _SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _DEPTH = 8  # structs within one another
 
@@ -45,7 +55,7 @@ def struct_layouts(
         TypeError, ValueError: those of :func:`.elements.struct_elements` and of :func:`derived_structs`.
     """
     found = struct_elements(kernel, given)
-    if isinstance(text, kernels_cu.Text) or "struct" not in text + "".join(headers.values()):
+    if isinstance(text, kernels_cu.Text) or not re.search(r"\b(?:struct|union)\b", text + "\n".join(headers.values())):
         return found
     return found | derived_structs(text, kernel, included(text, headers), defines, found)
 
@@ -60,65 +70,109 @@ def derived_structs(
     """
     code = scan(text)
     function = declarations(code, kernel)[0]
-    words = set(
-        re.findall(r"\b[A-Za-z_]\w*\b", code.bare[function.parameters : max(function.end, function.parameters)])
-    )
+    entry = entry_in(text, kernel)
+    listed = code.bare[function.parameters : max(function.end, function.parameters)]
+    listed = "; ".join([listed, *(entry.given if entry else ())])
+    words = set(re.findall(r"\b[A-Za-z_]\w*\b", listed))
     structs = {name: found for source in (text, *headers.values()) for name, found in _structs(source).items()}
     wanted = (words & structs.keys()) - known.keys()
     if not wanted:
         return {}
-    names = type_names(text, headers, {**defines}, function.start, function.scope)
-    layouts = _Layouts(structs, names, defines)
+    given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
+    names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
+    numbers = {m[1]: m[2] or m[3] for source in (text, *headers.values()) for m in _NUMBER.finditer(scan(source).bare)}
+    layouts = _Layouts(structs, names, {**numbers, **defines})
+    instances = {
+        names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
+    }
     found = {}
-    for name in sorted(wanted):
-        if (layout := layouts.of(name, 0)) is not None:
+    for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
+        if name not in known and (layout := layouts.of(name, 0)) is not None:
             dtype, alignment = layout
-            found[name] = Element(name, "uint8", dtype.itemsize, min(alignment, 16), dtype)
+            struct = structs[name.partition("<")[0]]
+            spelling = "::".join((*struct.scope, name)) if struct.scope or struct.parameters else ""
+            found[name] = Element(name, "uint8", dtype.itemsize, min(alignment, 16), dtype, spelling=spelling)
     return found
 
 
-def _structs(text: str) -> dict[str, tuple[str, int]]:
-    """Returns the body and the declared alignment of each struct that a text defines outside functions and classes."""
+def _ids(listed: str, name: str) -> Iterator[str]:
+    """Yields the instances of a template in the text of a parameter list, ``Pair<T, 2>``."""
+    for match in re.finditer(rf"\b{name}\s*<", listed):
+        depth = 0
+        for mark in re.finditer(r"[<>]", listed[match.start() :]):
+            depth += 1 if mark[0] == "<" else -1
+            if not depth:
+                yield listed[match.start() : match.start() + mark.end()]
+                break
+
+
+class _Struct(NamedTuple):
+    """A struct of a text: its body, its declared alignment, whether it is a union, the parameters of its template, and its
+    namespaces."""
+
+    body: str
+    alignment: int
+    union: bool
+    parameters: tuple[str, ...]
+    scope: tuple[str, ...]
+
+
+def _structs(text: str) -> dict[str, _Struct]:
+    """Returns the structs and unions that a text defines outside functions and classes, by name."""
     bare, found = scan(text).bare, {}
     for match in _STRUCT.finditer(bare):
-        before = bare[max(0, match.start() - 200) : match.start()].rstrip()
-        if scan(text).scope(match.start()) is None or before.endswith(">"):
-            continue  # within a class, or a template
+        before = bare[max(0, match.start() - 400) : match.start()].rstrip()
+        scope = scan(text).scope(match.start())
+        template = _TEMPLATE.search(before) if before.endswith(">") else None
+        if scope is None or (before.endswith(">") and template is None):
+            continue  # within a class
+        names = [re.findall(r"\w+", part.partition("=")[0])[-1:] for _, part in split(template[1])] if template else []
+        parameters = tuple(name[0] for name in names if name)
         end = scan(text).end_of_function(match.start("open"))
         body = bare[match.end() : end - 1]
         behind = _TYPEDEF.match(bare, end - 1) if before.endswith("typedef") else None
         align = int(match["align"] or (behind and behind["align"]) or 1)
         for name in (match["tag"], behind[2] if behind else None):
             if name:
-                found[name] = (body, align)
+                found[name] = _Struct(body, align, match["kind"] == "union", parameters, scope)
     return found
 
 
 class _Layouts:
-    def __init__(self, structs: Mapping[str, tuple[str, int]], names: TypeNames, defines: Mapping[str, str]) -> None:
+    def __init__(self, structs: Mapping[str, _Struct], names: TypeNames, defines: Mapping[str, str]) -> None:
         self._structs, self._names, self._defines = structs, names, defines
 
     def of(self, name: str, depth: int) -> tuple[Any, int] | None:
         """Returns the NumPy dtype and the alignment of a struct, or None."""
         import numpy
 
-        if depth > _DEPTH or name not in self._structs:
+        struct = self._structs.get(name.partition("<")[0])
+        if depth > _DEPTH or struct is None:
             return None
-        body, alignment = self._structs[name]
+        body, alignment = struct.body, struct.alignment
+        if struct.parameters:
+            given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].removesuffix(">"))]
+            if len(given) != len(struct.parameters):
+                return None
+            by_name = dict(zip(struct.parameters, given, strict=True))
+            body = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), body)
+        for enumeration in _NESTED.finditer(body):  # an enumeration within the struct
+            body = re.sub(rf"\b{enumeration[1]}\b(?!\s*(?::|\{{))", (enumeration[2] or "int").strip(), body)
         fields: dict[str, tuple[Any, int]] = {}
         offset = 0
-        for member in _members(body):
+        for member in _members(_NESTED.sub(" ", body)):
             found = self._field(member, depth)
             if found is None:
                 return None
             for field, dtype, aligned in found:
-                offset += -offset % aligned
+                offset = 0 if struct.union else offset + -offset % aligned
                 fields[field] = (dtype, offset)
                 offset, alignment = offset + dtype.itemsize, max(alignment, aligned)
         if not fields:
             return None
         formats, offsets = zip(*fields.values(), strict=True)
-        size = offset + -offset % alignment
+        size = max(at + dtype.itemsize for dtype, at in fields.values())
+        size += -size % alignment
         layout: Any = {"names": list(fields), "formats": list(formats), "offsets": list(offsets), "itemsize": size}
         return numpy.dtype(layout), alignment
 
@@ -155,14 +209,21 @@ class _Layouts:
                 return numpy.dtype(dtype), DTYPES[dtype].itemsize
             if (vector := vector_of(base)) is not None and vector.dtype != "bfloat16":
                 return numpy.dtype([(axis, vector.dtype) for axis in "xyzw"[: vector.width]]), vector.alignment
-            if (layout := self.of(base, depth + 1)) is not None:
+            if (layout := self.of(self._names.instance(base), depth + 1)) is not None:
                 return layout
+            if base in _HANDLES:
+                return numpy.dtype("u8"), 8
         return None
 
     def _number(self, size: str) -> int | None:
         text = self._names.expanded(size).strip()
         text = self._defines.get(text, text)
-        return int(text) if re.fullmatch(r"[1-9][0-9]*", text) else None
+        for _ in range(_DEPTH):
+            text = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: f"({self._defines.get(word[0], word[0])})", text)
+            if not re.search(r"[A-Za-z_]\w*", text):
+                break
+        value = value_of(text)
+        return value if value is not None and value > 0 else None
 
 
 def _members(body: str) -> Sequence[str]:
@@ -177,5 +238,7 @@ def _members(body: str) -> Sequence[str]:
     return [
         p
         for p in found
-        if p and ("(" not in p or "(*" in p) and not re.match(r"(?:static|using|typedef|friend|template)\b", p)
+        if p
+        and ("(" not in p or "(*" in p)
+        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert)\b", p)
     ]

@@ -11,6 +11,7 @@ from cupyops.errors import nearest
 from .geometry import Geometry
 from .kernel import Kernel
 from .kernel_source import check_text
+from .template import overload
 from .variables import Storage, Variables
 
 __all__ = ["Module"]
@@ -85,6 +86,8 @@ class Module:
         if not self.names:
             templates = "" if not functions else " that is no template; name the instances, kernels=['scale<float>']"
             raise ValueError(f"Module: the text has no __global__ function{templates}")
+        if named := next((name for name in self.names if overload(name) is not None), None):
+            raise ValueError(f"Module: {named!r} is one of several functions of a name; make a Kernel of it")
         self._storage = Storage(self.names)
         made = [self.kernel(name) for name in self.names]
         for kernel in made:

@@ -16,7 +16,6 @@ shape comment that may belong to two parameters, or to none, raises an error. No
 
 import re
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,23 +30,22 @@ from cupyops.sharing import computed_once
 
 from . import accessors
 from .accessors import Accessor
-from .definitions import ATTRIBUTES, declarations, entry_in
+from .definitions import ATTRIBUTES, declarations, entry_in, overloads
 from .elements import Element, check_structs, element_of, resolved
 from .packing import BFloat16Struct
-from .template import Entry
-from .typenames import C_TYPES, TypeNames, type_names
+from .template import Entry, parameter_types
+from .typenames import TypeNames, dtype_of, type_names
 
-__all__ = ["Parameter", "Signature", "c_dtype"]
+__all__ = ["Parameter", "Signature"]
 
 _WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "void"))
 
 # Words in a declaration that do not change how an argument is passed.
 _QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename)\b")
 _ENUM = re.compile(r"\benum (?=\w)")
-_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+# An array of addresses, T**, and whether the kernel only reads it: T* const*.
+_ADDRESSES = re.compile(r"[^*]*\*\s*(const\b)?\s*\*\s*(?:const\b)?\s*([A-Za-z_]\w*)")
 _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
-# NVRTC has the host's `long`.
-_LONG = "int" if sys.platform == "win32" else "long long"
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
@@ -202,9 +200,22 @@ class Signature:
         code = scan(text)
         first, *others = declarations(code, kernel)
         entry = entry_in(text, kernel)
-        given, hidden = (entry.types(), entry.names) if entry else ({}, frozenset[str]())
+        given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
         names = type_names(text, headers or {}, defines or {}, first.start, first.scope, given, hidden)
         follow = partial(preprocess, text, headers or {}, defines or {})
+        if others:
+            live = follow(None)
+            states = [live.live("", f.start) for f in (first, *others)]
+            compiled = [f for f, state in zip((first, *others), states, strict=True) if state is not False]
+            first, *others = compiled or (first, *others)
+            if (
+                None not in states
+                and len({parameter_types(code.bare[f.parameters : f.end]) for f in (first, *others)}) > 1
+            ):
+                raise ValueError(
+                    f"{kernel}: the text has several functions of this name; name one with the types of its parameters: "
+                    f"{overloads(code, (first, *others))}"
+                )
         parameters = _parameters(kernel, text, code, first, names, follow, structs)
         for other in others:
             if _parameters(kernel, text, code, other, names, follow, structs) != parameters:
@@ -214,7 +225,7 @@ class Signature:
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
         parameters = tuple(resolved(kernel, p, structs) for p in parameters)
-        check_structs(kernel, parameters, code)
+        check_structs(kernel, parameters, (text, *(headers or {}).values()))
         return cls(kernel, parameters, entry)
 
 
@@ -224,7 +235,7 @@ def _parameters(
     code: Code,
     function: Function,
     names: TypeNames,
-    follow: Callable[[int], Preprocessed],
+    follow: Callable[[int | None], Preprocessed],
     structs: Mapping[str, Element],
 ) -> tuple[Parameter, ...]:
     start, end = function.parameters, function.end
@@ -237,7 +248,7 @@ def _parameters(
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
             pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
-    bare = [_parameter(kernel, piece.declaration, names, structs) for piece in pieces]
+    bare = [_parameter(kernel, i, piece.declaration, names, structs) for i, piece in enumerate(pieces)]
     shapes = _shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
     return tuple(
         _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
@@ -245,7 +256,7 @@ def _parameters(
 
 
 def _live(
-    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int], Preprocessed]
+    kernel: str, text: str, code: Code, start: int, end: int, follow: Callable[[int | None], Preprocessed]
 ) -> tuple[str, list[tuple[int, int]]]:
     """Returns a parameter list with blanks for what its conditionals remove, and the places of the comments that remain.
 
@@ -343,7 +354,9 @@ def _behind_the_list(text: str, code: Code, end: int) -> str:
     return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
 
 
-def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter:
+def _parameter(
+    kernel: str, position: int, declaration: str, names: TypeNames, structs: Mapping[str, Element]
+) -> Parameter:
     if tensor_map := _TENSOR_MAP.fullmatch(" ".join(declaration.split())):
         return Parameter(f"{tensor_map[1]}_map", "TensorMap", map_of=tensor_map[1])
     words = names.expanded(ATTRIBUTES.sub(" ", split(declaration, "=")[0][1]))
@@ -354,31 +367,50 @@ def _parameter(kernel: str, declaration: str, names: TypeNames, structs: Mapping
         return Parameter(vector[2], "int64", length=vector[1])
     if (array := _ARRAY.fullmatch(words)) and "[" not in array[1]:
         words = f"{array[1].rstrip()} * {array[2]}"  # an array parameter is a pointer
+    # A reference is passed as the address of its object, like a pointer.
+    words = re.sub(r"\s*(?<!&)&(?!&)\s*", " * ", words).rstrip()
+    if _is_unnamed(words, names, structs):
+        words = f"{words} parameter{position}"
     pointer = "*" in words
-    if words.count("*") > 1 or "&" in words or "[" in words:
+    if words.count("*") > 2 or "&" in words or "[" in words:
         raise TypeError(
             f"{kernel}: parameter `{declaration.strip()}`: pass arrays as T*, numbers by value, small tuples as Int64s<N>"
         )
+    if addresses := _ADDRESSES.fullmatch(words):
+        return Parameter(addresses[2], "uint64", pointer=True, const=addresses[1] is not None)
     left, _, name = words.rpartition(" ")
     pointee, _, qualifiers = left.partition("*")
     base = " ".join(w for w in pointee.split() if w != "const")
     if not base or qualifiers.strip() not in ("", "const") or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in _WORDS:
         raise TypeError(f"{kernel}: parameter `{declaration.strip()}` must have a type and a name, and no macros")
     target = names.target(base)
-    known = _dtype(base) or _dtype(target) or (target if element_of(target, structs) else base)
+    known = dtype_of(base) or dtype_of(target) or (target if element_of(target, structs) else base)
+    if known not in DTYPES and element_of(known, structs) is None and element_of(names.instance(base), structs):
+        known = names.instance(base)
     const = not pointer or "const" in pointee.split() or "const" in target.split()
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
-    if known not in DTYPES and (known in _WORDS or not known.removeprefix("struct ").isidentifier()):
+    if known not in DTYPES and (
+        known in _WORDS or not (known.removeprefix("struct ").isidentifier() or known in structs)
+    ):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(name, known, pointer=pointer, const=const)
+
+
+def _is_unnamed(words: str, names: TypeNames, structs: Mapping[str, Element]) -> bool:
+    """Returns whether a declaration has a type and no name."""
+    if words.endswith(("*", ">")) or re.search(r"\*\s*const$", words):
+        return True
+    base = " ".join(word for word in words.split() if word != "const")
+    known = dtype_of(base) or dtype_of(names.target(base)) or element_of(base, structs)
+    return known is not None and "*" not in base and (" " not in base or base.split()[-1] in _WORDS)
 
 
 def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, Element]) -> Parameter | None:
     """Returns the parameter of a packed accessor, or None for another declaration."""
 
     def bits_of(base: str) -> int:
-        return 8 * DTYPES[dtype].itemsize if (dtype := _dtype(base) or _dtype(names.target(base))) else 0
+        return 8 * DTYPES[dtype].itemsize if (dtype := dtype_of(base) or dtype_of(names.target(base))) else 0
 
     found = accessors.declared(kernel, words, bits_of)
     if found is None and (alias := re.fullmatch(r"(?:(const) )?([\w:]+) (\w+)", words)):
@@ -388,34 +420,10 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
         found = accessors.declared(kernel, " ".join(filter(None, (alias[1], target, alias[3]))), bits_of)
     if found is None:
         return None
-    base = _dtype(found.type) or _dtype(names.target(found.type)) or found.type
+    base = dtype_of(found.type) or dtype_of(names.target(found.type)) or found.type
     if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
         raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
     return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
-
-
-def _dtype(base: str) -> str | None:
-    """Returns the dtype of a type of C, or None for another type."""
-    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
-    return C_TYPES.get(_integer(words))
-
-
-def _integer(base: str) -> str:
-    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
-    words = base.split()
-    if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
-        return base
-    kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
-    kind = _LONG if kind == "long" else kind
-    if "unsigned" in words:
-        return f"unsigned {kind}"
-    return "signed char" if kind == "char" else kind
-
-
-def c_dtype(base: str) -> str | None:
-    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
-    name = C_TYPES.get(_integer(" ".join(base.split())))
-    return name if name in DTYPES else None
 
 
 def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:

@@ -3,6 +3,8 @@
 ``Kernel(text, "softmax<float, 128>")`` gives the arguments. ``Kernel(text, "softmax")`` leaves them to the call: the
 dtypes of the arrays decide the types, and ``constants`` the numbers. The default of a parameter counts last. An argument
 that repeats the parameter's name is left to the call, too: ``"softmax<scalar_t, 128>"``.
+
+``Kernel(text, "scale(float*, int)")`` names one of several functions of a name by the types of its parameters.
 """
 
 import re
@@ -12,9 +14,13 @@ from dataclasses import dataclass
 from cupyops.compile.definitions import Function, split
 from cupyops.dtypes import DTYPES
 
-__all__ = ["Entry", "TemplateParameter", "entry_of", "numbers_of", "split_name"]
+__all__ = ["Entry", "TemplateParameter", "entry_of", "numbers_of", "overload", "parameter_types", "split_name"]
 
-_NAME = re.compile(r"\s*((?:::)?\s*[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*(?:<(.*)>)?\s*", re.DOTALL)
+_NAME = re.compile(
+    r"\s*((?:::)?\s*[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*)\s*(?:<(.*)>)?\s*(?:\((|[^()\d].*)\))?\s*", re.DOTALL
+)
+_RESTRICT = re.compile(r"\b(?:__restrict__|__restrict|__grid_constant__|volatile|register|typename|struct|enum)\b")
+_TYPE_WORDS = frozenset(("char", "short", "int", "long", "float", "double", "bool", "signed", "unsigned", "const"))
 _TYPE = re.compile(r"(?:typename|class)\b\s*(\.\.\.)?\s*(\w*)")
 _VALUE = re.compile(r".*?(\.\.\.)?\s*\b([A-Za-z_]\w*)", re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+|true|false")
@@ -54,10 +60,10 @@ class Entry:
         """The names of the template's parameters."""
         return frozenset(p.name for p in self.parameters if p.name)
 
-    def types(self) -> dict[str, str]:
-        """Returns the types that the kernel's name gives, by parameter."""
+    def arguments(self) -> dict[str, str]:
+        """Returns the types and numbers that the kernel's name gives, by parameter."""
         return {
-            p.name: a for p, a in zip(self.parameters, self.given, strict=False) if p.kind == "type" and a != p.name
+            p.name: a for p, a in zip(self.parameters, self.given, strict=False) if p.kind != "other" and a != p.name
         }
 
     def expression(self, kernel: str, types: Mapping[str, str], constants: Mapping[str, int]) -> str:
@@ -122,6 +128,41 @@ def split_name(name: str) -> tuple[str, tuple[str, ...] | None]:
     if found[2] is None:
         return path, None
     return path, tuple(" ".join(part.split()) for _, part in split(found[2]) if part.strip())
+
+
+def overload(name: str) -> tuple[str, ...] | None:
+    """Returns the types of the parameters in a kernel's name, or None for a name without them.
+
+    >>> overload("scale(float *, int)")
+    ('float*', 'int')
+    """
+    found = _NAME.fullmatch(name)
+    return None if found is None or found[3] is None else parameter_types(found[3])
+
+
+def parameter_types(listed: str) -> tuple[str, ...]:
+    """Returns the types in a list of parameters, without names, defaults, ``__restrict__``, and ``const`` of a value.
+
+    >>> parameter_types("float* __restrict__ y, const int n = 3, const char4 *x")
+    ('float*', 'int', 'const char4*')
+    """
+    found = []
+    for _, part in split(listed):
+        words = re.findall(r"::|\w+|[^\s\w]", _RESTRICT.sub(" ", split(part, "=")[0][1]))
+        brackets = ["*"] * words.count("[") if words[-1:] == ["]"] else []
+        words = words[: words.index("[")] if brackets else words
+        named = len(words) > 1 and re.fullmatch(r"[A-Za-z_]\w*", words[-1]) and words[-1] not in _TYPE_WORDS
+        if named and words[-2] not in ("const", "::"):
+            words = words[:-1]
+        words += brackets
+        if "*" not in words and "&" not in words:
+            words = [word for word in words if word != "const"]
+        elif words[-1] == "const":  # of the pointer itself
+            words = words[:-1]
+        text = re.sub(r"\s*(::|[*&<>])\s*", r"\1", " ".join(words)).replace(" ,", ",")
+        if text and text != "void":
+            found.append(text)
+    return tuple(found)
 
 
 def entry_of(kernel: str, function: Function, given: tuple[str, ...]) -> Entry:

@@ -15,7 +15,7 @@ from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import preprocess
 from cupyops.dtypes import DTYPES
 
-__all__ = ["C_TYPES", "TypeNames", "defined_types", "type_names"]
+__all__ = ["TypeNames", "c_dtype", "defined_types", "dtype_of", "type_names"]
 
 # The dtype of each type of C that is a number.
 C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
@@ -57,12 +57,20 @@ _ENUMERATION = re.compile(
     r"\benum\b(?:\s+(?:class|struct)\b)?(?:\s+(?P<tag>\w+))?(?:\s*:\s*(?P<of>[\w:\s]{1,64}?))?"
     r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
 )
+_INSTANCE = re.compile(r"(?:[\w\s]*::)*\s*(\w+)\s*<(.*)>", re.DOTALL)
+_FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")  # the name of a pointer to a function
+_ARGUMENTS = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")  # of a template
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DEPTH = 8  # macros and types within one another
 _LONGEST = 10_000  # characters of an expanded declaration
 
+_STD = re.compile(r"\A(?:::\s*)?(?:(?:cuda\s*::\s*)?std\s*::\s*)?")
+# NVRTC has the host's `long`.
+_LONG = "int" if sys.platform == "win32" else "long long"
+# An empty class, which a call passes as a byte.
+_EMPTY = re.compile(r"(?:integral_constant|bool_constant)\s*<.*>|(?:true|false)_type")
 Scope = tuple[str, ...]
 
 
@@ -73,7 +81,7 @@ class TypeNames:
         macros: the text of each macro without parameters; None for an undecided one.
         types: the scopes and the targets of each type name; the target is None for an undecided one.
         scope: the namespaces of the kernel.
-        given: the types that the kernel's name gives for the parameters of its template.
+        given: the types and numbers that the kernel's name gives for the parameters of its template.
         hidden: the parameters of the kernel's template.
         functions: the parameters and the text of each macro with parameters.
     """
@@ -133,6 +141,18 @@ class TypeNames:
                 break
             base = self.expanded(visible[0])
         return base
+
+    def instance(self, base: str) -> str:
+        """Returns the name of a class, or of an instance of a template with the arguments that its names stand for.
+
+        The namespaces before the name are left out: ``Pair<float, 2>`` for ``a::Pair<T, N>``.
+        """
+        base = self.target(self.expanded(base))
+        found = _INSTANCE.fullmatch(base)
+        if found is None:
+            return base.rpartition("::")[2].strip()
+        arguments = (self.target(" ".join(part.split())) for _, part in split(found[2]))
+        return f"{found[1]}<{', '.join(self.instance(a) if '<' in a else a for a in arguments)}>"
 
     def _visible(self, scope: Scope, outer: Scope) -> bool:
         return scope[len(scope) - len(outer) :] == outer if outer else scope == self._scope[: len(scope)]
@@ -195,9 +215,13 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
             found.append((place, scope, match["using"], target))
             continue
         declared = match["typedef"].rstrip()
-        for name in _LAST_WORD.findall(declared):
+        if (function := _FUNCTION.search(declared)) is not None:
+            found.append((place, scope, function[1], "unsigned long long"))  # the address of a function
+            continue
+        plain = _ARGUMENTS.sub(lambda m: "_" * len(m[0]), declared)
+        for name in _LAST_WORD.findall(plain):
             # A typedef of several names, of an array or of a function is not taken apart.
-            simple = not re.search(r"[,()[\]]", declared) and declared.endswith(name)
+            simple = not re.search(r"[,()[\]]", plain) and declared.endswith(name)
             found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None))
     return found
 
@@ -215,3 +239,27 @@ def _closing(code: str, start: int) -> int:
         if not depth:
             return at
     return -1
+
+
+def dtype_of(base: str) -> str | None:
+    """Returns the dtype of a type of C, or None for another type."""
+    words = " ".join(word for word in _STD.sub("", base, count=1).split() if word not in ("const", "volatile"))
+    return "uint8" if _EMPTY.fullmatch(words) else C_TYPES.get(_integer(words))
+
+
+def _integer(base: str) -> str:
+    """Returns the usual spelling of an integer type: ``unsigned long long`` for ``long long unsigned int``."""
+    words = base.split()
+    if not {"char", "short", "int", "long", "signed", "unsigned"}.issuperset(words):
+        return base
+    kind = next((k for k in ("char", "short") if k in words), " ".join(["long"] * words.count("long")) or "int")
+    kind = _LONG if kind == "long" else kind
+    if "unsigned" in words:
+        return f"unsigned {kind}"
+    return "signed char" if kind == "char" else kind
+
+
+def c_dtype(base: str) -> str | None:
+    """Returns the name of the dtype of a C type, or None for a type that is no number of a fixed width."""
+    name = C_TYPES.get(_integer(" ".join(base.split())))
+    return name if name in DTYPES else None

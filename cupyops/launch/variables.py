@@ -25,7 +25,7 @@ from cupyops.sharing import once
 from . import driver
 from .current import capturing, current_gpu, library
 from .elements import vector_of
-from .signature import c_dtype
+from .typenames import c_dtype
 
 __all__ = ["GpuCode", "LoadedCode", "Storage", "Variables"]
 

@@ -13,6 +13,9 @@
 #define C10_LAUNCH_BOUNDS_0 __launch_bounds__(256, 4)
 #define C10_LAUNCH_BOUNDS_1(threads) __launch_bounds__(threads)
 #define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(threads, blocks)
+#define C10_ALWAYS_INLINE __forceinline__
+#define C10_LIKELY(condition) (condition)
+#define C10_UNLIKELY(condition) (condition)
 #define CUDA_KERNEL_ASSERT(condition) assert(condition)
 
 // The loop of a grid over n elements: a thread starts at its global index, and its step is the number of threads in the
@@ -110,8 +113,43 @@ template <> struct OpMathType<__nv_bfloat16> {
     typedef float type;
 };
 #endif
+template <typename T, bool ON_GPU> struct AccumulateType {
+    typedef typename OpMathType<T>::type type;
+};
 template <typename T> using opmath_type = typename OpMathType<T>::type;
 template <typename T, bool ON_GPU> using acc_type = typename OpMathType<T>::type;
+
+// The bounds of a number: the largest and the lowest finite value, and those with infinities.
+template <typename T> struct numeric_limits;
+#define PYTORCH_LIMITS(T, LOWEST, MAX, LOWER, UPPER) \
+    template <> struct numeric_limits<T> { \
+        static __device__ __forceinline__ T lowest() { return LOWEST; } \
+        static __device__ __forceinline__ T max() { return MAX; } \
+        static __device__ __forceinline__ T lower_bound() { return LOWER; } \
+        static __device__ __forceinline__ T upper_bound() { return UPPER; } \
+    };
+PYTORCH_LIMITS(
+    float, -__int_as_float(0x7f7fffff), __int_as_float(0x7f7fffff), -__int_as_float(0x7f800000), __int_as_float(0x7f800000))
+PYTORCH_LIMITS(
+    double, -__longlong_as_double(0x7fefffffffffffffll), __longlong_as_double(0x7fefffffffffffffll),
+    -__longlong_as_double(0x7ff0000000000000ll), __longlong_as_double(0x7ff0000000000000ll))
+PYTORCH_LIMITS(bool, false, true, false, true)
+PYTORCH_LIMITS(unsigned char, 0, 255, 0, 255)
+PYTORCH_LIMITS(signed char, -128, 127, -128, 127)
+PYTORCH_LIMITS(short, -32768, 32767, -32768, 32767)
+PYTORCH_LIMITS(int, -2147483647 - 1, 2147483647, -2147483647 - 1, 2147483647)
+PYTORCH_LIMITS(long long, -9223372036854775807ll - 1, 9223372036854775807ll, -9223372036854775807ll - 1, 9223372036854775807ll)
+#ifdef __CUDA_FP16_TYPES_EXIST__
+PYTORCH_LIMITS(
+    __half, __float2half(-65504.f), __float2half(65504.f), __float2half(-__int_as_float(0x7f800000)),
+    __float2half(__int_as_float(0x7f800000)))
+#endif
+#ifdef __CUDA_BF16_TYPES_EXIST__
+PYTORCH_LIMITS(
+    __nv_bfloat16, __float2bfloat16(-__int_as_float(0x7f7f0000)), __float2bfloat16(__int_as_float(0x7f7f0000)),
+    __float2bfloat16(-__int_as_float(0x7f800000)), __float2bfloat16(__int_as_float(0x7f800000)))
+#endif
+#undef PYTORCH_LIMITS
 
 template <typename T> __device__ __forceinline__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
 
@@ -147,3 +185,7 @@ template <typename T>
 __device__ __forceinline__ T WARP_SHFL_DOWN(T value, unsigned delta, int width = 32, unsigned mask = 0xffffffffu) {
     return __shfl_down_sync(mask, value, delta, width);
 }
+__device__ __forceinline__ unsigned WARP_BALLOT(int predicate, unsigned mask = 0xffffffffu) {
+    return __ballot_sync(mask, predicate);
+}
+__device__ __forceinline__ unsigned ACTIVE_MASK() { return __activemask(); }

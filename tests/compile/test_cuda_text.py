@@ -38,11 +38,19 @@ def test_what_a_literal_condition_takes_away_is_not_read(text: str) -> None:
     assert LIVE.splitlines()[0] in found.final_text({})
 
 
-@pytest.mark.parametrize("condition", ["ifdef A", "if A", "if defined(A) && 1", "ifndef A"])
+@pytest.mark.parametrize(
+    "condition", ["ifdef __CUDA_ARCH__", "if __CUDA_ARCH__", "if defined(__CUDA_ARCH__) && 1", "ifndef __CUDA_ARCH__"]
+)
 def test_two_definitions_that_differ_are_refused(condition: str) -> None:
     words = r"^k: the text has different definitions of it \(lines 2 and 5\), and only a compiler can decide which"
     with pytest.raises(ValueError, match=words):
         Kernel(f"#{condition}\n{LIVE}#else\n{DEAD} }}\n#endif\n", "k")
+
+
+def test_a_definition_that_a_condition_removes_does_not_count() -> None:
+    text = f"#ifdef A\n{DEAD} }}\n#else\n{LIVE}#endif\n"
+    assert Signature.parse(text, "k").names == ("x", "n")
+    assert Signature.parse(text, "k", defines={"A": "1"}).names != ("x", "n")
 
 
 def test_a_template_may_have_the_name_of_a_kernel() -> None:

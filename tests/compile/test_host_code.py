@@ -9,6 +9,7 @@ import cupyops
 from cupyops import CompileError, Kernel, Threads
 from cupyops.compile.compiler import OPTIONS, compile_text
 from cupyops.compile.host_code import host_code
+from cupyops.compile.unread import without_unread
 
 KERNEL = "__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }"
 
@@ -125,12 +126,72 @@ def test_the_macros_of_other_texts_are_not_known() -> None:
     assert host_code(text).names == ("f",)
 
 
-@pytest.mark.parametrize(
-    "code", ["int main() {\n#ifdef A\nif (a) {\n#else\nif (b) {\n#endif\n} }", "} int main() {}", "int f("]
-)
+@pytest.mark.parametrize("code", ["int main() {\n#ifdef A\nif (a) {\n#endif\n}", "} int main() {}", "int f("])
 def test_a_text_whose_braces_do_not_match_is_changed(code: str) -> None:
     text = f"{KERNEL}\n{code}"
     assert host_code(text).text == text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "int main() {\n#ifdef A\nif (a) {\n#else\nif (b) {\n#endif\n} }",
+        "int main() {\n#ifdef A\nif (a) {\n#elif B\nif (b && (\n#ifdef C\n c)) {\n#else\n d)) {\n#endif\n#endif\n} }",
+    ],
+)
+def test_braces_that_match_in_the_first_branches_count(code: str) -> None:
+    found = host_code(f"{KERNEL}\n{code}\n{KERNEL}")
+    assert found.names == ("main",)
+    assert found.text.count(KERNEL) == 2
+    assert not re.search(r"if \(|main", found.text.replace(KERNEL, ""))
+
+
+@pytest.mark.parametrize(
+    "code", ["REGISTER(k, float)", "BIND_ALL(torch::kFloat, float)", "#define make(T) void f_##T();\nmake(float)"]
+)
+def test_a_macro_call_without_a_semicolon_is_a_declaration(code: str) -> None:
+    text = f"namespace a {{\n{KERNEL}\n{code}\n}}\nint main() {{ return 0; }}\n{code}"
+    found = host_code(text)
+    assert "main" in found.names
+    assert code.splitlines()[-1] not in found.text
+    assert KERNEL in found.text
+
+
+def test_an_alias_of_a_type_that_is_left_out_is_left_out() -> None:
+    text = (
+        "template <typename T> using F = void (*)(T*, cudaStream_t);\ntypedef F<float> G;\ntypedef float H;\n"
+        f"class Net {{ std::vector<int> v; }};\nclass Loss : public Net {{ Net* net; }};\nstruct Kept {{ float a; }};\n{KERNEL}"
+    )
+    found = host_code(text).text
+    assert "typedef float H;" in found
+    assert "struct Kept" in found
+    assert not re.search(r"\bG\b|Loss|Net", found)
+
+
+FUNCTORS = """
+struct Sum { thrust::pair<int, int> p; __device__ int operator()(thrust::tuple<int> t) { return helper(); } };
+__device__ int helper() { std::vector<int> v; return v[0]; }
+template <typename T> __device__ T twice(T v) { return 2 * v; }
+"""
+
+
+def test_declarations_of_host_types_that_no_kernel_reads_are_left_out() -> None:
+    text = f"{FUNCTORS}{KERNEL}"
+    found = without_unread({"": text}, ["k"])[""]
+    assert "Sum" not in found
+    assert "helper" not in found
+    assert "twice" in found
+    assert len(found) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("use", "kept"), [("helper()", ("helper",)), ("CALL", ("helper",)), ("Sum()(1)", ("helper", "struct Sum"))]
+)
+def test_declarations_of_host_types_that_a_kernel_reads_stay(use: str, kept: tuple[str, ...]) -> None:
+    header = f"#define CALL other()\n__device__ int other() {{ return helper(); }}\n{FUNCTORS}"
+    kernel = f"__global__ void k(int* y) {{ *y = {use}; }}"
+    found = without_unread({"": kernel, "a.h": header}, ["k"])["a.h"]
+    assert [name for name in ("helper", "struct Sum") if f"{name}" in found.replace("return helper", "")] == list(kept)
 
 
 def test_a_macro_of_a_macro_that_a_condition_defines_marks_device_code() -> None:

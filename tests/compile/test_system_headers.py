@@ -18,6 +18,7 @@ from cupyops.simulator.simulated import twins
 
 LIST = "(const float* x /* (n) */, float* y /* (n) */, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
 KERNEL = f"__global__ void k{LIST}"
+CALLING = KERNEL.replace("{", "{ f();", 1)
 ROWS = [row for row in HEADERS if not row.host]
 # The names of each row, and one name for each pattern.
 EXAMPLES = {
@@ -99,10 +100,10 @@ def test_every_twin_is_a_file() -> None:
     [
         (
             "<torch/extension.h>",
-            "at::Half* p;",
+            "at::Tensor* p;",
             "it is of the host half of a PyTorch extension, which a Kernel does not need",
         ),
-        ("<ATen/cuda/CUDAContext.h>", "c10::BFloat16* p;", "it is of the host half of a PyTorch extension"),
+        ("<ATen/cuda/CUDAContext.h>", "c10::Device* p;", "it is of the host half of a PyTorch extension"),
         (
             "<cub/device/device_reduce.cuh>",
             "cub::DeviceReduce::Sum();",
@@ -121,7 +122,7 @@ def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(
 ) -> None:
     told = f"k.cu:1: #include <{include[1:-1]}>: {words}"
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        final(f"#include {include}\n__device__ void f() {{ {code} }}\n{KERNEL}", simulated)
+        final(f"#include {include}\n__device__ void f() {{ {code} }}\n{CALLING}", simulated)
     for dead in ("#ifndef __CUDACC__", "#if 0", "#ifdef HOST"):
         assert "k" in final(f"{dead}\n#include {include}\n#endif\n{KERNEL}", simulated)
 
@@ -219,7 +220,7 @@ def test_the_simulator_has_every_name_of_the_list() -> None:
 @pytest.mark.parametrize("simulated", [False, True])
 def test_a_name_of_std_that_nvrtc_lacks_is_refused_in_both_lanes(simulated: bool) -> None:
     assert "sort" not in _KNOWN_OF_STD
-    text = f"__device__ void f(float* x) {{\n  std::sort(x, x + 3); }}\n{KERNEL}"
+    text = f"__device__ void f() {{\n  float x[3]; std::sort(x, x + 3); }}\n{CALLING}"
     with pytest.raises(
         ValueError, match=r"^k\.cu:2: std::sort is of the host's library, and NVRTC does not have it; <cuda/std/"
     ):
@@ -228,6 +229,8 @@ def test_a_name_of_std_that_nvrtc_lacks_is_refused_in_both_lanes(simulated: bool
         f"namespace cuda {{ namespace std {{ void sort(); }} }} // std::sort\n#ifdef A\n{text}\n#endif\n{KERNEL}",
         simulated,
     )
+    # A function that no kernel calls is left out.
+    assert "sort" not in final(text.replace("f();", ""), simulated)
 
 
 def test_a_name_that_the_text_defines_itself_is_left_alone() -> None:

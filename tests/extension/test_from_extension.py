@@ -135,7 +135,7 @@ def test_what_a_kernel_uses_only_through_others(tmp_path: Path) -> None:
             "`TensorListMetadata` at ext.cu:7 is a structure of PyTorch's",
         ),
         ("Settings s, float* y) { y[0] = s.a;", "`s` is of the struct Settings, whose layout Python does not know"),
-        ("float** y) { y[0][0] = 1;", "pass arrays as T*, numbers by value"),
+        ("float*** y) { y[0][0][0] = 1;", "pass arrays as T*, numbers by value"),
     ],
 )
 def test_a_kernel_without_translation_is_refused_by_name_and_the_others_stay(

@@ -267,6 +267,80 @@ CONSTRUCTS = {
         lambda x: 2 * x + 1,
         ("x[i] + 1", "x[i] + 2"),
     ),
+    "one of several functions of a name": Construct(
+        f"__global__ void k(const double* x, double* y, int n) {{}}\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}\n"
+        "template <typename T> __global__ void k(T* x) {}",
+        "k(const float*, float*, int)",
+        lambda x: 2 * x,
+        ("2 * x", "3 * x"),
+    ),
+    "one of several templates of a name": Construct(
+        "namespace a { template <typename T, int N> __global__ void k(const T* x, T* y) {}\n"
+        f"template <typename T, int N> __global__ void k{TYPED} {{ {AT} if (i < n) y[i] = N * x[i]; }} }}",
+        "a::k<float, 2>(const T* x, T* y, int n)",
+        lambda x: 2 * x,
+        ("N * x", "x"),
+    ),
+    "references and a parameter without a name": Construct(
+        f"#include <type_traits>\n__global__ void k(const float* x, float* y, const int& n, std::true_type, int) {{ {AT} "
+        "if (i < n) y[i] = x[i] + n; }",
+        "k",
+        lambda x: x + len(x),
+        ("x[i] + n", "x[i] - n"),
+        more=(0, 3),
+        given={"geometry": 512},
+    ),
+    "structs and unions by templates": Construct(
+        "namespace a { constexpr int SIZE = 1 + 1; template <typename T, int N> struct Pair {\n"
+        " enum Kind { A, B }; T by; Kind kind; short more[N * SIZE]; };\n"
+        "union Both { float f; unsigned u; };\n"
+        f"template <typename T> __global__ void k(const T* x /* (n) */, T* y /* (n) */, int n,\n Pair<T, 2> s, Both b) {{ {AT} "
+        "if (i < n) y[i] = x[i] * s.by + s.more[3] + b.f; } }",
+        "k<float>",
+        lambda x: 3 * x + 9,
+        ("s.more[3]", "s.more[2]"),
+        more=((3, 1, (5, 6, 7, 8)), b"\0\0\x80\x3f"),
+    ),
+    "names of PyTorch's headers": Construct(
+        "#include <torch/extension.h>\n#include <ATen/cuda/CUDAContext.h>\n#include <c10/macros/Macros.h>\n"
+        "C10_HOST_DEVICE inline float once(c10::Half v) { return v; }\n"
+        f"template <typename T> C10_LAUNCH_BOUNDS_1(256) __global__ void k{TYPED} {{ "
+        "using acc = at::acc_type<T, true>; CUDA_KERNEL_LOOP(i, n) {\n"
+        " acc v = at::numeric_limits<acc>::lowest() < x[i] ? x[i] : 0; y[i] = v + once(c10::Half(2.f)) "
+        "- at::ceil_div(7, 4); } }\n"
+        "torch::Tensor run(torch::Tensor x) {\n AT_DISPATCH_ALL(x, 0, [&] { k<scalar_t><<<1, 256>>>(0, 0, 1); });\n"
+        " return x; }\n"
+        "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(0, &run); }\n",
+        "k<float>",
+        lambda x: x,
+        ("ceil_div(7, 4)", "ceil_div(9, 4)"),
+    ),
+    "device code for the host's libraries that no kernel calls": Construct(
+        "#include <thrust/device_vector.h>\n#include <thrust/for_each.h>\n"
+        "struct Twice { thrust::pair<float, float> p; __device__ float operator()(thrust::tuple<float> t) { return 2 * thrust::get<0>(t); } };\n"
+        f"__device__ float twice(float v) {{ return 2 * v; }}\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = twice(x[i]); }}\n"
+        "void run(thrust::device_vector<float>& v) { thrust::for_each(v.begin(), v.end(), Twice()); }",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 * v", "return 3 * v"),
+    ),
+    "braces and lines as g++ reads them": Construct(
+        'extern "C"__global__ void k' + f"{LIST} {{ {AT} if (i < n) y[i] = TWICE(x[i]); }}\n".replace("TWICE", "std::fabsf(-2.f) * ")
+        + "#define NEVER(x) \\  \n    nothing(x)\n"
+        "int main(int n) {\n#if CUDA_VERSION >= 13000\n    if (n > 1) {\n#else\n    if (n > 2) {\n#endif\n        return 1; }\n return 0; }\n",
+        "k",
+        lambda x: 2 * x,
+        ("-2.f", "-3.f"),
+    ),
+    "macros of the compiler and of the system": Construct(
+        f"#if !defined(__linux__) && !defined(_WIN32)\n#error system\n#endif\n#if CUDA_VERSION < 9000\n#error version\n#endif\n"
+        f"#ifdef CUDA_VERSION\n#define FACTOR 2\n#else\n#define FACTOR 3\n#endif\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = FACTOR * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("FACTOR 2", "FACTOR 4"),
+    ),
 }  # fmt: skip
 
 
@@ -275,9 +349,11 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     torch.manual_seed(0)
     x = torch.randn(300, dtype=torch.float64).to(construct.dtype).to(device)
     y = torch.zeros_like(x)
-    kernel = Kernel(text, construct.name, Threads("n"), **construct.given)
+    kernel = Kernel(text, construct.name, **{"geometry": Threads("n"), **construct.given})
+    by_reference = kernel.signature.parameters[2].pointer
+    n = torch.tensor([len(x)], dtype=torch.int32, device=device) if by_reference else len(x)
     with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
-        kernel(x, y, len(x), *construct.more)
+        (kernel[1] if by_reference else kernel)(x, y, n, *construct.more)
     return y, construct.result(x)
 
 
@@ -306,7 +382,7 @@ def test_nvrtc_compiles_every_construct(architecture: int) -> None:
     from cupyops.compile.compiler import OPTIONS, compile_text, warnings_in
 
     for name, construct in CONSTRUCTS.items():
-        kernel = Kernel(construct.text, construct.name, Threads("n"), **construct.given)
+        kernel = Kernel(construct.text, construct.name, **{"geometry": Threads("n"), **construct.given})
         types = dict.fromkeys(kernel.signature.bindings, str(construct.dtype).removeprefix("torch."))
         options = (*OPTIONS, *kernel.options)
         binary = compile_text(kernel.final_text(types), name, f"sm_{architecture}", options)

@@ -223,23 +223,19 @@ def test_small_tuples(spelled: str) -> None:
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
-        ("float** x", r"`float\*\* x`: pass arrays as T\*"),
-        ("float *const *x", r"pass arrays as T\*"),
-        ("const float& x", r"pass arrays as T\*"),
+        ("float*** x", r"`float\*\*\* x`: pass arrays as T\*"),
+        ("float&& x", r"pass arrays as T\*"),
         ("float x[][4]", r"pass arrays as T\*"),
         ("Int64s<3>* s", "for which no Python value can be passed"),
         ("struct Point p", "`p` is of the struct Point, whose layout Python does not know"),
         ("std::string n", "`n` has type 'std::string'"),
         ("void x", "`x` has type 'void'"),
-        ("void** x", r"pass arrays as T\*"),
+        ("void*** x", r"pass arrays as T\*"),
         ("long double x", "`x` has type 'long double'"),
         ("float (*f)(float)", "must have a type and a name|no Python value"),
         ("PARAMETERS", "`PARAMETERS` must have a type and a name, and no macros"),
         ("float* RESTRICT x", "and no macros"),
-        ("float", "must have a type and a name"),
-        ("unsigned int", "must have a type and a name"),
-        ("const float*", "must have a type and a name"),
-        ("int = 5", "must have a type and a name"),
+        ("unknown", "must have a type and a name"),
         ("float* x,\n#ifdef __CUDA_ARCH__\nint m,\n#endif\nint n", "`#ifdef __CUDA_ARCH__` is in the parameter list"),
         ("float* x,\n#define MORE\nint n", "`#define MORE` is in the parameter list"),
     ],
@@ -375,3 +371,25 @@ def test_types_that_arrays_decide() -> None:
     assert found.bindings == {"a_t": (0, 4), "scalar_t": (3,)}
     types = {"a_t": "int8", "scalar_t": "float16"}
     assert [p.c_type(types) for p in found.parameters] == ["int8", "float32", "float32", "float16", "int8", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "found"),
+    [
+        ("float** x", Parameter("x", "uint64", pointer=True, const=False)),
+        ("float* const* x", Parameter("x", "uint64", pointer=True)),
+        ("const T* __restrict__ const* __restrict__ x", Parameter("x", "uint64", pointer=True)),
+        ("const half *x[]", Parameter("x", "uint64", pointer=True, const=False)),
+        ("void** x /* (n) */", Parameter("x", "uint64", pointer=True, const=False, shape=("n",))),
+        ("const float& x", Parameter("x", "float32", pointer=True)),
+        ("scalar_t &x", Parameter("x", "scalar_t", pointer=True, const=False)),
+        ("float", Parameter("parameter0", "float32")),
+        ("unsigned int", Parameter("parameter0", "uint32")),
+        ("const float* __restrict__", Parameter("parameter0", "float32", pointer=True)),
+        ("int = 5", Parameter("parameter0", "int32")),
+        ("std::bool_constant<(N > 1)>", Parameter("parameter0", "uint8")),
+        ("std::true_type tag", Parameter("tag", "uint8")),
+    ],
+)
+def test_addresses_references_and_parameters_without_names(declaration: str, found: Parameter) -> None:
+    assert parameter(declaration) == found

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cupyops.compile.header_list import HEADERS, PARTS, SAME, SystemHeader
-from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _NUMBERS, _TRAITS
+from cupyops.compile.standard import _INTEGERS, _KNOWN_OF_STD, _MATH, _MATH_OF_FLOAT, _NUMBERS, _TRAITS
 from cupyops.compile.system_headers import _PACKAGES
 from tests.kernels.test_constructs import CONSTRUCTS
 
@@ -19,6 +19,9 @@ def row(of: SystemHeader) -> str:
     if of.host:
         if not of.its_names:
             return f"| {code(of.names)} | left out: {of.reason} | left out |"
+        if of.shared:
+            instead = f"left out, or `{of.shared}` in its place if device code uses the names of `{of.shared}`; if device code uses others, refused"
+            return f"| {code(of.names)} | {instead}: {of.reason} | as with NVRTC |"
         return f"| {code(of.names)} | left out; if device code uses its names, refused: {of.reason} | as with NVRTC |"
     folder = (of.folders or ("",))[-1]
     brings = {
@@ -44,11 +47,12 @@ def row(of: SystemHeader) -> str:
 def lines() -> list[str]:
     """The lines that the page must have."""
     constructs = [f"| {name} | yes | yes |" for name in CONSTRUCTS]
-    own = sorted(_KNOWN_OF_STD - _MATH - _TRAITS)
+    own = sorted(_KNOWN_OF_STD - _MATH - _MATH_OF_FLOAT - _TRAITS)
     names = [
         f"| numbers | {code(tuple(sorted(_NUMBERS)))} |",
         f"| types | {code(tuple(sorted(_INTEGERS)))} |",
         f"| functions of `std` | {code(tuple(sorted(_MATH)))} |",
+        f"| functions of `std` for float | {code(tuple(sorted(_MATH_OF_FLOAT)))} |",
         f"| types of `std` | {code(tuple(sorted(_TRAITS)))} |",
         f"| others of `std` | {code(tuple(own))} |",
     ]

@@ -1,0 +1,105 @@
+"""Exchanges the headers of PyTorch for the shared header ``pytorch.cuh``, which defines what device code uses of them.
+
+The headers of PyTorch are for the host. A text that uses none of their names in device code loses its directives
+(:mod:`.header_list`). In a text that uses the names of ``pytorch.cuh``, this header takes their place.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import kernels_cu
+
+from .cuda_text import scan
+from .system_headers import header
+
+__all__ = ["foreign", "with_pytorch"]
+
+HEADER = "pytorch.cuh"
+_INCLUDED = re.compile(r'["<]([^">]+)[">]')
+_QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(\w+)(?!\s*::)")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_FLOATS16 = {
+    "cuda_fp16.h": re.compile(r"\b(?:Half|half2?|__half2?)\b|cuda_fp16\.h"),
+    "cuda_bf16.h": re.compile(r"\b(?:BFloat16|(?:__)?nv_bfloat162?)\b|cuda_bf16\.h"),
+}
+
+
+def with_pytorch(text: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str], list[str]]:
+    """Returns a text and its headers with ``pytorch.cuh`` in place of PyTorch's headers, and the headers of the 16-bit
+    floats that ``pytorch.cuh`` reads.
+
+    Args:
+        text: CUDA C++ without its host code.
+        headers: the texts of the included headers, by name.
+    """
+    texts = {"": text, **headers}
+    if not any(_directives(source, headers) for source in texts.values()):
+        return text, dict(headers), []
+    code = "\n".join(_code(source) for source in texts.values())
+    if not _uses(code):
+        return text, dict(headers), []
+    for where, source in texts.items():
+        for start, end in reversed(_directives(source, headers)):
+            texts[where] = f'{texts[where][:start]}#include "{HEADER}"{texts[where][end:]}'
+    words = "\n".join(texts.values())
+    floats = [name for name, pattern in _FLOATS16.items() if pattern.search(words)]
+    return texts.pop(""), texts, floats
+
+
+def foreign(bare: str, declared: str) -> Iterator[tuple[int, str]]:
+    """Yields the offsets and the names ``at::...`` in code that ``pytorch.cuh`` lacks and the text does not declare.
+
+    Args:
+        bare: the code of a text.
+        declared: the code of the text and of its headers.
+    """
+    for match in _QUALIFIED.finditer(bare):
+        name = match[1]
+        if name not in _names() and not re.search(
+            rf"\b(?:struct|class|enum|using|namespace|typename|constexpr|auto|void|[\w>*&]+)\s+{name}\b", declared
+        ):
+            yield match.start(), " ".join(match[0].split()).replace(" ", "")
+
+
+def _directives(text: str, headers: Mapping[str, str]) -> list[tuple[int, int]]:
+    """Returns the offsets of the directives that include headers of PyTorch."""
+    found = []
+    for directive in scan(text).directives:
+        name = _INCLUDED.match(directive.rest) if directive.name == "include" else None
+        row = header(name[1]) if name and name[1] not in headers else None
+        if row is not None and row.shared == HEADER:
+            found.append((directive.start, directive.end))
+    return found
+
+
+def _code(text: str) -> str:
+    """Returns the code of a text and the texts of its macros."""
+    code = scan(text)
+    return "\n".join([code.bare, *(d.rest.partition(" ")[2] for d in code.directives if d.name == "define")])
+
+
+def _uses(code: str) -> bool:
+    return any(name[1] in _names() for name in _QUALIFIED.finditer(code)) or not _bare_names().isdisjoint(
+        _WORD.findall(code)
+    )
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Returns the names that ``pytorch.cuh`` defines in its namespace."""
+    bare = scan(kernels_cu.headers()[HEADER]).bare
+    found = re.findall(
+        r"\b(?:struct|class)\s+(\w+)|\busing\s+(\w+)\s*=|\btypedef\s+\w+\s+(\w+);|__forceinline__\s+\w+\s+(\w+)\(",
+        bare[bare.index("namespace at") : bare.index("namespace torch")],
+    )
+    return frozenset(name for names in found for name in names if name)
+
+
+@cache
+def _bare_names() -> frozenset[str]:
+    """Returns the macros and the functions outside namespaces that ``pytorch.cuh`` defines."""
+    code = scan(kernels_cu.headers()[HEADER])
+    macros = {d.rest.split("(")[0].split()[0] for d in code.directives if d.name == "define"}
+    behind = code.bare[code.bare.rindex("namespace c10") :]
+    return frozenset(macros | set(re.findall(r"__forceinline__\s+[\w ]+?\b(\w+)\s*\(", behind)))
