@@ -299,8 +299,6 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     # nvcc accepts the storage class that C++17 removed.
     numbers += ["#define register"] if "register" in words else []
     if simulated:
-        # NVRTC has it.
-        numbers += ["typedef struct { size_t width, height, depth; } cudaExtent;"] if "cudaExtent" in words else []
         hosts = [host for names, _, host in _LIBRARY if of_std & names]
         hosts += ["algorithm", "cmath", "cstdint", "cstddef", "initializer_list"] if of_std else []
         # Not every library of a host has these in std.

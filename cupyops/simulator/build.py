@@ -116,9 +116,9 @@ def build(
 
 
 def _mode_flags(tool: Compiler, checked: bool, watched: bool, optimize: bool) -> list[str]:
-    # Optimized code needs the lines alone, for error reports. A debugger's types take a sixth of the compilation. -O2
-    # takes a third longer to compile than -O1, and its code is as fast: the runtime's part of a launch is the larger one.
-    level = ["-O1", "-g1"] if optimize else ["-O0"]
+    # -O2 takes a third longer to compile than -O1, and its code is as fast: the runtime's part of a launch is the larger
+    # one. A debugger reads the variables of -g.
+    level = ["-O1", "-g"] if optimize else ["-O0"]
     flags = [*level, _CHECKED if checked else _ALWAYS, *([] if checked else ["-fwrapv"])]
     if tool.family == "clang":
         flags += ["-fno-sanitize-trap=all", "-fsanitize-recover=all", "-ferror-limit=8", "-fno-caret-diagnostics"]
