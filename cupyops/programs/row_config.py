@@ -69,6 +69,19 @@ class ProgramConfig(RowsConfig):
     prefetch: bool = False
     columns_held: bool = False
     sums_shared: int = 0
+    spread: int = 1
+
+    def few_rows(self, spread: int = 0) -> "ProgramConfig":
+        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same."""
+        if self.stream:
+            return self.one_a_block() if self.groups > 1 else self
+        return replace(self.one_a_block(), prefetch=False, columns_held=True).spread_over(spread or self.vectors)
+
+    def spread_over(self, spread: int) -> "ProgramConfig":
+        threads = self.row_threads * spread
+        if self.cluster > 1 or self.vectors % spread or spread == 1 or not 32 <= threads <= MAX_BLOCK:
+            return self
+        return replace(self, block=threads, row_threads=threads, vectors=self.vectors // spread, spread=spread)
 
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
         """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.

@@ -8,14 +8,8 @@ from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
 
-# By the name of a reduction: its kind in row_passes.cuh, and the value that a thread begins with.
-FOLDS = {
-    "sum": ("Sum", "acc_t(0)"),
-    "max": ("Max", "acc_t(-INFINITY)"),
-    "min": ("Min", "acc_t(INFINITY)"),
-    EXPS: ("Exps", "acc_t(0)"),
-}
-
+# The kind of each reduction in row_passes.cuh.
+FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
 
 # What groups of threads beyond the last row do. They would read the last row, which an overwriting kernel writes.
 _GROUPS_BEYOND = {
@@ -239,28 +233,31 @@ def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence
     keeps = [s for s in program.kept if s not in made and any(s in reach(e, elements) for e in expressions)]
     made.update(keeps)
     with_exps = {s.of: s for s in reduced if s.over == EXPS}
-    table = f"{reduced[0].name}__folded"
-    places = {s.name: f"{table}[{i}]" for i, s in enumerate(reduced)}
-    before, behind = loads, []
+    table, access = f"{reduced[0].name}__folded", f"{reduced[0].name}__access"
+    places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
+    before, behind = [*loads, f"auto& {access} = {table}.begin_access();"], []
     for s in reduced:
-        own, value = places[s.name], _written(s.expression)
+        own, value = access + places[s.name], _written(s.expression)
         if s.name in with_exps:
-            before = [*before, f"acc_t {s.name}__access[VECTOR_WIDTH];"]
-            body.append(f"{s.name}__access[k__] = {value};")
-            behind.append(f"::add_exps({own}, {places[with_exps[s.name].name]}, {s.name}__access);")
+            before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
+            body.append(f"{s.name}__values[k__] = {value};")
+            exps = access + places[with_exps[s.name].name]
+            behind.append(f"::add_exps<!STREAM>({own}, {exps}, {s.name}__values);")
         elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
             body.append(f"{own} {joined[s.over]};")
-    kinds = ", ".join(f"Fold::{FOLDS[s.over][0]}" for s in reduced)
+    behind.append(f"{table}.end_access(v__);")
+    kinds = ", ".join(f"Fold::{FOLDS[s.over]}" for s in reduced)
+    totals = {name: f"{table}.total[0]{place}" for name, place in places.items()}
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
-        f"        acc_t {table}[] = {{{', '.join(FOLDS[s.over][1] for s in reduced)}}};",
+        f"        Folded<{kinds}> {table};",
         *_each(body, before, behind),
-        f"        team__.template reduce<{kinds}>({table});",
+        f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
-            + (f"::exps_of_row({places[s.of]}, {places[s.name]});" if s.over == EXPS else f"{places[s.name]};")
+            + (f"::exps_of_row({totals[s.of]}, {totals[s.name]});" if s.over == EXPS else f"{totals[s.name]};")
             for s in reduced
         ),
     ]
@@ -288,12 +285,11 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     summed = [s for s in results if s.kind == "column"]
     loads, body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
     body += [f"{s.name}__values[k__] = {s.name};" for s in stored]
-    body += [f"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
+    body += [f"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
     before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
     behind = []
     for s in stored:
-        given = f" && {s.name}" if len(program.results) > 1 else ""
-        behind.append(
-            f"if (mine__{given}) ::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
-        )
-    return _each(body, before, behind)
+        given = f"if ({s.name}) " if len(program.results) > 1 else ""
+        behind.append(f"{given}::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);")
+    # One branch around the pass. A branch in each access would hold back the loads of the accesses behind it.
+    return ["        if (mine__)", *_each(body, before, behind)]

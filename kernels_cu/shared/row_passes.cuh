@@ -8,6 +8,9 @@
 // COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
 // SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
 //                more     memory, with STREAM; 0: none
+// SPREAD         1 or    above 1: for few rows. A block has one row, and this many    the row program's config
+//                more    threads take the accesses of one thread of the config for
+//                        many rows. The row gets the same bits.
 // The others: see rows.cuh.
 #pragma once
 
@@ -134,13 +137,14 @@ template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
 // The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
 __device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
 
-// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row.
-__device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
-    acc_t found = most;
+// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. FIRST: there are no
+// numbers before.
+template <bool FIRST = false> __device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
+    acc_t found = FIRST ? a[0] : most;
 #pragma unroll
-    for (int k = 0; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
+    for (int k = FIRST; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
     const acc_t origin = origin_of(found);
-    exps *= exponential(most - origin);
+    exps = FIRST ? acc_t(0) : exps * exponential(most - origin);
 #pragma unroll
     for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
     most = found;
@@ -173,6 +177,63 @@ template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(a
             if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
 }
 
+// Joins the values v of a part of a row with the values of the part that follows.
+template <Fold... FOLDS>
+__device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (&next)[sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+    acc_t own[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        own[i] = v[i];
+        if (folds[i] == Fold::Max) v[i] = larger(v[i], next[i]);
+        if (folds[i] == Fold::Min) v[i] = smaller(v[i], next[i]);
+        if (folds[i] == Fold::Sum) v[i] += next[i];
+    }
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i)
+        if (folds[i] == Fold::Exps) {
+            const acc_t origin = origin_of(v[i - 1]);
+            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
+            v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
+        }
+}
+
+// The values of a thread's part of a row. Each access to a row in registers is reduced by itself, and the accesses are joined
+// in their order, so that with SPREAD each access can be another thread's.
+template <Fold... FOLDS> struct Folded {
+    static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS : 1;
+    acc_t total[APART][COUNT];
+    acc_t access[COUNT];
+
+    __device__ __forceinline__ Folded() {
+#pragma unroll
+        for (int v = 0; v < APART; ++v) clear(total[v]);
+    }
+
+    static __device__ __forceinline__ void clear(acc_t (&values)[COUNT]) {
+        const acc_t none[COUNT] = {nothing<FOLDS>()...};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = none[i];
+    }
+
+    // Returns the values to which the elements of an access are added.
+    __device__ __forceinline__ acc_t (&begin_access())[COUNT] {
+        if (STREAM) return total[0];
+        clear(access);
+        return access;
+    }
+
+    // Ends the thread's v-th access.
+    __device__ __forceinline__ void end_access(int v) {
+        if (STREAM) return;
+        if (v == 0 || SPREAD > 1)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v : 0][i] = access[i];
+        else join<FOLDS...>(total[0], access);
+    }
+};
+
 // What a warp publishes to the other warps on its row: up to MOST values.
 template <int MOST> struct Parts {
     alignas(8) acc_t of[MOST + MOST % 2];
@@ -185,12 +246,14 @@ template <int MOST> using PartsExchange = Exchange<Parts<MOST>, 2>;
 // after cluster_wait(). Every thread of a row gets the same bits, and the macros alone decide the order of a sum.
 template <int MOST> struct Team {
     PartsExchange<MOST>& exchange;
-    unsigned turn = 0;
+    unsigned turn = 0, spread_turn = 0;
 
     __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
 
-    template <Fold... FOLDS> __device__ __forceinline__ void reduce(acc_t (&v)[sizeof...(FOLDS)]) {
-        fold_lanes<(ROW_THREADS < 32 ? ROW_THREADS : 32), FOLDS...>(v);
+    template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
+        if constexpr (SPREAD > 1) join_spread(folded);
+        acc_t(&v)[sizeof...(FOLDS)] = folded.total[0];
+        fold_lanes<(OWNERS < 32 ? OWNERS : 32), FOLDS...>(v);
         if constexpr (PARTS > 1) {
             constexpr int COUNT = sizeof...(FOLDS);
             constexpr Fold folds[COUNT] = {FOLDS...};
@@ -221,6 +284,29 @@ template <int MOST> struct Team {
                     if (folds[i] == Fold::Exps) v[i] += read[p][i] * exponential(read[p][i - 1] - origin_of(v[i - 1]));
             fold_lanes<READERS, FOLDS...>(v);
         }
+    }
+
+    // Gives every thread the values of one thread of the config for many rows: those of its accesses, joined in their order.
+    template <Fold... FOLDS> __device__ __forceinline__ void join_spread(Folded<FOLDS...>& folded) {
+        constexpr int COUNT = sizeof...(FOLDS), ACCESSES = VECTORS * SPREAD;
+        // Two tables, as in PartsExchange.
+        __shared__ acc_t accesses[2][COUNT][ACCESSES][OWNERS];
+        const int owner = static_cast<int>(threadIdx.x) % OWNERS, part = static_cast<int>(threadIdx.x) / OWNERS;
+        auto& of = accesses[spread_turn++ % 2];
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) of[i][v * SPREAD + part][owner] = folded.total[v][i];
+        __syncthreads();
+        acc_t read[ACCESSES][COUNT];
+#pragma unroll
+        for (int v = 0; v < ACCESSES; ++v)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) read[v][i] = of[i][v][owner];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) folded.total[0][i] = read[0][i];
+#pragma unroll
+        for (int v = 1; v < ACCESSES; ++v) join<FOLDS...>(folded.total[0], read[v]);
     }
 };
 
