@@ -94,7 +94,15 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
     reduces = any(s.over in FOLDS for s in steps)
     types = {x: program.type_of(x) for x in program.elements}
-    load = [f"{x}__row.load({x} + row__ * N, at__, vectors__);" for x in types]
+    load = [
+        line
+        for x in types
+        for line in (
+            f"if (what__ == Load::NOW) {x}__row.load({x} + row__ * N, at__, vectors__);",
+            f"if (what__ == Load::AHEAD) {x}__next.load({x} + row__ * N, at__, vectors__);",
+            f"if (what__ == Load::TAKE) {x}__row = {x}__next;",
+        )
+    ]
     ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
@@ -108,31 +116,33 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    const auto load_next__ = [&](long long next__) {",
         *(f"        {line}" for line in ahead),
         "    };",
-        f"    if (PREFETCH) load_next__(::row_of_group({group}, M__));",
+        f"    if (PREFETCH && !STREAM) load_next__(::row_of_group({group}, M__));",
         "    exchange__.init();",
         "    cluster_arrive();",
         "    bool others_began__ = false;",
         f"    for (long long first__ = {group}; first__ < M__; first__ += blocks__ * GROUPS) {{",
         *_GROUPS_BEYOND[bool(program.over)],
-        "        const auto load__ = [&](const Columns& at__) {",
+        "        const auto load__ = [&](const Columns& at__, Load what__ = Load::NOW) {",
         *(f"            {line}" for line in load),
         "        };",
-        "        if (PREFETCH) {",
+        "        if (PREFETCH && !STREAM) {",
         *(f"            {x}__row = {x}__next;" for x in types),
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
         "            if (next__ < M__) load_next__(next__);",
         "        } else if (!STREAM) load__(columns__);",
     ]
+    gathered = [s for s in steps if s.over == "at"]
     at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}
     return [
         *lines,
         *(f"        const acc_t {x}__row = ::convert<acc_t>({x}[row__]);" for x in program.rows),
         *(f"        const int {x}__row = ::whole_number({x}[row__]);" for x in program.indices),
-        *(
-            f"        const acc_t {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);"
-            for s in steps
-            if s.over == "at"
-        ),
+        *(f"        acc_t {s.name}__row;" for s in gathered),
+        "        // The row's loads do not wait for the index of these.",
+        "        const auto gather__ = [&] {",
+        *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
+        "        };",
+        *([] if reduces else ["        gather__();"]),
         "        if (!others_began__) cluster_wait();",
         "        others_began__ = true;",
         *_row(program, steps),
@@ -159,7 +169,7 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     for group in program.groups():
         if reduced := _reduced(group):
             lines.extend(_begin_pass(program, lines))
-            lines.extend(_reducing_pass(program, reduced, steps, made))
+            lines.extend(_reducing_pass(program, reduced, steps, made, first=not lines))
         for s in group:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
@@ -225,7 +235,9 @@ def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}__row" if m[0] in rows else m[0], _written(expression))
 
 
-def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str]) -> list[str]:
+def _reducing_pass(
+    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool
+) -> list[str]:
     """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
     expressions = [s.expression for s in reduced]
     loads, body = _values(program, expressions, steps, program.kept, made)
@@ -253,7 +265,7 @@ def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
         f"        Folded<{kinds}> {table};",
-        *_each(body, before, behind),
+        *_each(body, before, behind, first),
         f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
@@ -263,7 +275,7 @@ def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence
     ]
 
 
-def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = ()) -> list[str]:
+def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), first: bool = False) -> list[str]:
     return [
         "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),
@@ -272,7 +284,7 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
         *(f"                {line}" for line in body),
         "            }",
         *(f"            {line}" for line in behind),
-        "        });",
+        "        }, gather__);" if first else "        });",
     ]
 
 

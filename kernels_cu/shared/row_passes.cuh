@@ -86,16 +86,36 @@ template <typename T> struct ColumnValues {
     }
 };
 
+// What `load` of a pass does with the part of a row that begins at `at`.
+enum class Load { NOW, AHEAD, TAKE };
+
 // Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`.
-template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
-    for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
-        if (STREAM && at.start >= at.n) break;
-        if (STREAM) load(at);
+// With STREAM, load(at, Load::NOW) loads a part of the row. With PREFETCH, load(at, Load::AHEAD) loads the part behind it
+// while f computes the part, and load(at, Load::TAKE) makes it the current one. `loaded` is called behind the first load.
+template <typename Loader, typename F, typename Loaded>
+__device__ __forceinline__ void pass(long long n, const Loader& load, const F& f, const Loaded& loaded) {
+    Columns at = columns_of_block(n);
+    if (STREAM && PREFETCH && at.start < at.n) load(at, Load::NOW);
+    bool first = true;
+    for (; !STREAM || at.start < at.n; at.start += CLUSTER * SLICE) {
+        if (STREAM && !PREFETCH) load(at, Load::NOW);
+        if (first) loaded();
+        first = false;
+        Columns next = at;
+        next.start += CLUSTER * SLICE;
+        const bool more = STREAM && PREFETCH && next.start < next.n;
+        if (more) load(next, Load::AHEAD);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) f(v, at.of(v));
+        if (more) load(next, Load::TAKE);
         if (!STREAM) break;
     }
+    if (first) loaded();
+}
+
+template <typename Loader, typename F> __device__ __forceinline__ void pass(long long n, const Loader& load, const F& f) {
+    pass(n, load, f, [] {});
 }
 
 template <typename T, typename Vectors>

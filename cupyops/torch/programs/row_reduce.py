@@ -261,11 +261,11 @@ def body_of(
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
-        if rows <= FEW_ROWS and config.groups > 1 and not column:
-            config = config.one_a_block()
+        if rows <= FEW_ROWS and not column:
+            config = config.few_rows()
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
-        if column or config.prefetch:  # persistent blocks
+        if column or (config.prefetch and not config.stream):  # persistent blocks
             blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
