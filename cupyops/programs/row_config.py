@@ -23,7 +23,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, 
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
 from .expressions import kernel_name
-from .rows import REDUCED, RowProgram
+from .rows import EXPS, REDUCED, RowProgram
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
@@ -33,6 +33,7 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
+LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in one pass of up to two reductions
 HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
@@ -48,6 +49,9 @@ ROW_BLOCK, CLUSTER_BLOCK = 512, 256
 ONCE, ONCE_BYTES = 16, 64 * 1024
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
+# Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
+# that a thread has, and the most bytes of shared memory by which threads join their values.
+SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
 REGISTERS = 65536  # registers of a multiprocessor
 
 
@@ -60,6 +64,7 @@ class ProgramConfig(RowsConfig):
         prefetch: persistent blocks load the next row while they compute a row.
         columns_held: a thread keeps its columns of the arrays (N) in registers.
         sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+        spread: threads that share the accesses of one thread of the config for many rows.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -71,17 +76,42 @@ class ProgramConfig(RowsConfig):
     sums_shared: int = 0
     spread: int = 1
 
-    def few_rows(self, spread: int = 0) -> "ProgramConfig":
-        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same."""
-        if self.stream:
-            return self.one_a_block() if self.groups > 1 else self
-        return replace(self.one_a_block(), prefetch=False, columns_held=True).spread_over(spread or self.vectors)
+    def few_rows(self, work: "Work", acc: int) -> "ProgramConfig":
+        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same.
 
-    def spread_over(self, spread: int) -> "ProgramConfig":
-        threads = self.row_threads * spread
-        if self.cluster > 1 or self.vectors % spread or spread == 1 or not 32 <= threads <= MAX_BLOCK:
-            return self
-        return replace(self, block=threads, row_threads=threads, vectors=self.vectors // spread, spread=spread)
+        A block has one row, and the arrays (N) are loaded along with it. Several threads share the accesses of one
+        thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
+        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row, unless it sums exponentials: more of them are
+        computed where a row is spread.
+
+        Args:
+            work: what a thread holds of a row.
+            acc: bytes of an element in the arithmetic.
+        """
+        if self.cluster > 1 or self.stream:
+            return self.one_a_block() if self.groups > 1 else self
+        row = self.vectors * self.vector_width * sum(work.elements)
+        if self.row_threads <= 32:
+            most = SPREAD_WARP // self.row_threads
+        else:
+            most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
+        if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
+            most = 1
+        ways = (s for s in range(1, most + 1) if self.vectors % s == 0 and self.row_threads * s % 32 == 0)
+        spread = max(ways, default=0)
+        if spread == 0:
+            return self.one_a_block()
+        threads, vectors = self.row_threads * spread, self.vectors // spread
+        held = vectors * (work.row(self.vector_width, acc) + work.persistent(self.vector_width, acc))
+        return replace(
+            self.one_a_block(),
+            block=threads,
+            row_threads=threads,
+            vectors=vectors,
+            spread=spread,
+            prefetch=False,
+            columns_held=held <= PERSISTENT_REGISTERS and threads <= ROW_BLOCK,
+        )
 
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
         """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
@@ -110,6 +140,7 @@ class Work:
         sums: sums over the rows.
         passes: passes over a row. Nothing is gained by holding a row for one pass.
         reductions: reductions of a row.
+        exponentials: a reduction is Σ exp(a - max a).
     """
 
     elements: tuple[int, ...]
@@ -118,6 +149,7 @@ class Work:
     sums: int = 0
     passes: int = 2
     reductions: int = 1
+    exponentials: bool = False
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
@@ -146,6 +178,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         sums=list(program.kinds().values()).count("column"),
         passes=program.passes,
         reductions=sum(s.over in REDUCED for s in program.steps),
+        exponentials=any(s.over == EXPS for s in program.steps),
     )
 
 
@@ -182,6 +215,9 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
         )
         found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
+        light = len(work.elements) == 1 and not work.columns and 0 < work.reductions <= 2 and itemsize < 8
+        if light:
+            plain = replace(plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True)
         return _once(n, width, itemsize, plain, blocks, capability)
     else:
         found = _held(n, width, plain, blocks, capability)
@@ -204,7 +240,8 @@ def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, ca
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
     most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
-    vectors = max(1, -(-own // max(1, -(-own // most))))
+    even = [v for v in range(2, most + 1) if own % v == 0]  # without accesses beyond the end of the row
+    vectors = even[-1] if even else max(1, -(-own // max(1, -(-own // most))))
     return _streamed(n, width, threads, vectors, plan, cluster, capability)
 
 
@@ -213,10 +250,11 @@ def _streamed(
 ) -> ProgramConfig:
     """Returns the config of a kernel that reads the row in every pass."""
     block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
+    full = n > 0 and n % (threads * vectors * width * cluster) == 0
+    if plan.light:
+        plan = replace(plan, others=plan.others + (0 if full else 4))
     min_blocks = max(1, plan.resident(vectors, block, capability))
-    return ProgramConfig(
-        block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
-    )
+    return ProgramConfig(block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=full, stream=True)
 
 
 @dataclass(frozen=True)
@@ -230,6 +268,7 @@ class _Plan:
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
         prefetch, columns_held: the fields of the config.
+        light: the program only reduces one array.
     """
 
     registers: int
@@ -239,6 +278,7 @@ class _Plan:
     wanted: int
     prefetch: bool = False
     columns_held: bool = False
+    light: bool = False
 
     @property
     def most(self) -> int:

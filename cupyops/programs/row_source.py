@@ -94,15 +94,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
     reduces = any(s.over in FOLDS for s in steps)
     types = {x: program.type_of(x) for x in program.elements}
-    load = [
-        line
-        for x in types
-        for line in (
-            f"if (what__ == Load::NOW) {x}__row.load({x} + row__ * N, at__, vectors__);",
-            f"if (what__ == Load::AHEAD) {x}__next.load({x} + row__ * N, at__, vectors__);",
-            f"if (what__ == Load::TAKE) {x}__row = {x}__next;",
-        )
-    ]
+    load = [f"{x}__row.load({x} + row__ * N, at__, vectors__);" for x in types]
     ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
@@ -116,16 +108,16 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "    const auto load_next__ = [&](long long next__) {",
         *(f"        {line}" for line in ahead),
         "    };",
-        f"    if (PREFETCH && !STREAM) load_next__(::row_of_group({group}, M__));",
+        f"    if (PREFETCH) load_next__(::row_of_group({group}, M__));",
         "    exchange__.init();",
         "    cluster_arrive();",
         "    bool others_began__ = false;",
         f"    for (long long first__ = {group}; first__ < M__; first__ += blocks__ * GROUPS) {{",
         *_GROUPS_BEYOND[bool(program.over)],
-        "        const auto load__ = [&](const Columns& at__, Load what__ = Load::NOW) {",
+        "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",
-        "        if (PREFETCH && !STREAM) {",
+        "        if (PREFETCH) {",
         *(f"            {x}__row = {x}__next;" for x in types),
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
         "            if (next__ < M__) load_next__(next__);",
@@ -142,7 +134,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "        const auto gather__ = [&] {",
         *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
         "        };",
-        *([] if reduces else ["        gather__();"]),
+        *([] if _reduced(next(program.groups())) else ["        gather__();"]),
         "        if (!others_began__) cluster_wait();",
         "        others_began__ = true;",
         *_row(program, steps),
@@ -168,8 +160,9 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     made: set[str] = set()  # the kept values that an earlier pass has computed
     for group in program.groups():
         if reduced := _reduced(group):
+            first = not lines
             lines.extend(_begin_pass(program, lines))
-            lines.extend(_reducing_pass(program, reduced, steps, made, first=not lines))
+            lines.extend(_reducing_pass(program, reduced, steps, made, first))
         for s in group:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")

@@ -86,35 +86,25 @@ template <typename T> struct ColumnValues {
     }
 };
 
-// What `load` of a pass does with the part of a row that begins at `at`.
-enum class Load { NOW, AHEAD, TAKE };
-
-// Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`.
-// With STREAM, load(at, Load::NOW) loads a part of the row. With PREFETCH, load(at, Load::AHEAD) loads the part behind it
-// while f computes the part, and load(at, Load::TAKE) makes it the current one. `loaded` is called behind the first load.
-template <typename Loader, typename F, typename Loaded>
-__device__ __forceinline__ void pass(long long n, const Loader& load, const F& f, const Loaded& loaded) {
-    Columns at = columns_of_block(n);
-    if (STREAM && PREFETCH && at.start < at.n) load(at, Load::NOW);
+// Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`. Calls
+// `loaded` behind the first loads of the row.
+template <typename Load, typename F, typename Loaded>
+__device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Loaded& loaded) {
     bool first = true;
-    for (; !STREAM || at.start < at.n; at.start += CLUSTER * SLICE) {
-        if (STREAM && !PREFETCH) load(at, Load::NOW);
+    for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
+        if (STREAM && at.start >= at.n) break;
+        if (STREAM) load(at);
         if (first) loaded();
         first = false;
-        Columns next = at;
-        next.start += CLUSTER * SLICE;
-        const bool more = STREAM && PREFETCH && next.start < next.n;
-        if (more) load(next, Load::AHEAD);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) f(v, at.of(v));
-        if (more) load(next, Load::TAKE);
         if (!STREAM) break;
     }
     if (first) loaded();
 }
 
-template <typename Loader, typename F> __device__ __forceinline__ void pass(long long n, const Loader& load, const F& f) {
+template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
     pass(n, load, f, [] {});
 }
 
@@ -272,7 +262,10 @@ template <int MOST> struct Team {
 
     template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
         if constexpr (SPREAD > 1) join_spread(folded);
-        acc_t(&v)[sizeof...(FOLDS)] = folded.total[0];
+        reduce<FOLDS...>(folded.total[0]);
+    }
+
+    template <Fold... FOLDS> __device__ __forceinline__ void reduce(acc_t (&v)[sizeof...(FOLDS)]) {
         fold_lanes<(OWNERS < 32 ? OWNERS : 32), FOLDS...>(v);
         if constexpr (PARTS > 1) {
             constexpr int COUNT = sizeof...(FOLDS);

@@ -15,12 +15,12 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
         "(sums_over_rows or another_order) and not cpu-40000",
         [
             ("groups beyond the last row read beyond it", ROWS, ": rows - 1;", ": first + group_of_block();"),
-            ("rows of a warp reduced together", ROWS, "(ROW_THREADS < 32 ? ROW_THREADS : 32)", "(32)"),
+            ("rows of a warp reduced together", ROWS, "(OWNERS < 32 ? OWNERS : 32)", "(32)"),
             (
                 "the last row added once more to the sums over rows",
                 SOURCE,
-                '"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
-                '"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
+                'return ["        if (mine__)", *_each(body, before, behind)]',
+                "return _each(body, before, behind)",
             ),
             ("warps of a block exchange nothing", ROWS, "if constexpr (PARTS > 1) {", "if constexpr (CLUSTER > 1) {"),
             (
@@ -132,8 +132,19 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
                 "exponential(read[p][i - 1] -",
                 "exponential(read[p][0] -",
             ),
-            ("exponentials of a thread not rescaled", ROWS, "exps *= exponential(most - origin);", ""),
-            ("greatest of an access for that of the thread", ROWS, "acc_t found = most;", "acc_t found = a[0];"),
+            ("exponentials of a streamed row not rescaled", ROWS, "exps * exponential(most - origin);", "exps;"),
+            (
+                "exponentials of the accesses before not rescaled",
+                ROWS,
+                "v[i] * exponential(own[i - 1] - origin)",
+                "v[i]",
+            ),
+            ("exponentials of an access not rescaled", ROWS, "exponential(next[i - 1] - origin),", "acc_t(1),"),
+            ("exponentials of an access left out", ROWS, "exponential(next[i - 1] - origin),", "acc_t(0),"),
+            ("sum of an access left out", ROWS, "v[i] += next[i];", ";"),
+            ("maximum of an access left out", ROWS, "v[i] = larger(v[i], next[i]);", ";"),
+            ("minimum of an access left out", ROWS, "v[i] = smaller(v[i], next[i]);", ";"),
+            ("greatest of an access for that of the row", ROWS, "FIRST ? a[0] : most;", "a[0];"),
             ("origin of nothing is -inf", ROWS, "return most == acc_t(-INFINITY) ? acc_t(0) : most;", "return most;"),
             ("an infinite maximum gives a number", ROWS, "return exps + (most - most);", "return exps;"),
             ("a maximum begins with 0", ROWS, "FOLD == Fold::Max ? acc_t(-INFINITY)", "FOLD == Fold::Max ? acc_t(0)"),
@@ -146,10 +157,23 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ),
         ],
     ),
+    # Few rows: several threads in place of one.
+    (
+        "few_rows_over_more_threads and (1024-dtype0 or 4096)",
+        [
+            ("accesses of neighbours joined", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][v][owner ^ 1];"),
+            ("the first access for all", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][0][owner];"),
+            ("accesses of a thread side by side", ROWS, "of[i][v * SPREAD + part][owner]", "of[i][part * VECTORS + v][owner]"),
+            ("accesses joined without a barrier", ROWS, "folded.total[v][i];\n __syncthreads();", "folded.total[v][i];"),
+            ("one table for all spread reductions", ROWS, "accesses[spread_turn++ % 2]", "accesses[0]"),
+            ("the last access left out", ROWS, "v < ACCESSES; ++v) join", "v < ACCESSES - 1; ++v) join"),
+        ],
+    ),
     # Elements at an index, and rows at any address.
     (
         "at_an_index or an_index_beyond or bits_of_a_row",
         [
+            ("an element read before its time", ROWS, "if (first) loaded();\n first = false;", ""),
             ("an element behind the row", ROWS, "column >= 0 && column < n ?", "column >= 0 && column <= n ?"),
             ("an element before the row", ROWS, "column >= 0 && column < n ?", "column < n ?"),
             ("an index cut to 32 bits", ROWS, "i > 2147483647ll ? 2147483647ll : i", "i"),

@@ -256,16 +256,17 @@ def body_of(
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
         sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
+        work = work_of(program, sizes)
         try:
-            config = config_of(n, dtype, work_of(program, sizes), driver.capability(device))
+            config = config_of(n, dtype, work, driver.capability(device))
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
         if rows <= FEW_ROWS and not column:
-            config = config.few_rows()
+            config = config.few_rows(work, call.wide.itemsize)
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
-        if column or (config.prefetch and not config.stream):  # persistent blocks
+        if column or config.prefetch:  # persistent blocks
             blocks = max(1, min(blocks, at_once(chosen, _types(chosen, names, tensors), dtype, device)))
         if not column:
             return call._replace(kernel=chosen, sizes=(rows, n, blocks))
