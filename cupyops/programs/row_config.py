@@ -34,10 +34,13 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
 LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in one pass of up to two reductions
-HALF_REGISTERS = 20  # further ones for float16, whose single elements the compiler packs late
+# For float16, whose single elements the compiler packs late: further ones for each access of 8 elements, in place of which
+# others are not needed; and further ones for a program with one pass.
+HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
+DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
-IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
+IN_FLIGHT, AHEAD_IN_FLIGHT = 56 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
@@ -49,6 +52,7 @@ ROW_BLOCK, CLUSTER_BLOCK = 512, 256
 ONCE, ONCE_BYTES = 16, 64 * 1024
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
+FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
 # Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
 # that a thread has, and the most bytes of shared memory by which threads join their values.
 SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
@@ -110,7 +114,7 @@ class ProgramConfig(RowsConfig):
             vectors=vectors,
             spread=spread,
             prefetch=False,
-            columns_held=held <= PERSISTENT_REGISTERS and threads <= ROW_BLOCK,
+            columns_held=held <= FEW_REGISTERS and threads <= ROW_BLOCK,
         )
 
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
@@ -204,7 +208,12 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
     used = _words(work.columns, width) // 8
-    others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
+    others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
+    if dtype == "float16" and not work.sums:
+        if work.passes > 1:
+            unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS
+        else:
+            others += HALF_REGISTERS
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
     plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
     if work.sums:
@@ -240,7 +249,8 @@ def _once(n: int, width: int, itemsize: int, plan: "_Plan", most_blocks: int, ca
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
     most = min(plan.most, max(1, ONCE_AT_ONCE // plan.nbytes))
-    even = [v for v in range(2, most + 1) if own % v == 0]  # without accesses beyond the end of the row
+    # Without accesses beyond the end of the row, if the threads share the row evenly.
+    even = [v for v in range(2, most + 1) if n == threads * cluster * own * width and own % v == 0]
     vectors = even[-1] if even else max(1, -(-own // max(1, -(-own // most))))
     return _streamed(n, width, threads, vectors, plan, cluster, capability)
 
@@ -289,7 +299,8 @@ class _Plan:
         """Returns how many blocks are resident on a multiprocessor, or 0."""
         registers = -(-(vectors * self.registers + self.others) // 8) * 8
         threads = THREADS_AT_ONCE.get(capability, 2048)
-        return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
+        warps = REGISTERS // (4 * 32 * registers) * 4  # each of the four parts of a multiprocessor has whole warps
+        return min(warps // -(-block // 32), threads // block, 32 if threads == 2048 else 16)
 
 
 def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:

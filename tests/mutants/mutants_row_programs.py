@@ -119,7 +119,12 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
                 "v[i] *= exponential(own[i - 1] - origin_of(v[i - 1]));",
                 "v[i] *= acc_t(1);",
             ),
-            ("exponentials of lanes rescaled by another value", ROWS, "exponential(own[i - 1]", "exponential(own[0]"),
+            (
+                "exponentials of lanes rescaled by another value",
+                ROWS,
+                "v[i] *= exponential(own[i - 1]",
+                "v[i] *= exponential(own[0]",
+            ),
             (
                 "exponentials of parts not rescaled",
                 ROWS,
