@@ -211,7 +211,7 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
     if dtype == "float16" and not work.sums:
         if work.passes > 1:
-            unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS
+            unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS + 6 * (halves - 1)
         else:
             others += HALF_REGISTERS
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
