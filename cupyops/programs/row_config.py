@@ -60,6 +60,8 @@ class ProgramConfig(RowsConfig):
         prefetch: persistent blocks load the next row while they compute a row.
         columns_held: a thread keeps its columns of the arrays (N) in registers.
         sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+        row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
+            bring the row, and every pass reads it there.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -69,6 +71,12 @@ class ProgramConfig(RowsConfig):
     prefetch: bool = False
     columns_held: bool = False
     sums_shared: int = 0
+    row_shared: int = 0
+
+    @property
+    def since(self) -> int:
+        """The least compute capability that the kernel needs: bulk copies fill shared memory."""
+        return CLUSTERS_SINCE if self.row_shared else super().since
 
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
         """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.

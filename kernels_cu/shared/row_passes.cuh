@@ -8,6 +8,9 @@
 // COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
 // SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
 //                more     memory, with STREAM; 0: none
+// ROW_SHARED     0 or     elements of each array's row that a block has in shared   the row program's config
+//                more     memory, with STREAM: bulk copies bring the row, and
+//                         every pass reads it there (sm_90 and later); 0: none
 // The others: see rows.cuh.
 #pragma once
 
@@ -22,6 +25,9 @@
 #endif
 #ifndef SUMS_SHARED
 #define SUMS_SHARED 0
+#endif
+#ifndef ROW_SHARED
+#define ROW_SHARED 0
 #endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
@@ -53,6 +59,14 @@ template <typename T> struct Held {
             if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
     }
 
+    // Loads from shared memory, where a block's slices of the row lie one after the other.
+    __device__ __forceinline__ void load_shared(const T* slices, const Columns& at) {
+        const T* slice = slices + at.start / (CLUSTER * SLICE) * SLICE;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (at.has(v)) of[v] = load_packed(slice + place_of(v), true);
+    }
+
     // Begins a pass over registers. The compiler would keep the widened elements of the pass before, which take twice the
     // registers of 16-bit elements, and would spill them.
     __device__ __forceinline__ void begin_pass() {
@@ -62,6 +76,64 @@ template <typename T> struct Held {
             for (int i = 0; i < Packed<T>::WORDS; ++i) opaque(of[v].word[i]);
     }
 };
+
+// Dynamic shared memory: sums over the rows, or a block's slices of the row.
+extern __shared__ __align__(128) unsigned char rows_memory[];
+
+// Copies a block's slices of a row of several arrays to shared memory, for rows that are aligned for accesses of 16 bytes. All
+// threads of the block call copy() for the turns 0, 1 and on, and return when the row is there.
+struct RowCopies {
+    unsigned turn = 0;
+
+    template <typename... In> __device__ __forceinline__ void copy(long long, bool, const In*...) {}
+
+    template <typename... In> __device__ __forceinline__ void copy(long long n, Always, const In*... rows) {
+        if constexpr (ROW_SHARED > 0) {
+            static_assert(GROUPS == 1, "a block has one row");
+            __shared__ Arrivals arrival;
+            if (turn > 0) {
+                reads_before_copies();
+                __syncthreads();
+            }
+            if (threadIdx.x == 0) {
+                if (turn == 0) arrival_init(&arrival, 1);
+                const long long mine = held_elements(n);
+                arrive_expecting(&arrival, static_cast<unsigned>(mine * (0 + ... + static_cast<long long>(sizeof(In)))));
+                unsigned char* to = rows_memory;
+                (..., (copy_slices(rows, reinterpret_cast<In*>(to), n, &arrival), to += ROW_SHARED * sizeof(In)));
+            }
+            if (turn == 0) __syncthreads();
+            arrival_wait(&arrival, turn++ % 2);
+        }
+    }
+
+private:
+    static __device__ __forceinline__ int elements_of(const Columns& at) { return at.n - at.start < SLICE ? at.n - at.start : SLICE; }
+
+    static __device__ __forceinline__ long long held_elements(long long n) {
+        long long count = 0;
+        for (Columns at = columns_of_block(n); at.start < at.n; at.start += CLUSTER * SLICE) count += elements_of(at);
+        return count;
+    }
+
+    template <typename T>
+    static __device__ __forceinline__ void copy_slices(const T* row, T* to, long long n, Arrivals* arrival) {
+        for (Columns at = columns_of_block(n); at.start < at.n; at.start += CLUSTER * SLICE, to += SLICE)
+            bulk_load(to, row + at.start, static_cast<unsigned>(elements_of(at) * sizeof(T)), arrival);
+    }
+};
+
+// Loads a slice of a row into registers: from shared memory, at `offset` bytes, if copies have brought the row there.
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned, const Columns& at, bool vectors) {
+    held.load(row, at, vectors);
+}
+
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned offset, const Columns& at, Always vectors) {
+    if constexpr (ROW_SHARED > 0) held.load_shared(reinterpret_cast<const T*>(rows_memory + offset), at);
+    else held.load(row, at, vectors);
+}
 
 // An array (N). With COLUMNS_HELD a thread keeps its columns in registers, for all rows; else it loads them at each use.
 template <typename T> struct ColumnValues {
@@ -234,8 +306,6 @@ __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREAD
 
 // Sums of each column over the rows that a block, or a cluster, takes: one row of `partial`, (parts, N). The sums accumulate in
 // registers. With STREAM they accumulate in shared memory, or in `partial`, which then must be zero before the launch.
-extern __shared__ __align__(16) unsigned char sums_memory[];
-
 struct ColumnSums {
     acc_t held[STREAM ? 1 : VECTORS][VECTOR_WIDTH];
     acc_t* part;
@@ -244,7 +314,7 @@ struct ColumnSums {
     // `index` counts the kernel's sums.
     __device__ __forceinline__ ColumnSums(acc_t* partial, long long n, int index)
         : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr),
-          shared(reinterpret_cast<acc_t*>(sums_memory) + index * SUMS_SHARED + threadIdx.x) {
+          shared(reinterpret_cast<acc_t*>(rows_memory) + index * SUMS_SHARED + threadIdx.x) {
 #pragma unroll
         for (int v = 0; v < (STREAM ? 1 : VECTORS); ++v)
 #pragma unroll
