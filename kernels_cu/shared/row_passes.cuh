@@ -83,13 +83,13 @@ extern __shared__ __align__(128) unsigned char rows_memory[];
 // Copies a block's slices of a row of several arrays to shared memory, for rows that are aligned for accesses of 16 bytes. All
 // threads of the block call copy() for the turns 0, 1 and on, and return when the row is there.
 struct RowCopies {
+    static_assert(ROW_SHARED == 0 || GROUPS == 1, "a block has one row");
     unsigned turn = 0;
 
     template <typename... In> __device__ __forceinline__ void copy(long long, bool, const In*...) {}
 
     template <typename... In> __device__ __forceinline__ void copy(long long n, Always, const In*... rows) {
         if constexpr (ROW_SHARED > 0) {
-            static_assert(GROUPS == 1, "a block has one row");
             __shared__ Arrivals arrival;
             if (turn > 0) {
                 reads_before_copies();
