@@ -76,7 +76,7 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
     if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
         words = f"`{floored[0].strip()}` is a comment in CUDA C++: write floor(a / b)"
         raise ValueError(f"{where}: in `{program.strip()}`: {words}")
-    for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
+    for piece in re.split(r"[;\n]", re.sub(r"/\*.*?\*/|//[^\n]*", " ", program, flags=re.DOTALL)):
         if not piece.strip():
             continue
         if words := other_language(_AT.sub(lambda m: m[1] if m[2] in indices else m[0], piece)):
@@ -91,6 +91,9 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
             )
         if not _paired(match[2]):
             raise ValueError(f"{where}: the parentheses of `{piece.strip()}` do not pair")
+        if re.search(r"(?<![=<>!])=(?!=)", match[2]):
+            words = f"expected assignments such as `y = x * x`, got {piece.strip()!r}; a statement assigns one name"
+            raise ValueError(f"{where}: {words}")
         if words := RESERVED & {match[1], *names_in(match[2])}:
             raise ValueError(f"{where}: in `{piece.strip()}`: `{min(words)}` is a reserved word, and can be no name")
         if any(s.name == match[1] for s in statements):
@@ -229,7 +232,8 @@ def check_operations(where: str, statements: Sequence[Statement], *, rows: bool,
         ValueError: a statement has one of these mistakes.
     """
     for statement in statements:
-        words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)
+        expression = statement.expression
+        words = _unknown_function(expression, rows) or _whole_operator(expression, whole) or _whole_quotient(expression)
         if words:
             raise ValueError(f"{where}: in `{statement}`: {words}")
 
@@ -276,6 +280,16 @@ def _whole_operator(expression: str, whole: Collection[str]) -> str:
                 return f"% is of whole numbers in CUDA C++: write fmod({a}, {b})"
             product = f"{a} * {a}, or " if b == "2" else ""
             return f"^ is exclusive or in CUDA C++, of whole numbers alone: write {product}pow({a}, {b})"
+    return ""
+
+
+def _whole_quotient(expression: str) -> str:
+    """Returns a message about a quotient of two whole numbers that C++ rounds to zero, as in ``pow(x, 1 / 3)``, or ""."""
+    for match in re.finditer(r"(?<![\w.])(\d+)\s*/\s*(\d+)(?![\w.])", expression):
+        before = expression[: match.start()].rstrip()[-1:]
+        if before not in ("*", "/", "%") and int(match[2]) and int(match[1]) % int(match[2]):
+            whole = int(match[1]) // int(match[2])
+            return f"{match[0]} is {whole} in CUDA C++, a division of whole numbers: write {match[1]}.0 / {match[2]}"
     return ""
 
 

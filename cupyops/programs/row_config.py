@@ -78,6 +78,16 @@ class ProgramConfig(RowsConfig):
         """The least compute capability that the kernel needs: bulk copies fill shared memory."""
         return CLUSTERS_SINCE if self.row_shared else super().since
 
+    def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
+        """Returns the config with a block's slices of the row in shared memory.
+
+        Args:
+            n: elements of a row.
+            work: what a thread holds of a row.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        return replace(self, row_shared=held, shared=held * sum(work.elements))
+
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
         """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
 

@@ -247,7 +247,7 @@ OF_ROWS = {
     "len": "N",
 }
 # Reductions that row programs do not have.
-NO_REDUCTIONS = ("cumsum", "cumprod", "median", "prod", "sort")
+NO_REDUCTIONS = ("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "median", "prod", "sort", "topk")
 
 _OTHERS = {
     "and": "CUDA C++ writes && for `and`",
