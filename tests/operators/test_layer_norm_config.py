@@ -115,7 +115,13 @@ def test_few_long_rows_have_blocks_that_are_not_persistent() -> None:
         many = forward_config(n, dtype, size, weight_bytes, 90, size)
         few = many.few_rows_forward(n, weight_bytes)
         assert many.kind == "wide"
-        assert (few.stages, few.shared, few.sum_ahead, few.pieces_apart, few.affine_registers) == (0, 0, False, False, 0)
+        assert (few.stages, few.shared, few.sum_ahead, few.pieces_apart, few.affine_registers) == (
+            0,
+            0,
+            False,
+            False,
+            0,
+        )
         assert few.aligned_apart
         assert few.min_blocks == 1
 
