@@ -108,7 +108,9 @@ struct RowCopies {
     }
 
 private:
-    static __device__ __forceinline__ int elements_of(const Columns& at) { return at.n - at.start < SLICE ? at.n - at.start : SLICE; }
+    static __device__ __forceinline__ int elements_of(const Columns& at) {
+        return at.n - at.start < SLICE ? at.n - at.start : SLICE;
+    }
 
     static __device__ __forceinline__ long long held_elements(long long n) {
         long long count = 0;
