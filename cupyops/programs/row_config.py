@@ -68,6 +68,8 @@ class ProgramConfig(RowsConfig):
         prefetch: persistent blocks load the next row while they compute a row.
         columns_held: a thread keeps its columns of the arrays (N) in registers.
         sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+        row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
+            bring the row, and every pass reads it there.
         spread: threads that share the accesses of one thread of the config for many rows.
     """
 
@@ -78,7 +80,23 @@ class ProgramConfig(RowsConfig):
     prefetch: bool = False
     columns_held: bool = False
     sums_shared: int = 0
+    row_shared: int = 0
     spread: int = 1
+
+    @property
+    def since(self) -> int:
+        """The least compute capability that the kernel needs: bulk copies fill shared memory."""
+        return CLUSTERS_SINCE if self.row_shared else super().since
+
+    def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
+        """Returns the config with a block's slices of the row in shared memory.
+
+        Args:
+            n: elements of a row.
+            work: what a thread holds of a row.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        return replace(self, row_shared=held, shared=held * sum(work.elements))
 
     def few_rows(self, work: "Work", acc: int) -> "ProgramConfig":
         """Returns the config for few rows, from the config for many rows. The bits of a row stay the same.

@@ -1,5 +1,6 @@
 """Generates readable CUDA sources from row programs."""
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 
@@ -94,7 +95,12 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
     reduces = any(s.over in FOLDS for s in steps)
     types = {x: program.type_of(x) for x in program.elements}
-    load = [f"{x}__row.load({x} + row__ * N, at__, vectors__);" for x in types]
+    places = itertools.accumulate((f" + sizeof({kind})" for kind in types.values()), initial="0")
+    load = [
+        f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"
+        for x, place in zip(types, places, strict=False)
+    ]
+    rows = ", ".join(f"{x} + row__ * N" for x in types)
     ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
@@ -103,6 +109,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
         *(f"    ColumnSums {y}__sums({y}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
+        "    RowCopies copies__;",
     ]
     lines += [
         "    const auto load_next__ = [&](long long next__) {",
@@ -122,6 +129,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
         "            if (next__ < M__) load_next__(next__);",
         "        } else if (!STREAM) load__(columns__);",
+        f"        copies__.copy(N, vectors__, {rows});",
     ]
     gathered = [s for s in steps if s.over == "at"]
     at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}

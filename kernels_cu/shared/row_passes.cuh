@@ -8,6 +8,9 @@
 // COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
 // SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
 //                more     memory, with STREAM; 0: none
+// ROW_SHARED     0 or     elements of each array's row that a block has in shared   the row program's config
+//                more     memory, with STREAM: bulk copies bring the row, and
+//                         every pass reads it there (sm_90 and later); 0: none
 // SPREAD         1 or    above 1: for few rows. A block has one row, and this many    the row program's config
 //                more    threads take the accesses of one thread of the config for
 //                        many rows. The row gets the same bits.
@@ -26,6 +29,9 @@
 #ifndef SUMS_SHARED
 #define SUMS_SHARED 0
 #endif
+#ifndef ROW_SHARED
+#define ROW_SHARED 0
+#endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -39,6 +45,7 @@
 #include "registers.cuh"
 #include "scalar.cuh"
 #include "rows.cuh"
+#include "row_copies.cuh"
 
 // Returns whether accesses of up to 16 bytes can load and store VECTOR_WIDTH elements at every access to an array.
 template <typename T> __device__ __forceinline__ bool whole_accesses(const T* p) {
@@ -56,6 +63,14 @@ template <typename T> struct Held {
             if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
     }
 
+    // Loads from shared memory, where a block's slices of the row lie one after the other.
+    __device__ __forceinline__ void load_shared(const T* slices, const Columns& at) {
+        const T* slice = slices + at.start / (CLUSTER * SLICE) * SLICE;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (at.has(v)) of[v] = load_packed(slice + place_of(v), true);
+    }
+
     // Begins a pass over registers. The compiler would keep the widened elements of the pass before, which take twice the
     // registers of 16-bit elements, and would spill them.
     __device__ __forceinline__ void begin_pass() {
@@ -65,6 +80,18 @@ template <typename T> struct Held {
             for (int i = 0; i < Packed<T>::WORDS; ++i) opaque(of[v].word[i]);
     }
 };
+
+// Loads a slice of a row into registers: from shared memory, at `offset` bytes, if copies have brought the row there.
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned, const Columns& at, bool vectors) {
+    held.load(row, at, vectors);
+}
+
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned offset, const Columns& at, Always vectors) {
+    if constexpr (ROW_SHARED > 0) held.load_shared(reinterpret_cast<const T*>(rows_memory + offset), at);
+    else held.load(row, at, vectors);
+}
 
 // An array (N). With COLUMNS_HELD a thread keeps its columns in registers, for all rows; else it loads them at each use.
 template <typename T> struct ColumnValues {
@@ -333,8 +360,6 @@ __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREAD
 
 // Sums of each column over the rows that a block, or a cluster, takes: one row of `partial`, (parts, N). The sums accumulate in
 // registers. With STREAM they accumulate in shared memory, or in `partial`, which then must be zero before the launch.
-extern __shared__ __align__(16) unsigned char sums_memory[];
-
 struct ColumnSums {
     acc_t held[STREAM ? 1 : VECTORS][VECTOR_WIDTH];
     acc_t* part;
@@ -343,7 +368,7 @@ struct ColumnSums {
     // `index` counts the kernel's sums.
     __device__ __forceinline__ ColumnSums(acc_t* partial, long long n, int index)
         : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr),
-          shared(reinterpret_cast<acc_t*>(sums_memory) + index * SUMS_SHARED + threadIdx.x) {
+          shared(reinterpret_cast<acc_t*>(rows_memory) + index * SUMS_SHARED + threadIdx.x) {
 #pragma unroll
         for (int v = 0; v < (STREAM ? 1 : VECTORS); ++v)
 #pragma unroll

@@ -104,7 +104,37 @@ def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
             forward = forward_config(n, dtype, size, size, capability, size)
             few = forward.few_rows_forward(n, size)
             assert (few.vector_width, few.vectors, few.full) == (forward.vector_width, forward.vectors, forward.full)
-            assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
+            assert (few.row_threads, few.cluster) == (forward.row_threads, forward.cluster)
+            assert few.kind == ("registers" if forward.kind == "wide" else forward.kind)
+
+
+def test_few_long_rows_have_blocks_that_are_not_persistent() -> None:
+    """Persistent blocks would copy the weights to shared memory for a row or two."""
+    for n, dtype, weight_bytes in ((32768, "bfloat16", 4), (262144, "bfloat16", 4), (65536, "float32", 4)):
+        size = DTYPES[dtype].itemsize
+        many = forward_config(n, dtype, size, weight_bytes, 90, size)
+        few = many.few_rows_forward(n, weight_bytes)
+        assert many.kind == "wide"
+        assert (few.stages, few.shared, few.sum_ahead, few.pieces_apart, few.affine_registers) == (
+            0,
+            0,
+            False,
+            False,
+            0,
+        )
+        assert few.aligned_apart
+        assert few.min_blocks == 1
+
+
+def test_long_float32_rows_have_one_stage_and_their_weight_in_shared_memory() -> None:
+    config = backward_config(262144, "float32", 4, 90)
+    assert (config.kind, config.cluster, config.vectors, config.stages) == ("wide", 16, 8, 1)
+    assert config.weight_shared
+    assert not config.sum_ahead, "the row ahead would need a stage"
+    assert not config.full
+    assert config.shared == config.slice * (8 + 4)
+    assert backward_config(262144, "float32", 4, 90, portable=True).kind == "streaming"
+    assert backward_config(262144, "float32", 4, 120).kind == "streaming", "shared memory has room for no stage"
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
@@ -137,7 +167,8 @@ def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() ->
 def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
     """It reads a row twice, and the next before the second time."""
     backwards = [backward_config(n, "float32", 4, 90, grad) for n in LENGTHS for grad in (2, 4)]
-    assert all(config.stages >= 2 for config in backwards if config.kind == "wide")
+    assert all(config.stages >= 2 for config in backwards if config.sum_ahead)
+    assert any(config.sum_ahead for config in backwards)
 
 
 def test_streaming_is_for_what_fits_nowhere() -> None:
@@ -152,7 +183,8 @@ def test_streaming_is_for_what_fits_nowhere() -> None:
     assert forward_config(2**20, "float32", 4, 4, 90, 4).kind == "streaming"
     assert forward_config(100_003, "bfloat16", 2, 2, 90, 2).kind == "streaming", "an odd row takes no bulk copies"
     assert backward_config(65_536, "float32", 4, 90).kind == "wide"
-    assert backward_config(2**18, "float32", 4, 90).kind == "streaming"
+    assert backward_config(2**18, "float32", 4, 90).kind == "wide"
+    assert backward_config(2**19, "float32", 4, 90).kind == "streaming"
 
 
 def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:

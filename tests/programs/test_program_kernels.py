@@ -326,3 +326,25 @@ def test_an_index_beyond_32_bits_is_no_column(place: str) -> None:
     x = torch.arange(1.0, 9.0, device=place).expand(5, 8).contiguous()
     t = torch.tensor([3, 2**32 + 3, -(2**32) + 3, -1, 2**62], device=place)
     assert chosen(x, t).tolist() == [4, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["key", "size", "time", "acc", "scalar", "int8", "where", "name", "value"])
+def test_the_dtype_of_an_input_has_no_name_of_c(name: str) -> None:
+    """The type of `size` would be `size_t`, and that of `acc` the type of the arithmetic."""
+    op = row_reduce(f"m = max(x); y = x - m * {name}", name=f"program_kernels::of_{name}")
+    x, given = torch.randn(3, 9).bfloat16(), torch.randn(3, 9)
+    with cupyops.simulate():
+        y = op(x, given)
+    exact = x.float() - x.float().amax(-1, keepdim=True) * given
+    torch.testing.assert_close(y, exact.bfloat16(), rtol=2**-7, atol=2**-7)
+
+
+def test_a_number_of_c_has_the_dtype_of_the_arithmetic() -> None:
+    """A double among floats would make the arithmetic of the GPU double, too."""
+    op = row_reduce("y = sum(sin(x * M_PI)); z = FLT_MAX * 2", name="program_kernels::numbers", results=["y", "z"])
+    assert op.programs[0].inputs == ("x",)
+    x = torch.randn(3, 9)
+    with cupyops.simulate():
+        y, z = op(x)
+    torch.testing.assert_close(y, (x * torch.pi).sin().sum(-1))
+    assert z.isinf().all()

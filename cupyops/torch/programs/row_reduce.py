@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.errors import expected
+from cupyops.errors import expected, nearest
 from cupyops.launch import driver
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
@@ -96,6 +96,7 @@ def row_reduce(
     whole = ("j", "N", *indices)
     check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
+    _check_kinds(where, inputs, rows=rows, indices=indices, columns=columns)
     results = named_results(where, statements, results)
     named_results(where, [s for s in statements if s.name in results], wide)
     content = (program, backward, rows, indices, columns, scalars, results, *([wide] if wide else []))
@@ -180,6 +181,23 @@ def row_reduce(
             sizes = dict.fromkeys(written.inputs, DTYPES[dtype].itemsize)
             kernel(config_of(n, dtype, work_of(written, sizes), capability), dtype)
     return operator
+
+
+def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> None:
+    """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and stands there once.
+
+    Raises:
+        ValueError: a name is no input of the program, or stands in two places.
+    """
+    found: dict[str, str] = {}
+    for kind, names in given.items():
+        for name in names:
+            if name not in inputs:
+                raise ValueError(
+                    f"{where}: `{kind}` names `{name}`, which the program does not read" + nearest(name, inputs)
+                )
+            if found.setdefault(name, kind) != kind:
+                raise ValueError(f"{where}: `{found[name]}` and `{kind}` both name `{name}`")
 
 
 def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., Iterable[Split]]:
