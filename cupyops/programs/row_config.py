@@ -40,7 +40,7 @@ HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
 DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
 # than threads that load their next row meanwhile.
-IN_FLIGHT, AHEAD_IN_FLIGHT = 56 * 1024, 24 * 1024
+IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
@@ -51,6 +51,13 @@ ROW_BLOCK, CLUSTER_BLOCK = 512, 256
 # threads take little of its time, and a block has up to this many bytes of the row.
 ONCE, ONCE_BYTES = 16, 64 * 1024
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
+# A row in shared memory: bytes of the row in a block, the block's threads, their accesses at once, and registers beside
+# these. The most blocks of a cluster, and bytes of a multiprocessor that blocks fill, of which each has some for exchanges.
+SHARED_SLICE, SHARED_BLOCK, SHARED_VECTORS, SHARED_REGISTERS = 64 * 1024, 512, 2, 32
+MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
+L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
+MULTIPROCESSORS = 132  # with clusters
+EVEN = 0.97  # of its accesses a cut must use to be tried with accesses of half the width
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
 FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
 # Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
@@ -205,7 +212,7 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
 
 
 @cache
-def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
+def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool = False) -> ProgramConfig:
     """Returns the config for rows of n elements.
 
     Args:
@@ -213,9 +220,65 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
         dtype: the dtype of the rows.
         work: what a thread holds of a row.
         capability: compute capability of the GPU, 90 for sm_90.
+        portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
+    width = vector_width_for(n, DTYPES[dtype].itemsize)
+    config = _config_of(n, dtype, work, capability, width)
+    idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
+    if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
+        # Threads without work, and lines read in parts, cost more than accesses of half the width.
+        even = _config_of(n, dtype, work, capability, width // 2)
+        if not even.stream and even.row_threads <= SMALL_BLOCK and n >= EVEN * even.slice * even.cluster:
+            return even
+    if work.sums or work.passes == 1 or capability < CLUSTERS_SINCE or DTYPES[dtype].itemsize > 4:
+        return config
+    return _shared(n, dtype, work, capability, width, config, PORTABLE_CLUSTER if portable else MOST_CLUSTER) or config
+
+
+def _shared(
+    n: int, dtype: str, work: Work, capability: int, width: int, config: ProgramConfig, most_cluster: int
+) -> ProgramConfig | None:
+    """Returns the config of a kernel that has the row in shared memory, or None if ``config`` should stay.
+
+    The blocks are not persistent. While one block computes, the bulk copies of the others are in flight. The row then
+    takes the place of the L1 cache, from which persistent blocks read the arrays (N). Measured on an H200, the row in
+    shared memory is faster where one block has the row, where a thread of a cluster would hold more than 32 elements
+    beside their columns, and where the rows that are read again do not stay in the L2 cache.
+    """
+    row = n * sum(work.elements)
+    accesses_of_16_bytes = all(size * width % 16 == 0 for size in work.elements)
+    if not (config.prefetch or config.stream) or not accesses_of_16_bytes:
+        return None
+    room = min(SHARED_ROOM, SHARED_MEMORY_OF.get(capability, SHARED_ROOM))
+    cluster = 1
+    while cluster < most_cluster and row > SHARED_SLICE * cluster:
+        cluster *= 2
+    if cluster > PORTABLE_CLUSTER and not config.stream:
+        return None
+    if config.stream:
+        resident = MULTIPROCESSORS * config.min_blocks // config.cluster * row
+        wanted = resident > L2_ROWS or bool(work.columns)
+    elif work.columns:
+        wider = max(work.columns) > DTYPES[dtype].itemsize
+        wanted = cluster == 1 or (config.vectors * width > 32 and (config.min_blocks > 1 or wider))
+    else:
+        wanted = cluster == 1 or config.min_blocks > 1
+    block = ProgramConfig(
+        SHARED_BLOCK, SHARED_BLOCK, width, SHARED_VECTORS, cluster=cluster, min_blocks=1, full=False, stream=True
+    ).with_shared_row(n, work)
+    fit = room // (block.shared + SHARED_OTHER)
+    if not wanted or fit < (1 if config.stream else 2):
+        return None
+    registers = SHARED_VECTORS * work.row(width, 0) + SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
+    registers += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
+    registers = -(-registers // 8) * 8
+    threads = THREADS_AT_ONCE.get(capability, 2048)
+    return replace(block, min_blocks=max(1, min(fit, threads // SHARED_BLOCK, REGISTERS // (registers * SHARED_BLOCK))))
+
+
+def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> ProgramConfig:
+    """Returns the config for rows of n elements, with accesses of ``width`` elements, that has no row in shared memory."""
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
-    width = vector_width_for(n, itemsize)
     blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     row, columns = work.row(width, acc), work.persistent(width, acc)
     ahead = row + _words(work.elements, width)
@@ -343,13 +406,17 @@ def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) ->
         flight = config.min_blocks * config.block * config.vectors * plan.nbytes / all_accesses
         missing = max(0.0, 1 - flight / plan.wanted)
         threads = config.row_threads
-        # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
+        # Lines of the cache read in parts cost less than a fifth of the threads without work. Of equal cuts the one with
+        # fewer accesses of a thread is faster, even with the barrier of a small block. A thread that loads, computes and
+        # stores in turn needs two accesses.
+        barrier = 0.004 if plan.prefetch or threads <= SMALL_BLOCK else 0.02
         return (
             missing
             + 0.5 * (all_accesses - 1)
-            + 0.1 * (threads > 32)
-            + 0.2 * (threads < WHOLE_LINE)
-            + config.vectors / 200
+            + barrier * (threads > 32)
+            + 0.1 * (threads < WHOLE_LINE)
+            + 0.05 * (config.vectors == 1 and not plan.prefetch)
+            + config.vectors * plan.nbytes / 16 / 200
         )
 
     for cluster, most_threads in tiers:

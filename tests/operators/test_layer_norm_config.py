@@ -307,16 +307,16 @@ def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> 
 
 @pytest.mark.parametrize("weight_bytes", [2, 4])
 def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
-    for n, cluster in ((65544, 8), (131072, 8), (262144, 16)):
-        config = backward_config(n, "float16", weight_bytes, 90)
+    for n, cluster, portable in ((131072, 8, True), (131080, 16, False), (262144, 16, False)):
+        config = backward_config(n, "float16", weight_bytes, 90, portable=portable)
         assert (config.kind, config.cluster, config.weight_shared) == ("wide", cluster, True)
         assert config.shared == config.slice * (config.stages * 2 * 2 + weight_bytes)
         assert config.pieces_apart == (weight_bytes == 4)
     for other in (
         backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
         backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
-        backward_config(131072, "float16", weight_bytes, 90, grad_sum=True),
-        backward_config(131072, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
+        backward_config(131080, "float16", weight_bytes, 90, grad_sum=True),
+        backward_config(131080, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
         backward_config(131072, "float16", weight_bytes, 80),
         backward_config(262144, "float16", weight_bytes, 90, portable=True),
         backward_config(262152, "float16", weight_bytes, 90),
@@ -324,6 +324,15 @@ def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks
         assert other.kind == "streaming"
     assert backward_config(131072, "float32", 4, 90).cluster == 16
     assert backward_config(131072, "float32", 4, 90, portable=True).kind == "streaming"
+
+
+@pytest.mark.parametrize("grad_sum", [False, True])
+def test_a_backward_of_131072_elements_has_16_blocks_that_hold_the_row(grad_sum: bool) -> None:
+    for n in (65544, 131072):
+        config = backward_config(n, "bfloat16", 4, 90, grad_sum=grad_sum)
+        assert (config.kind, config.cluster, config.vectors, config.min_blocks) == ("registers", 16, 4, 1)
+    assert backward_config(65536, "bfloat16", 2, 90, grad_sum=grad_sum).cluster == 8
+    assert backward_config(131072, "bfloat16", 2, 90, grad_sum=grad_sum, portable=True).cluster != 16
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:

@@ -232,6 +232,7 @@ _BACKWARD_16 = (
         RowsChoice(4096, 4, 128, 5, cluster=8, **APART),
         RowsChoice(8192, 4, 256, 2, cluster=8),
         RowsChoice(16384, 4, 512, 1, cluster=8),
+        RowsChoice(32768, 4, 512, 1, cluster=16),
     ),
 )
 # The configs of backwards of float32 rows that are too long for one block.
@@ -306,14 +307,17 @@ def backward_config(
         else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
-    if few and most_blocks > 1 and accesses > _BACKWARD_16[-1].most and not grad_sum:
+    # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
+    largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
+    held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
+    if few and most_blocks > 1 and accesses > held and not grad_sum:
         wide = _wide_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
         if wide is not None:
             return wide
     if itemsize == 2 and vector_width == 4:
-        cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
+        cuts = [c for c in _BACKWARD_16 if c.cluster <= largest and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
-        if cut is None or (accesses > 8192 and widest == 8):
+        if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and grad_bytes > itemsize):
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
         even = even_cut(n, _EVEN_BACKWARD[: 2 if grad_sum else 3], config, 128)
