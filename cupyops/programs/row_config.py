@@ -39,8 +39,8 @@ LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in on
 HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
 DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
-# than threads that load their next row meanwhile.
-IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 24 * 1024
+# than threads that load their next row meanwhile. float16 takes more registers, so that fewer threads are resident.
+IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
@@ -117,7 +117,7 @@ class ProgramConfig(RowsConfig):
             work: what a thread holds of a row.
             acc: bytes of an element in the arithmetic.
         """
-        if self.cluster > 1 or self.stream:
+        if self.cluster > 1 or self.stream or self.prefetch:
             return self.one_a_block() if self.groups > 1 else self
         row = self.vectors * self.vector_width * sum(work.elements)
         if self.row_threads <= 32:
@@ -138,7 +138,6 @@ class ProgramConfig(RowsConfig):
             row_threads=threads,
             vectors=vectors,
             spread=spread,
-            prefetch=False,
             columns_held=held <= FEW_REGISTERS and threads <= ROW_BLOCK,
         )
 
@@ -296,7 +295,8 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
         else:
             others += HALF_REGISTERS
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
-    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    flight = HALF_IN_FLIGHT if dtype == "float16" else IN_FLIGHT
+    plain = _Plan(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         plan = _Plan(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
@@ -307,7 +307,9 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
     elif work.passes == 1:
         light = len(work.elements) == 1 and not work.columns and 0 < work.reductions <= 2 and itemsize < 8
         if light:
-            plain = replace(plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True)
+            plain = replace(
+                plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
+            )
         return _once(n, width, itemsize, plain, blocks, capability)
     else:
         found = _held(n, width, plain, blocks, capability)
@@ -380,8 +382,10 @@ class _Plan:
         """Returns how many blocks are resident on a multiprocessor, or 0."""
         registers = -(-(vectors * self.registers + self.others) // 8) * 8
         threads = THREADS_AT_ONCE.get(capability, 2048)
-        warps = REGISTERS // (4 * 32 * registers) * 4  # each of the four parts of a multiprocessor has whole warps
-        return min(warps // -(-block // 32), threads // block, 32 if threads == 2048 else 16)
+        blocks = REGISTERS // (registers * block)
+        if self.light:  # the estimate is tight, and each of the four parts of a multiprocessor has whole warps
+            blocks = REGISTERS // (4 * 32 * registers) * 4 // -(-block // 32)
+        return min(blocks, threads // block, 32 if threads == 2048 else 16)
 
 
 def _held(n: int, width: int, plan: _Plan, most_blocks: int, capability: int) -> ProgramConfig | None:

@@ -255,7 +255,7 @@ def _reducing_pass(
             before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
             body.append(f"{s.name}__values[k__] = {value};")
             exps = access + places[with_exps[s.name].name]
-            behind.append(f"::add_exps<!STREAM>({own}, {exps}, {s.name}__values);")
+            behind.append(f"::add_exps<ACCESSES_APART>({own}, {exps}, {s.name}__values);")
         elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
@@ -276,7 +276,9 @@ def _reducing_pass(
     ]
 
 
-def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), first: bool = False) -> list[str]:
+def _each(
+    body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), first: bool = False
+) -> list[str]:
     return [
         "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),
@@ -298,11 +300,13 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     summed = [s for s in results if s.kind == "column"]
     loads, body = _values(program, [*(s.expression for s in summed), *(s.name for s in stored)], steps, made=made)
     body += [f"{s.name}__values[k__] = {s.name};" for s in stored]
-    body += [f"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
+    body += [f"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});" for s in summed]
     before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
     behind = []
     for s in stored:
-        given = f"if ({s.name}) " if len(program.results) > 1 else ""
-        behind.append(f"{given}::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);")
-    # One branch around the pass. A branch in each access would hold back the loads of the accesses behind it.
-    return ["        if (mine__)", *_each(body, before, behind)]
+        given = " && ".join([*(["mine__"] if summed else []), *([s.name] if len(program.results) > 1 else [])])
+        store = f"::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
+        behind.append(f"if ({given}) {store}" if given else store)
+    # One branch around the pass: a branch in each access would hold back the loads of arrays (N) of the accesses behind it.
+    # With sums over the rows these arrays are in registers, and the one branch would take more of them.
+    return [*([] if summed else ["        if (mine__)"]), *_each(body, before, behind)]

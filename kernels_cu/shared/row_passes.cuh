@@ -176,7 +176,8 @@ __device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-I
 
 // Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. FIRST: there are no
 // numbers before.
-template <bool FIRST = false> __device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
+template <bool FIRST = false> __device__ __forceinline__ void add_exps(
+    acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
     acc_t found = FIRST ? a[0] : most;
 #pragma unroll
     for (int k = FIRST; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
@@ -236,8 +237,11 @@ __device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (
         }
 }
 
-// The values of a thread's part of a row. Each access to a row in registers is reduced by itself, and the accesses are joined
-// in their order, so that with SPREAD each access can be another thread's.
+// Whether each access to a row is reduced by itself, and the accesses are joined in their order, so that with SPREAD each
+// access can be another thread's. Rows that are streamed or prefetched are never spread.
+constexpr bool ACCESSES_APART = !STREAM && !PREFETCH;
+
+// The values of a thread's part of a row.
 template <Fold... FOLDS> struct Folded {
     static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS : 1;
     acc_t total[APART][COUNT];
@@ -255,15 +259,15 @@ template <Fold... FOLDS> struct Folded {
     }
 
     // Returns the values to which the elements of an access are added.
-    __device__ __forceinline__ acc_t (&begin_access())[COUNT] {
-        if (STREAM) return total[0];
+    __device__ __forceinline__ acc_t (&begin_access()) [COUNT] {
+        if (!ACCESSES_APART) return total[0];
         clear(access);
         return access;
     }
 
     // Ends the thread's v-th access.
     __device__ __forceinline__ void end_access(int v) {
-        if (STREAM) return;
+        if (!ACCESSES_APART) return;
         if (v == 0 || SPREAD > 1)
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v : 0][i] = access[i];

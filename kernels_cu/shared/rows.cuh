@@ -60,10 +60,10 @@ struct Always {
     __device__ __forceinline__ constexpr operator bool() const { return true; }
 };
 
-constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;                 // groups of a block
-constexpr int OWNERS = ROW_THREADS / SPREAD;                        // threads of a block that have a partial result of the row
-constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;            // their warps
-constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;         // elements of a row that a block holds
+constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;          // groups of a block
+constexpr int OWNERS = ROW_THREADS / SPREAD;                 // threads of a block that have a partial result of the row
+constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;     // their warps
+constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;  // elements of a row that a block holds
 
 __device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
 

@@ -19,8 +19,8 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             (
                 "the last row added once more to the sums over rows",
                 SOURCE,
-                'return ["        if (mine__)", *_each(body, before, behind)]',
-                "return _each(body, before, behind)",
+                '"if (mine__) {s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
+                '"{s.name}__sums.add(v__, k__, column__, {_written(s.expression)});"',
             ),
             ("warps of a block exchange nothing", ROWS, "if constexpr (PARTS > 1) {", "if constexpr (CLUSTER > 1) {"),
             (
@@ -166,10 +166,25 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     (
         "few_rows_over_more_threads and (1024-dtype0 or 4096)",
         [
-            ("accesses of neighbours joined", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][v][owner ^ 1];"),
+            (
+                "accesses of neighbours joined",
+                ROWS,
+                "read[v][i] = of[i][v][owner];",
+                "read[v][i] = of[i][v][owner ^ 1];",
+            ),
             ("the first access for all", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][0][owner];"),
-            ("accesses of a thread side by side", ROWS, "of[i][v * SPREAD + part][owner]", "of[i][part * VECTORS + v][owner]"),
-            ("accesses joined without a barrier", ROWS, "folded.total[v][i];\n __syncthreads();", "folded.total[v][i];"),
+            (
+                "accesses of a thread side by side",
+                ROWS,
+                "of[i][v * SPREAD + part][owner]",
+                "of[i][part * VECTORS + v][owner]",
+            ),
+            (
+                "accesses joined without a barrier",
+                ROWS,
+                "folded.total[v][i];\n __syncthreads();",
+                "folded.total[v][i];",
+            ),
             ("one table for all spread reductions", ROWS, "accesses[spread_turn++ % 2]", "accesses[0]"),
             ("the last access left out", ROWS, "v < ACCESSES; ++v) join", "v < ACCESSES - 1; ++v) join"),
         ],

@@ -215,8 +215,12 @@ def test_an_element_at_an_index_and_names_of_every_kind(place: str) -> None:
 
 def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) -> None:
     """The load of the element follows the first loads of the row, in registers and where each pass loads the row."""
-    op = row_reduce("a = 2 * x[t]; s = sum(abs(x - a)); z = s + a", indices=["t"], results=["z"], name="programs_test::at")
-    both = row_reduce("s = sum(abs(x - x[t])); m = max(x - s)", indices=["t"], results=["s", "m"], name="programs_test::at2")
+    op = row_reduce(
+        "a = 2 * x[t]; s = sum(abs(x - a)); z = s + a", indices=["t"], results=["z"], name="programs_test::at"
+    )
+    both = row_reduce(
+        "s = sum(abs(x - x[t])); m = max(x - s)", indices=["t"], results=["s", "m"], name="programs_test::at2"
+    )
     for n in (37, 3000):
         x, t = torch.randn(5, n, device=place), torch.randint(n, (5,), device=place)
         chosen = x.gather(1, t[:, None])
@@ -228,7 +232,13 @@ def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) 
 # A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
 @pytest.mark.parametrize(
     ("n", "dtype"),
-    [(512, torch.float16), (1024, torch.bfloat16), (1024, torch.float32), (4096, torch.bfloat16), (4544, torch.bfloat16)],
+    [
+        (512, torch.float16),
+        (1024, torch.bfloat16),
+        (512, torch.float32),
+        (4096, torch.bfloat16),
+        (4544, torch.bfloat16),
+    ],
 )
 @pytest.mark.simulator
 def test_few_rows_over_more_threads_have_the_bits_of_many(
