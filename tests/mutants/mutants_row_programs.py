@@ -1,7 +1,8 @@
 """The mutants of generated row programs: of the header that all of them include, and of the loop generated around it.
 
 A row program has no text in ``kernels_cu``. The tests of its strategies, each with a config of its own, are in
-``tests/programs/test_program_kernels.py``.
+``tests/programs/test_program_kernels.py``. Those of rows in shared memory are in
+``tests/programs/test_shared_row_kernels.py``.
 """
 
 ROWS, SOURCE = "row_passes.cuh", "cupyops/programs/row_source.py"
@@ -86,8 +87,8 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             (
                 "last slice of shared sums not stored",
                 ROWS,
-                "n); at.start < at.n;",
-                "n); at.start + CLUSTER * SLICE < at.n;",
+                "SUMS_SHARED && part)\n            for (Columns at = columns_of_block(n); at.start < at.n;",
+                "SUMS_SHARED && part)\n            for (Columns at = columns_of_block(n); at.start + CLUSTER * SLICE < at.n;",
             ),
             ("last row for all in global memory", ROWS, "part[column + k] += value;", "part[column + k] = value;"),
         ],
@@ -201,4 +202,23 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("alignment not asked for", ROWS, "% BYTES == 0;", "% sizeof(T) == 0;"),
         ],
     ),
+]
+
+# Rows in shared memory.
+SHARED_ROWS: list[Fault] = [
+    ("slices of a cluster read at the row's columns", ROWS, "at.start / (CLUSTER * SLICE) * SLICE;", "at.start;"),
+    ("the first slice read for all", ROWS, "slices + at.start / (CLUSTER * SLICE) * SLICE;", "slices;"),
+    ("slices copied to one place", ROWS, "at.start += CLUSTER * SLICE, to += SLICE)", "at.start += CLUSTER * SLICE)"),
+    ("the last slice copied whole", ROWS, "at.n - at.start < SLICE ? at.n - at.start : SLICE", "SLICE"),
+    ("arrays copied to one place", ROWS, "to += ROW_SHARED * sizeof(In)", "to += 0"),
+    (
+        "the second array read from the first",
+        SOURCE,
+        'f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"',
+        'f"::load_slice({x}__row, {x} + row__ * N, 0, at__, vectors__);"',
+    ),
+    ("a barrier for each row", ROWS, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
+    ("the second row waits for the first one's phase", ROWS, "turn++ % 2);", "0 * turn++);"),
+    ("the next row copied over the row that is read", ROWS, "if (turn > 0) {", "if (turn > 9) {"),
+    ("rows off their alignment read from shared memory", ROWS, "if constexpr (ROW_SHARED > 0) held", "if (false) held"),
 ]
