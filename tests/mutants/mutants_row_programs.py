@@ -5,7 +5,7 @@ A row program has no text in ``kernels_cu``. The tests of its strategies, each w
 ``tests/programs/test_shared_row_kernels.py``.
 """
 
-ROWS, SOURCE = "row_passes.cuh", "cupyops/programs/row_source.py"
+ROWS, COPIES, SOURCE = "row_passes.cuh", "row_copies.cuh", "cupyops/programs/row_source.py"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -208,17 +208,17 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
 SHARED_ROWS: list[Fault] = [
     ("slices of a cluster read at the row's columns", ROWS, "at.start / (CLUSTER * SLICE) * SLICE;", "at.start;"),
     ("the first slice read for all", ROWS, "slices + at.start / (CLUSTER * SLICE) * SLICE;", "slices;"),
-    ("slices copied to one place", ROWS, "at.start += CLUSTER * SLICE, to += SLICE)", "at.start += CLUSTER * SLICE)"),
-    ("the last slice copied whole", ROWS, "at.n - at.start < SLICE ? at.n - at.start : SLICE", "SLICE"),
-    ("arrays copied to one place", ROWS, "to += ROW_SHARED * sizeof(In)", "to += 0"),
+    ("slices copied to one place", COPIES, "at.start += CLUSTER * SLICE, to += SLICE)", "at.start += CLUSTER * SLICE)"),
+    ("the last slice copied whole", COPIES, "at.n - at.start < SLICE ? at.n - at.start : SLICE", "SLICE"),
+    ("arrays copied to one place", COPIES, "to += ROW_SHARED * sizeof(In)", "to += 0"),
     (
         "the second array read from the first",
         SOURCE,
         'f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"',
         'f"::load_slice({x}__row, {x} + row__ * N, 0, at__, vectors__);"',
     ),
-    ("a barrier for each row", ROWS, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
-    ("the second row waits for the first one's phase", ROWS, "turn++ % 2);", "0 * turn++);"),
-    ("the next row copied over the row that is read", ROWS, "if (turn > 0) {", "if (turn > 9) {"),
+    ("a barrier for each row", COPIES, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
+    ("the second row waits for the first one's phase", COPIES, "turn++ % 2);", "0 * turn++);"),
+    ("the next row copied over the row that is read", COPIES, "if (turn > 0) {", "if (turn > 9) {"),
     ("rows off their alignment read from shared memory", ROWS, "if constexpr (ROW_SHARED > 0) held", "if (false) held"),
 ]
