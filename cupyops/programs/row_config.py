@@ -306,7 +306,7 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
         found = _held(n, width, plan, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
         light = len(work.elements) == 1 and not work.columns and 0 < work.reductions <= 2 and itemsize < 8
-        if light:
+        if light and capability >= CLUSTERS_SINCE:  # earlier GPUs would spill a few registers
             plain = replace(
                 plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
             )
