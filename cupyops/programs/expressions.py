@@ -94,8 +94,8 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
         if re.search(r"(?<![=<>!])=(?!=)", match[2]):
             words = f"expected assignments such as `y = x * x`, got {piece.strip()!r}; a statement assigns one name"
             raise ValueError(f"{where}: {words}")
-        if words := RESERVED & {match[1], *names_in(match[2])}:
-            raise ValueError(f"{where}: in `{piece.strip()}`: `{min(words)}` is a reserved word, and can be no name")
+        if reserved := RESERVED & {match[1], *names_in(match[2])}:
+            raise ValueError(f"{where}: in `{piece.strip()}`: `{min(reserved)}` is a reserved word, and can be no name")
         if any(s.name == match[1] for s in statements):
             raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
         if match[1] in names_in(match[2]):

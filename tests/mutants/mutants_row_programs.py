@@ -176,10 +176,5 @@ SHARED_ROWS: list[Fault] = [
     ("a barrier for each row", ROWS, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
     ("the second row waits for the first one's phase", ROWS, "turn++ % 2);", "0 * turn++);"),
     ("the next row copied over the row that is read", ROWS, "if (turn > 0) {", "if (turn > 9) {"),
-    (
-        "the bytes of one array awaited",
-        ROWS,
-        "(0 + ... + static_cast<long long>(sizeof(In)))",
-        "static_cast<long long>(sizeof(scalar_t))",
-    ),
+    ("every slice copied from the beginning of the row", ROWS, "bulk_load(to, row + at.start,", "bulk_load(to, row,"),
 ]
