@@ -220,5 +220,5 @@ SHARED_ROWS: list[Fault] = [
     ("a barrier for each row", COPIES, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
     ("the second row waits for the first one's phase", COPIES, "turn++ % 2);", "0 * turn++);"),
     ("the next row copied over the row that is read", COPIES, "if (turn > 0) {", "if (turn > 9) {"),
-    ("rows off their alignment read from shared memory", ROWS, "if constexpr (ROW_SHARED > 0) held", "if (false) held"),
+    ("every slice copied from the beginning of the row", COPIES, "bulk_load(to, row + at.start,", "bulk_load(to, row,"),
 ]
