@@ -396,7 +396,7 @@ def on_any_arrays(*names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def check_devices(where: str, **arrays: Array) -> None:
+def check_devices(where: str, /, **arrays: Array) -> None:
     """Raises unless all arrays are on the device of the first array.
 
     The message is the message of a launch. An array that is None is skipped.

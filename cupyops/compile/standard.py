@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-__all__ = ["as_library", "definitions", "unknown"]
+__all__ = ["NUMBERS", "as_library", "definitions", "unknown"]
 
 _INTEGERS = {
     **{
@@ -99,6 +99,12 @@ _NUMBERS = {
     "INT64_MIN": "(-9223372036854775807LL - 1)",
     "INT64_MAX": "9223372036854775807LL",
     "UINT64_MAX": "18446744073709551615ULL",
+}
+# The names of floating numbers that formulas use.
+NUMBERS = {
+    name: float(value.rstrip("f"))
+    for name, value in _NUMBERS.items()
+    if name[:2] == "M_" or name in ("FLT_MAX", "FLT_MIN", "FLT_EPSILON")
 }
 _MATH = frozenset(
     [

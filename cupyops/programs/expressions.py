@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from .words import NO_REDUCTIONS, OF_ROWS, WRITTEN, no_assignment, other_language
+from cupyops.compile.standard import NUMBERS
+
+from .words import CUDA_FUNCTIONS, NO_REDUCTIONS, OF_ROWS, RESERVED, WRITTEN, no_assignment, other_language
 
 __all__ = [
     "ROUNDED",
@@ -24,122 +26,6 @@ __all__ = [
     "results_of",
 ]
 
-# Functions of CUDA's headers. A kernel cannot have the name of such a function.
-_CUDA_FUNCTIONS = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "assert",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clock",
-        "clock64",
-        "copysign",
-        "cos",
-        "cosh",
-        "cospi",
-        "cyl_bessel_i0",
-        "cyl_bessel_i1",
-        "div",
-        "erf",
-        "erfc",
-        "erfcinv",
-        "erfcx",
-        "erfinv",
-        "exp",
-        "exp10",
-        "exp2",
-        "expm1",
-        "fabs",
-        "fdim",
-        "fdividef",
-        "floor",
-        "fma",
-        "fmax",
-        "fmin",
-        "fmod",
-        "free",
-        "frexp",
-        "hypot",
-        "ilogb",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "j0",
-        "j1",
-        "jn",
-        "labs",
-        "ldexp",
-        "lgamma",
-        "llabs",
-        "llmax",
-        "llmin",
-        "llrint",
-        "llround",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "logb",
-        "lrint",
-        "lround",
-        "malloc",
-        "max",
-        "memcpy",
-        "memset",
-        "min",
-        "modf",
-        "nan",
-        "nearbyint",
-        "nextafter",
-        "norm",
-        "norm3d",
-        "norm4d",
-        "normcdf",
-        "normcdfinv",
-        "pow",
-        "pow10",
-        "powi",
-        "printf",
-        "rcbrt",
-        "remainder",
-        "remquo",
-        "rhypot",
-        "rint",
-        "rnorm",
-        "rnorm3d",
-        "rnorm4d",
-        "round",
-        "rsqrt",
-        "saturate",
-        "scalbln",
-        "scalbn",
-        "signbit",
-        "sin",
-        "sincos",
-        "sincospi",
-        "sinh",
-        "sinpi",
-        "sqrt",
-        "tan",
-        "tanh",
-        "tgamma",
-        "trunc",
-        "umax",
-        "ullmax",
-        "ullmin",
-        "umin",
-        "y0",
-        "y1",
-        "yn",
-    ]
-)
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.+?)\s*", re.DOTALL)
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -159,6 +45,7 @@ _KNOWN = frozenset(
         "acc_t",
         "scalar_t",
         "const",
+        *NUMBERS,
     )
 )
 
@@ -189,7 +76,7 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
     if floored := re.search(r"//[ \t]*\d+[ \t]*(?=[;\n]|$)", program):
         words = f"`{floored[0].strip()}` is a comment in CUDA C++: write floor(a / b)"
         raise ValueError(f"{where}: in `{program.strip()}`: {words}")
-    for piece in re.split(r"[;\n]", re.sub(r"//[^\n]*", "", program)):
+    for piece in re.split(r"[;\n]", re.sub(r"/\*.*?\*/|//[^\n]*", " ", program, flags=re.DOTALL)):
         if not piece.strip():
             continue
         if words := other_language(_AT.sub(lambda m: m[1] if m[2] in indices else m[0], piece)):
@@ -204,6 +91,11 @@ def parse(program: str, where: str, indices: Collection[str] = ()) -> list[State
             )
         if not _paired(match[2]):
             raise ValueError(f"{where}: the parentheses of `{piece.strip()}` do not pair")
+        if re.search(r"(?<![=<>!])=(?!=)", match[2]):
+            words = f"expected assignments such as `y = x * x`, got {piece.strip()!r}; a statement assigns one name"
+            raise ValueError(f"{where}: {words}")
+        if reserved := RESERVED & {match[1], *names_in(match[2])}:
+            raise ValueError(f"{where}: in `{piece.strip()}`: `{min(reserved)}` is a reserved word, and can be no name")
         if any(s.name == match[1] for s in statements):
             raise ValueError(f"{where}: `{match[1]}` is assigned twice; give the second another name")
         if match[1] in names_in(match[2]):
@@ -260,18 +152,20 @@ def results_of(statements: Sequence[Statement]) -> list[str]:
 
 
 _DECIMAL = re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])")
+_NUMBER = re.compile(rf"(?<![\w.:])({'|'.join(NUMBERS)})(?!\w)")
 _INTEGER_ARGUMENT = re.compile(r"(?<=[(,])(\s*)(-?\d+)(\s*)(?=[,)])")
 
 
 def arithmetic(expression: str) -> str:
-    """Returns the expression with its literals converted to ``acc_t``.
+    """Returns the expression with its literals, and C's names of numbers, converted to ``acc_t``.
 
-    In C++ the literal 0.5 is a double, and turns the arithmetic around it into double arithmetic.
+    In C++ the literal 0.5 is a double, and turns the arithmetic around it into double arithmetic. So does ``M_PI``.
 
-    >>> arithmetic("0.5 * fmax(x, 0) + 2 * x")
-    'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x'
+    >>> arithmetic("0.5 * fmax(x, 0) + 2 * x + M_PI")
+    'acc_t(0.5) * fmax(x, acc_t(0)) + 2 * x + acc_t(M_PI)'
     """
     expression = _DECIMAL.sub(lambda m: f"acc_t({m[0]})", expression)
+    expression = _NUMBER.sub(r"acc_t(\1)", expression)
     return _INTEGER_ARGUMENT.sub(r"\1acc_t(\2)\3", expression)
 
 
@@ -338,7 +232,8 @@ def check_operations(where: str, statements: Sequence[Statement], *, rows: bool,
         ValueError: a statement has one of these mistakes.
     """
     for statement in statements:
-        words = _unknown_function(statement.expression, rows) or _whole_operator(statement.expression, whole)
+        expression = statement.expression
+        words = _unknown_function(expression, rows) or _whole_operator(expression, whole) or _whole_quotient(expression)
         if words:
             raise ValueError(f"{where}: in `{statement}`: {words}")
 
@@ -363,11 +258,11 @@ def _unknown_function(expression: str, rows: bool) -> str:
             continue
         if name == ROUNDED and not rows:
             return f"{ROUNDED} is a function of row programs: declare the operator by row_reduce"
-        if name in (ROUNDED, *_CUDA_FUNCTIONS, *_TYPES) or name.startswith("_"):
+        if name in (ROUNDED, *CUDA_FUNCTIONS, *_TYPES) or name.startswith("_"):
             continue
-        if name.endswith("f") and name[:-1] in _CUDA_FUNCTIONS:
+        if name.endswith("f") and name[:-1] in CUDA_FUNCTIONS:
             continue
-        known = (*sorted(_CUDA_FUNCTIONS), *WRITTEN, *((*REDUCTIONS, ROUNDED, *OF_ROWS) if rows else ()))
+        known = (*sorted(CUDA_FUNCTIONS), *WRITTEN, *((*REDUCTIONS, ROUNDED, *OF_ROWS) if rows else ()))
         if close := get_close_matches(name.lower(), known, n=1, cutoff=0.8):
             meant = {**WRITTEN, **OF_ROWS}.get(close[0])
             return f"CUDA C++ has no {name}; did you mean {close[0]!r}" + (f", which is {meant}?" if meant else "?")
@@ -385,6 +280,16 @@ def _whole_operator(expression: str, whole: Collection[str]) -> str:
                 return f"% is of whole numbers in CUDA C++: write fmod({a}, {b})"
             product = f"{a} * {a}, or " if b == "2" else ""
             return f"^ is exclusive or in CUDA C++, of whole numbers alone: write {product}pow({a}, {b})"
+    return ""
+
+
+def _whole_quotient(expression: str) -> str:
+    """Returns a message about a quotient of two whole numbers that C++ rounds to zero, as in ``pow(x, 1 / 3)``, or ""."""
+    for match in re.finditer(r"(?<![\w.])(\d+)\s*/\s*(\d+)(?![\w.])", expression):
+        before = expression[: match.start()].rstrip()[-1:]
+        if before not in ("*", "/", "%") and int(match[2]) and int(match[1]) % int(match[2]):
+            whole = int(match[1]) // int(match[2])
+            return f"{match[0]} is {whole} in CUDA C++, a division of whole numbers: write {match[1]}.0 / {match[2]}"
     return ""
 
 
@@ -407,4 +312,4 @@ def _function_before(expression: str, end: int) -> str:
 def kernel_name(name: str) -> str:
     """Returns the name of an operator's kernel: the operator's name, with ``_`` appended if CUDA has a function of this
     name."""
-    return f"{name}_" if name in _CUDA_FUNCTIONS else name
+    return f"{name}_" if name in CUDA_FUNCTIONS else name

@@ -67,7 +67,9 @@ class RowProgram:
     def type_of(self, name: str) -> str:
         """Returns the type in the CUDA source of an array's elements."""
         if name in self.inputs:
-            return "long long" if name in self.indices else "scalar_t" if name == self.lead else f"{name}_t"
+            if name in self.indices:
+                return "long long"
+            return "scalar_t" if name == self.lead else f"{name}{'_' * bool(_TYPE.fullmatch(name))}_t"
         if name in self.wide or self.kinds()[name] == "column":
             return "acc_t"
         like = dict(self.like).get(name)
@@ -150,6 +152,12 @@ class Step:
     of: str = ""
 
 
+# Names with which `_t` makes a type of C, of POSIX or of a kernel: `size`, `key`, `acc`.
+_TYPE = re.compile(
+    r"u?int(ptr|max|(_fast|_least)?\d+)|u_int\d+|ptrdiff|s?size|max_align|nullptr|wchar|wint|wctype|wctrans|char\d+|float|double|fpos"
+    r"|l?l?div|key|time|timer|clock|clockid|locale|off|loff|quad|mode|dev|uid|gid|pid|id|idtype|ino|nlink|register|sigset"
+    r"|u?seconds|suseconds|blksize|blkcnt|fsblkcnt|fsfilcnt|fsid|caddr|daddr|socklen|sig_atomic|mbstate|pthread_\w+|acc|scalar"
+)
 _CALL = re.compile(rf"(?<!\w)(?!{ROUNDED}\s*\()[A-Za-z_]\w*\s*\(")
 _AT = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\[\s*([A-Za-z_]\w*)\s*\]")
 
@@ -266,6 +274,6 @@ _TAKEN = frozenset(
         ),
         *("MIN_BLOCKS", "NAN", "PARTS", "PREFETCH", "READERS", "ROW_THREADS", "ROW_WARPS", "SLICE", "STAGES", "STREAM"),
         *("VECTORS", "VECTOR_WIDTH", "acc_t", "scalar_t", "Always", "Columns", "ColumnSums", "ColumnValues", "Fold"),
-        *("Held", "PartsExchange", "Team", "Vectors", "N", "j"),
+        *("Held", "PartsExchange", "Team", "Vectors", "N", "j", "ROW_SHARED", "SPREAD", "SUMS_SHARED"),
     )
 )

@@ -6,6 +6,7 @@ import torch
 import cupyops
 from cupyops.compile.compiler import OPTIONS, binary_for
 from cupyops.launch.kernel import all_kernels
+from cupyops.programs.row_config import config_of, work_of
 from cupyops.torch import elementwise, row_reduce
 
 
@@ -212,6 +213,60 @@ def test_an_element_at_an_index_and_names_of_every_kind(place: str) -> None:
     torch.testing.assert_close(tangent, torch.where(inside, weight[of], 0)[:, None].expand(4, 37), atol=1e-4, rtol=1e-4)
 
 
+def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) -> None:
+    """The load of the element follows the first loads of the row, in registers and where each pass loads the row."""
+    op = row_reduce(
+        "a = 2 * x[t]; s = sum(abs(x - a)); z = s + a", indices=["t"], results=["z"], name="programs_test::at"
+    )
+    both = row_reduce(
+        "s = sum(abs(x - x[t])); m = max(x - s)", indices=["t"], results=["s", "m"], name="programs_test::at2"
+    )
+    for n in (37, 3000):
+        x, t = torch.randn(5, n, device=place), torch.randint(n, (5,), device=place)
+        chosen = x.gather(1, t[:, None])
+        torch.testing.assert_close(op(x, t), (x - 2 * chosen).abs().sum(1) + 2 * chosen[:, 0])
+        s = (x - chosen).abs().sum(1)
+        torch.testing.assert_close(both(x, t), (s, x.amax(1) - s))
+
+
+# A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (512, torch.float16),
+        (1024, torch.bfloat16),
+        (512, torch.float32),
+        (4096, torch.bfloat16),
+        (4544, torch.bfloat16),
+    ],
+)
+@pytest.mark.simulator
+def test_few_rows_over_more_threads_have_the_bits_of_many(
+    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each fold, and in reductions behind one another, which take turns at the tables of shared memory."""
+    program = """
+        m = max(x); a = sum(x) / N; low = min(x)
+        v = sum((x - a) * (x - a)) / N
+        q = sum((x - a) * x * v * weight)
+        y = x * a + low * q * weight + TERM
+    """
+    # A longer row with exponentials is not spread.
+    program = program.replace("TERM", "m" if n > 4000 else "exp(x - m) / sum(exp(x - m))")
+    name = f"programs_test::spread_{n}_{str(dtype)[6:]}"
+    few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
+    work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
+    config = config_of(n, str(dtype)[6:], work, 90)
+    assert config.few_rows(work, 4).spread > 1
+    x, weight = torch.randn(3, n).to(dtype), torch.randn(n).to(dtype)
+    x[1] = -torch.inf
+    with cupyops.simulate(sanitize=True):
+        found = few(x, weight)
+        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
+    assert not found[[0, 2]].isnan().any()
+
+
 def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:
     op = row_reduce("y = x - max(x); z = min(x)", name="programs_test::extremes")
     x = torch.randn(4, 50, device=place)
@@ -281,3 +336,25 @@ def test_an_index_beyond_32_bits_is_no_column(place: str) -> None:
     x = torch.arange(1.0, 9.0, device=place).expand(5, 8).contiguous()
     t = torch.tensor([3, 2**32 + 3, -(2**32) + 3, -1, 2**62], device=place)
     assert chosen(x, t).tolist() == [4, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["key", "size", "time", "acc", "scalar", "int8", "where", "name", "value"])
+def test_the_dtype_of_an_input_has_no_name_of_c(name: str) -> None:
+    """The type of `size` would be `size_t`, and that of `acc` the type of the arithmetic."""
+    op = row_reduce(f"m = max(x); y = x - m * {name}", name=f"program_kernels::of_{name}")
+    x, given = torch.randn(3, 9).bfloat16(), torch.randn(3, 9)
+    with cupyops.simulate():
+        y = op(x, given)
+    exact = x.float() - x.float().amax(-1, keepdim=True) * given
+    torch.testing.assert_close(y, exact.bfloat16(), rtol=2**-7, atol=2**-7)
+
+
+def test_a_number_of_c_has_the_dtype_of_the_arithmetic() -> None:
+    """A double among floats would make the arithmetic of the GPU double, too."""
+    op = row_reduce("y = sum(sin(x * M_PI)); z = FLT_MAX * 2", name="program_kernels::numbers", results=["y", "z"])
+    assert op.programs[0].inputs == ("x",)
+    x = torch.randn(3, 9)
+    with cupyops.simulate():
+        y, z = op(x)
+    torch.testing.assert_close(y, (x * torch.pi).sin().sum(-1))
+    assert z.isinf().all()

@@ -63,6 +63,10 @@ def test_what_is_no_program_is_refused(program: str, words: str) -> None:
         ("import math", "nothing is imported; CUDA's functions are there"),
         ("return a", "nothing is returned; the results are the names that are assigned and not read again"),
         ("y = lambda * a", "`lambda` is a reserved word, and can be no name"),
+        ("y = new * a", "`new` is a reserved word, and can be no name"),
+        ("float = a", "`float` is a reserved word, and can be no name"),
+        ("M_PI = 3 * a", "`M_PI` is a reserved word, and can be no name"),
+        ("y = pow(a, 1 / 3)", "1 / 3 is 0 in CUDA C++, a division of whole numbers: write 1.0 / 3"),
         ("y = sigmoid(a)", "CUDA C++ has no sigmoid: it is 1 / (1 + exp(-x))"),
         ("y = where(a > 0, a, 0)", "CUDA C++ has no where: it is c ? a : b"),
         ("y = sgmoid(a)", "CUDA C++ has no sgmoid; did you mean 'sigmoid', which is 1 / (1 + exp(-x))?"),
@@ -91,12 +95,40 @@ def test_what_is_of_another_language_is_said_in_this_one(program: str, words: st
         ("float y = a", "got 'float y = a'; types are not written: y = ..."),
         ("y: float = a", "got 'y: float = a'; types are not written: y = ..."),
         ("y, z = a", "got 'y, z = a'; a statement assigns one name"),
+        ("y = z = a", "got 'y = z = a'; a statement assigns one name"),
     ],
 )
 def test_what_is_no_assignment_is_said_to_be_what_it_is(program: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         elementwise(program, name="programs_test::square")
     assert str(caught.value) == f"square: expected assignments such as `y = x * x`, {words}"
+
+
+def test_comments_of_both_kinds_are_no_program() -> None:
+    """A word of a comment would be an input."""
+    (statement,) = parse("y = a /* twice;\n b */ * 2 // of a", "square")
+    assert names_in(statement.expression) == ["a"]
+
+
+def test_quotients_that_are_whole_or_of_numbers_with_a_fraction_stay() -> None:
+    for program in ("y = a * 1 / 2", "y = a + 4 / 2", "y = a + 1 / 2.0", "y = a + 1.5 / 2", "y = a1 / 2"):
+        elementwise(program, name="programs_test::quotient")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rows": ["weigth"]}, "`rows` names `weigth`, which the program does not read; did you mean 'weight'?"),
+        ({"columns": ["w"]}, "`columns` names `w`, which the program does not read"),
+        ({"indices": ["y"]}, "`indices` names `y`, which the program does not read"),
+        ({"rows": ["weight"], "columns": ["weight"]}, "`rows` and `columns` both name `weight`"),
+    ],
+)
+def test_a_name_that_the_program_does_not_read_is_refused(given: dict[str, list[str]], words: str) -> None:
+    """The input that is meant would be read as an array of rows."""
+    with pytest.raises(ValueError) as caught:
+        row_reduce("y = x * weight", name="programs_test::named", **given)
+    assert str(caught.value) == f"named: {words}"
 
 
 def test_a_statement_that_does_not_end_or_pair_is_refused() -> None:

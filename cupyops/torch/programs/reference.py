@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cupyops.compile.standard import NUMBERS
 from cupyops.programs.elementwise import Program
 from cupyops.programs.expressions import ROUNDED, Statement
 from cupyops.programs.rows import RowProgram
@@ -27,7 +28,7 @@ _TOKEN = re.compile(
 )
 _BINARY: Sequence[Sequence[str]] = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 _TYPES = frozenset(("acc_t", "float", "double"))
-_CONSTANTS = {"INFINITY": float("inf"), "NAN": float("nan"), "true": True, "false": False}
+_CONSTANTS = {"INFINITY": float("inf"), "NAN": float("nan"), "true": True, "false": False, **NUMBERS}
 _ALIKE = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "erf", "erfc", "lgamma"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.errors import expected
+from cupyops.errors import LaunchError, expected, nearest
 from cupyops.launch import driver
+from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
@@ -96,6 +97,7 @@ def row_reduce(
     whole = ("j", "N", *indices)
     check_operations(where, statements, rows=True, whole=whole)
     inputs = tuple(inputs_of(statements, [*scalars, "j", "N"]))
+    _check_kinds(where, inputs, rows=rows, indices=indices, columns=columns)
     results = named_results(where, statements, results)
     named_results(where, [s for s in statements if s.name in results], wide)
     content = (program, backward, rows, indices, columns, scalars, results, *([wide] if wide else []))
@@ -182,6 +184,23 @@ def row_reduce(
     return operator
 
 
+def _check_kinds(where: str, inputs: Sequence[str], **given: Sequence[str]) -> None:
+    """Raises unless each name in ``rows=``, ``indices=`` and ``columns=`` is an input, and stands there once.
+
+    Raises:
+        ValueError: a name is no input of the program, or stands in two places.
+    """
+    found: dict[str, str] = {}
+    for kind, names in given.items():
+        for name in names:
+            if name not in inputs:
+                raise ValueError(
+                    f"{where}: `{kind}` names `{name}`, which the program does not read" + nearest(name, inputs)
+                )
+            if found.setdefault(name, kind) != kind:
+                raise ValueError(f"{where}: `{found[name]}` and `{kind}` both name `{name}`")
+
+
 def _sharding_of(program: RowProgram, results: Sequence[str]) -> Callable[..., Iterable[Split]]:
     """Returns the sharding rule of a program: it is split along each dimension of the rows.
 
@@ -256,13 +275,21 @@ def body_of(
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
         sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
+        work = work_of(program, sizes)
+        choice = n, dtype, work, driver.capability(device)
         try:
-            config = config_of(n, dtype, work_of(program, sizes), driver.capability(device))
+            config = config_of(*choice)
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
-        if rows <= FEW_ROWS and config.groups > 1 and not column:
-            config = config.one_a_block()
+        if config.cluster > PORTABLE_CLUSTER:
+            chosen = kernel(config, dtype)
+            try:
+                at_once(chosen, _types(chosen, names, tensors), dtype, device)
+            except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
+                config = config_of(*choice, portable=True)
+        if rows <= FEW_ROWS and not column:
+            config = config.few_rows(work, call.wide.itemsize)
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
