@@ -312,7 +312,7 @@ MUTANTS = [
         for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
     ),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
-    *_of("row_shared", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
+    *_of("row_passes", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
     *(
         mutant
         for kernel, (tests, faults) in LINEAR_GELU_SM90.items()
