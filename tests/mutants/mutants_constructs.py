@@ -11,14 +11,14 @@ CONSTRUCTS = (
     (
         "halves are rounded up where they are rounded down",
         _HALVES,
-        "cupyops_to_int(floorf(WIDEN(h)))",
-        "cupyops_to_int(ceilf(WIDEN(h)))",
+        "cupyops_to_integer<I>(floor(double(WIDEN(h))), NAN)",
+        "cupyops_to_integer<I>(ceil(double(WIDEN(h))), NAN)",
     ),
     (
         "halves are rounded down where they are rounded up",
         _HALVES,
-        "cupyops_to_int(ceilf(WIDEN(h)))",
-        "cupyops_to_int(floorf(WIDEN(h)))",
+        "cupyops_to_integer<I>(ceil(double(WIDEN(h))), NAN)",
+        "cupyops_to_integer<I>(floor(double(WIDEN(h))), NAN)",
     ),
     ("log1p is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::log1p;", ""),
     ("cbrt is missing", "cupyops/simulator/include/cuda/std/cmath.h", "using ::std::cbrt;", ""),
@@ -69,7 +69,7 @@ CONSTRUCTS = (
         "alignment = offset + dtype.itemsize, max(alignment, aligned)",
         "alignment = offset + dtype.itemsize, alignment",
     ),
-    ("fields of a struct are not aligned", _LAYOUTS, "offset += -offset % aligned", "offset += 0"),
+    ("fields of a struct are not aligned", _LAYOUTS, "else offset + -offset % aligned", "else offset"),
     (
         "a bfloat16 is cut instead of rounded",
         "cupyops/dtypes.py",
