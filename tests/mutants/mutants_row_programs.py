@@ -165,13 +165,13 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     ),
     # Few rows: several threads in place of one.
     (
-        "few_rows_over_more_threads and (1024-dtype0 or 4096)",
+        "few_rows_over_more_threads and (1024 or 4096)",
         [
             (
                 "accesses of neighbours joined",
                 ROWS,
                 "read[v][i] = of[i][v][owner];",
-                "read[v][i] = of[i][v][owner ^ 1];",
+                "read[v][i] = of[i][v][(owner + 1) % OWNERS];",
             ),
             ("the first access for all", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][0][owner];"),
             (
@@ -194,7 +194,6 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
     (
         "at_an_index or an_index_beyond or bits_of_a_row",
         [
-            ("an element read before its time", ROWS, "if (first) loaded();\n first = false;", ""),
             ("an element behind the row", ROWS, "column >= 0 && column < n ?", "column >= 0 && column <= n ?"),
             ("an element before the row", ROWS, "column >= 0 && column < n ?", "column < n ?"),
             ("an index cut to 32 bits", ROWS, "i > 2147483647ll ? 2147483647ll : i", "i"),

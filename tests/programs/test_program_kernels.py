@@ -249,12 +249,16 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
         m = max(x); a = sum(x) / N; low = min(x)
         v = sum((x - a) * (x - a)) / N
         q = sum((x - a) * x * v * weight)
-        y = x * a + low * q * weight + TERM
+        s = TERM
+        y = x * a + low * q * weight + m / s
     """
     # A longer row with exponentials is not spread.
-    program = program.replace("TERM", "m" if n > 4000 else "exp(x - m) / sum(exp(x - m))")
+    program = program.replace("TERM", "a + v" if n > 4000 else "sum(exp(x - m))")
+    results = ["y", "a", "low", "v", "q", "s"]
     name = f"programs_test::spread_{n}_{str(dtype)[6:]}"
-    few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
+    few, many = (
+        row_reduce(program, columns=["weight"], results=results, wide=results, name=name + end) for end in ("", "_many")
+    )
     work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
     config = config_of(n, str(dtype)[6:], work, 90)
     assert config.few_rows(work, 4).spread > 1
@@ -263,8 +267,9 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     with cupyops.simulate(sanitize=True):
         found = few(x, weight)
         monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
-        assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
-    assert not found[[0, 2]].isnan().any()
+        for got, wanted in zip(found, many(x, weight), strict=True):
+            assert torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+            assert not got[[0, 2]].isnan().any()
 
 
 def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:
