@@ -23,7 +23,7 @@ from benchmarks import (
     untuned,
     warm_up,
 )
-from benchmarks.cases import Case, Choice, check
+from benchmarks.cases import Case, Choice, Operand, check
 from benchmarks.choices import COMPILED_AT, ROW_SCALE
 from benchmarks.measure import Findings
 from benchmarks.peers import Unavailable
@@ -315,3 +315,36 @@ def test_shapes_that_were_left_out_for_one_reason_have_one_line() -> None:
         "- softmax.device, liger, softmax softmax, backward, bfloat16, 2×256: CUDA error",
         "- build, extension: no nvcc",
     ]
+
+
+def test_a_failed_capture_does_not_keep_the_next_implementation_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture leaves its memory pool open, and PyTorch refuses a second capture into it."""
+    opened: set[int] = set()
+    handles = iter(range(9))
+
+    class Graph:
+        name = "graph"
+
+        def __init__(self, calls: list[Any], pool: int) -> None:
+            if pool in opened:
+                raise RuntimeError("already recording to mempool_id")
+            opened.add(pool)
+            self.outputs = [call() for call in calls]
+            opened.remove(pool)
+
+        def replay(self) -> None:
+            self.outputs[-1].fill_(1)
+
+    def synchronizes() -> Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(measure, "GraphTimer", Graph)
+    monkeypatch.setattr(measure, "EventTimer", lambda calls: SimpleNamespace(name="events"))
+    monkeypatch.setattr(measure, "synchronize", lambda device: None)
+    one = torch.ones(2)
+    case: Any = SimpleNamespace(capturable=True, title="case", results=(Operand((2,), torch.float32),))
+    pool: list[Any] = [torch.cuda.graph_pool_handle()]
+    calls: tuple[Callable[[], Tensor], ...] = (one.clone, synchronizes, one.clone)
+    names = [measure._device_timer(case, pool, [call], [one.double()]).name for call in calls]
+    assert names == ["graph", "events", "graph"]
