@@ -56,7 +56,7 @@ def variables(text: str) -> dict[str, DeviceVariable]:
 
 
 def _functions_alone(text: str) -> bool:
-    """Returns whether every ``__device__`` stands before a function, as far as that shows without a scan of the text.
+    """Returns True if a search by regular expressions shows that every ``__device__`` belongs to a function.
 
     Most texts declare no variable, and a scan of a final text takes milliseconds.
     """

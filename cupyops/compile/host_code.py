@@ -149,7 +149,7 @@ def declared_names(item: str) -> frozenset[str]:
         behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
         found = {name for name in (kind[1], behind and behind[1]) if name}
     elif not _KEPT.match(plain) and "(" in plain.partition("{")[0]:
-        # An operator is read without its name.
+        # The name of an overloaded operator does not occur in the code that calls the operator.
         found = {name for name in [_name_of(plain.partition("{")[0])] if name and not name.startswith("operator")}
     return frozenset(found)
 
@@ -330,7 +330,7 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
 
 def _is_macro_call(bare: str, start: int, closing: int, macros: Mapping[str, tuple[bool, str]]) -> bool:
     called = _CALL.match(bare, start, closing)
-    # A macro of a header that the text does not have is known by its capitals.
+    # The definition of a macro may stand in a header that is missing. A name in capitals then counts as a macro.
     if called is None or not (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return False
     return bare.find("(", start) == called.end() - 1 and _BEHIND.match(bare, closing + 1) is not None
@@ -382,7 +382,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     if (space := _USING_NAMESPACE.match(plain)) is not None:
         return None if space[1].lstrip(":").partition("::")[0] in spaces - {"std"} else ""
     if _KEPT.match(plain):
-        # A kernel may have a struct with a stream as its parameter.
+        # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
         return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None

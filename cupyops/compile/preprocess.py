@@ -43,7 +43,7 @@ class _AtLeast(int):
     """A number of which the least value is known."""
 
 
-# The oldest versions that are supported. The compiler decides what asks for a later one.
+# The oldest versions that are supported. A comparison with a later version stays undecided, and the compiler evaluates it.
 _VERSIONS = {"CUDART_VERSION": _AtLeast(12000), "CUDA_VERSION": _AtLeast(12000), "__CUDACC_VER_MAJOR__": _AtLeast(12)}
 
 

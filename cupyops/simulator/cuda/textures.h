@@ -185,7 +185,7 @@ template <typename T> CUPYOPS_UNCHECKED T fetch_cube(unsigned long long object, 
     of_face.normalized = 1, of_face.address[0] = of_face.address[1] = CLAMP;
     return converted<T>(of_face, sample(of_face, at, (layered ? layer_of(t, layer) * 6 : 0) + face).at);
 }
-// The texel of a number; 0 outside, as for textures of linear memory.
+// Returns texel x of a texture of linear memory, and 0 beyond its ends.
 template <typename T> CUPYOPS_UNCHECKED T fetch_number(unsigned long long object, int x) {
     const CupyopsTexture& t = described(object, 1, false, false);
     if (x < 0 || x >= t.size[0]) return converted<T>(t, {0, 0, 0, 0});
