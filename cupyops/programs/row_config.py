@@ -23,7 +23,7 @@ from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, 
 from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
 
 from .expressions import kernel_name
-from .rows import REDUCED, RowProgram
+from .rows import EXPS, REDUCED, RowProgram
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
 
@@ -33,10 +33,14 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # Registers for addresses and arithmetic, by bytes of an element: in general, with sums over the rows, and without
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
-HALF_REGISTERS = 20  # more registers for float16, because the compiler packs pairs of its elements late
-# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more bytes
-# in flight than threads that prefetch their next row.
-IN_FLIGHT, AHEAD_IN_FLIGHT = 64 * 1024, 24 * 1024
+LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in one pass of up to two reductions
+# For float16, whose single elements the compiler packs late: further ones for each access of 8 elements, in place of which
+# others are not needed; and further ones for a program with one pass.
+HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
+DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
+# Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
+# than threads that load their next row meanwhile. float16 takes more registers, so that fewer threads are resident.
+IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
@@ -47,7 +51,18 @@ ROW_BLOCK, CLUSTER_BLOCK = 512, 256
 # threads take little of its time, and a block has up to this many bytes of the row.
 ONCE, ONCE_BYTES = 16, 64 * 1024
 ONCE_AT_ONCE = 64  # bytes that a thread of such a program loads at once
+# A row in shared memory: bytes of the row in a block, the block's threads, their accesses at once, and registers beside
+# these. The most blocks of a cluster, and bytes of a multiprocessor that blocks fill, of which each has some for exchanges.
+SHARED_SLICE, SHARED_BLOCK, SHARED_VECTORS, SHARED_REGISTERS = 64 * 1024, 512, 2, 32
+MOST_CLUSTER, SHARED_ROOM, SHARED_OTHER = 16, 220 * 1024, 2048
+L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
+MULTIPROCESSORS = 132  # with clusters
+EVEN = 0.97  # of its accesses a cut must use to be tried with accesses of half the width
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
+FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
+# Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
+# that a thread has, and the most bytes of shared memory by which threads join their values.
+SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
 REGISTERS = 65536  # registers of a multiprocessor
 
 
@@ -60,6 +75,9 @@ class ProgramConfig(RowsConfig):
         prefetch: persistent blocks load the next row while they compute a row.
         columns_held: a thread keeps its columns of the arrays (N) in registers.
         sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+        row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
+            bring the row, and every pass reads it there.
+        spread: threads that share the accesses of one thread of the config for many rows.
     """
 
     # Without defaults, so that each compilation defines the three macros.
@@ -69,6 +87,59 @@ class ProgramConfig(RowsConfig):
     prefetch: bool = False
     columns_held: bool = False
     sums_shared: int = 0
+    row_shared: int = 0
+    spread: int = 1
+
+    @property
+    def since(self) -> int:
+        """The least compute capability that the kernel needs: bulk copies fill shared memory."""
+        return CLUSTERS_SINCE if self.row_shared else super().since
+
+    def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
+        """Returns the config with a block's slices of the row in shared memory.
+
+        Args:
+            n: elements of a row.
+            work: what a thread holds of a row.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        return replace(self, row_shared=held, shared=held * sum(work.elements))
+
+    def few_rows(self, work: "Work", acc: int) -> "ProgramConfig":
+        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same.
+
+        A block has one row, and the arrays (N) are loaded along with it. Several threads share the accesses of one
+        thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
+        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row, unless it sums exponentials: more of them are
+        computed where a row is spread.
+
+        Args:
+            work: what a thread holds of a row.
+            acc: bytes of an element in the arithmetic.
+        """
+        if self.cluster > 1 or self.stream or self.prefetch:
+            return self.one_a_block() if self.groups > 1 else self
+        row = self.vectors * self.vector_width * sum(work.elements)
+        if self.row_threads <= 32:
+            most = SPREAD_WARP // self.row_threads
+        else:
+            most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
+        if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
+            most = 1
+        ways = (s for s in range(1, most + 1) if self.vectors % s == 0 and self.row_threads * s % 32 == 0)
+        spread = max(ways, default=0)
+        if spread == 0:
+            return self.one_a_block()
+        threads, vectors = self.row_threads * spread, self.vectors // spread
+        held = vectors * (work.row(self.vector_width, acc) + work.persistent(self.vector_width, acc))
+        return replace(
+            self.one_a_block(),
+            block=threads,
+            row_threads=threads,
+            vectors=vectors,
+            spread=spread,
+            columns_held=held <= FEW_REGISTERS and threads <= ROW_BLOCK,
+        )
 
     def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
         """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
@@ -97,6 +168,7 @@ class Work:
         sums: sums over the rows.
         passes: passes over a row. A program with one pass does not hold the row.
         reductions: reductions of a row.
+        exponentials: a reduction is Σ exp(a - max a).
     """
 
     elements: tuple[int, ...]
@@ -105,6 +177,7 @@ class Work:
     sums: int = 0
     passes: int = 2
     reductions: int = 1
+    exponentials: bool = False
 
     def row(self, width: int, acc: int) -> int:
         """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
@@ -133,11 +206,12 @@ def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
         sums=list(program.kinds().values()).count("column"),
         passes=program.passes,
         reductions=sum(s.over in REDUCED for s in program.steps),
+        exponentials=any(s.over == EXPS for s in program.steps),
     )
 
 
 @cache
-def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
+def config_of(n: int, dtype: str, work: Work, capability: int, *, portable: bool = False) -> ProgramConfig:
     """Returns the config for rows of n elements.
 
     Args:
@@ -145,9 +219,65 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
         dtype: the dtype of the rows.
         work: the program's numbers that decide the registers of a thread.
         capability: compute capability of the GPU, 90 for sm_90.
+        portable: considers only clusters of up to 8 blocks, which every GPU with clusters supports.
     """
+    width = vector_width_for(n, DTYPES[dtype].itemsize)
+    config = _config_of(n, dtype, work, capability, width)
+    idle = n < EVEN * config.slice or config.row_threads < WHOLE_LINE
+    if work.sums and width == 8 and config.cluster == 1 and not config.stream and idle:
+        # Threads without work, and lines read in parts, cost more than accesses of half the width.
+        even = _config_of(n, dtype, work, capability, width // 2)
+        if not even.stream and even.row_threads <= SMALL_BLOCK and n >= EVEN * even.slice * even.cluster:
+            return even
+    if work.sums or work.passes == 1 or capability < CLUSTERS_SINCE or DTYPES[dtype].itemsize > 4:
+        return config
+    return _shared(n, dtype, work, capability, width, config, PORTABLE_CLUSTER if portable else MOST_CLUSTER) or config
+
+
+def _shared(
+    n: int, dtype: str, work: Work, capability: int, width: int, config: ProgramConfig, most_cluster: int
+) -> ProgramConfig | None:
+    """Returns the config of a kernel that has the row in shared memory, or None if ``config`` should stay.
+
+    The blocks are not persistent. While one block computes, the bulk copies of the others are in flight. The row then
+    takes the place of the L1 cache, from which persistent blocks read the arrays (N). Measured on an H200, the row in
+    shared memory is faster where one block has the row, where a thread of a cluster would hold more than 32 elements
+    beside their columns, and where the rows that are read again do not stay in the L2 cache.
+    """
+    row = n * sum(work.elements)
+    accesses_of_16_bytes = all(size * width % 16 == 0 for size in work.elements)
+    if not (config.prefetch or config.stream) or not accesses_of_16_bytes:
+        return None
+    room = min(SHARED_ROOM, SHARED_MEMORY_OF.get(capability, SHARED_ROOM))
+    cluster = 1
+    while cluster < most_cluster and row > SHARED_SLICE * cluster:
+        cluster *= 2
+    if cluster > PORTABLE_CLUSTER and not config.stream:
+        return None
+    if config.stream:
+        resident = MULTIPROCESSORS * config.min_blocks // config.cluster * row
+        wanted = resident > L2_ROWS or bool(work.columns)
+    elif work.columns:
+        wider = max(work.columns) > DTYPES[dtype].itemsize
+        wanted = cluster == 1 or (config.vectors * width > 32 and (config.min_blocks > 1 or wider))
+    else:
+        wanted = cluster == 1 or config.min_blocks > 1
+    block = ProgramConfig(
+        SHARED_BLOCK, SHARED_BLOCK, width, SHARED_VECTORS, cluster=cluster, min_blocks=1, full=False, stream=True
+    ).with_shared_row(n, work)
+    fit = room // (block.shared + SHARED_OTHER)
+    if not wanted or fit < (1 if config.stream else 2):
+        return None
+    registers = SHARED_VECTORS * work.row(width, 0) + SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
+    registers += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
+    registers = -(-registers // 8) * 8
+    threads = THREADS_AT_ONCE.get(capability, 2048)
+    return replace(block, min_blocks=max(1, min(fit, threads // SHARED_BLOCK, REGISTERS // (registers * SHARED_BLOCK))))
+
+
+def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> ProgramConfig:
+    """Returns the config for rows of n elements, with accesses of ``width`` elements, that has no row in shared memory."""
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
-    width = vector_width_for(n, itemsize)
     blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     row, columns = work.row(width, acc), work.persistent(width, acc)
     ahead = row + _words(work.elements, width)
@@ -158,9 +288,15 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
     used = _words(work.columns, width) // 8
-    others += HALF_REGISTERS if dtype == "float16" and not work.sums else 0
+    others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
+    if dtype == "float16" and not work.sums:
+        if work.passes > 1:
+            unpacked, others = HALF_SINGLES * width // 8 * halves, others - HALF_LESS + 6 * (halves - 1)
+        else:
+            others += HALF_REGISTERS
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
-    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, IN_FLIGHT)
+    flight = HALF_IN_FLIGHT if dtype == "float16" else IN_FLIGHT
+    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
@@ -169,6 +305,11 @@ def config_of(n: int, dtype: str, work: Work, capability: int) -> ProgramConfig:
         )
         found = _held(n, width, needs, blocks, capability) or _held(n, width, again, blocks, capability)
     elif work.passes == 1:
+        light = len(work.elements) == 1 and not work.columns and 0 < work.reductions <= 2 and itemsize < 8
+        if light and capability >= CLUSTERS_SINCE:  # earlier GPUs would spill a few registers
+            plain = replace(
+                plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
+            )
         return _once(n, width, itemsize, plain, blocks, capability)
     else:
         found = _held(n, width, plain, blocks, capability)
@@ -191,7 +332,9 @@ def _once(n: int, width: int, itemsize: int, needs: "_Needs", most_blocks: int, 
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
     most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
-    vectors = max(1, -(-own // max(1, -(-own // most))))
+    # Without accesses beyond the end of the row, if the threads share the row evenly.
+    even = [v for v in range(2, most + 1) if n == threads * cluster * own * width and own % v == 0]
+    vectors = even[-1] if even else max(1, -(-own // max(1, -(-own // most))))
     return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
 
@@ -200,10 +343,11 @@ def _streamed(
 ) -> ProgramConfig:
     """Returns the config of a kernel that reads the row in every pass."""
     block = threads if cluster > 1 else max(SMALL_BLOCK, threads) // threads * threads
+    full = n > 0 and n % (threads * vectors * width * cluster) == 0
+    if needs.light:
+        needs = replace(needs, others=needs.others + (0 if full else 4))
     min_blocks = max(1, needs.resident(vectors, block, capability))
-    return ProgramConfig(
-        block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=False, stream=True
-    )
+    return ProgramConfig(block, threads, width, vectors, cluster=cluster, min_blocks=min_blocks, full=full, stream=True)
 
 
 @dataclass(frozen=True)
@@ -217,6 +361,7 @@ class _Needs:
         nbytes: bytes that an access loads from all arrays (M, N).
         wanted: bytes that a multiprocessor loads at once.
         prefetch, columns_held: the fields of the config.
+        light: the program only reduces one array.
     """
 
     registers: int
@@ -226,6 +371,7 @@ class _Needs:
     wanted: int
     prefetch: bool = False
     columns_held: bool = False
+    light: bool = False
 
     @property
     def most(self) -> int:
@@ -236,7 +382,10 @@ class _Needs:
         """Returns how many blocks are resident on a multiprocessor, or 0."""
         registers = -(-(vectors * self.registers + self.others) // 8) * 8
         threads = THREADS_AT_ONCE.get(capability, 2048)
-        return min(REGISTERS // (registers * block), threads // block, 32 if threads == 2048 else 16)
+        blocks = REGISTERS // (registers * block)
+        if self.light:  # the estimate is tight, and each of the four parts of a multiprocessor has whole warps
+            blocks = REGISTERS // (4 * 32 * registers) * 4 // -(-block // 32)
+        return min(blocks, threads // block, 32 if threads == 2048 else 16)
 
 
 def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) -> ProgramConfig | None:
@@ -261,13 +410,17 @@ def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) 
         flight = config.min_blocks * config.block * config.vectors * needs.nbytes / all_accesses
         missing = max(0.0, 1 - flight / needs.wanted)
         threads = config.row_threads
-        # A barrier of a block, and lines of the cache read in parts, cost less than a third of the threads without work.
+        # Lines of the cache read in parts cost less than a fifth of the threads without work. Of equal cuts the one with
+        # fewer accesses of a thread is faster, even with the barrier of a small block. A thread that loads, computes and
+        # stores in turn needs two accesses.
+        barrier = 0.004 if needs.prefetch or threads <= SMALL_BLOCK else 0.02
         return (
             missing
             + 0.5 * (all_accesses - 1)
-            + 0.1 * (threads > 32)
-            + 0.2 * (threads < WHOLE_LINE)
-            + config.vectors / 200
+            + barrier * (threads > 32)
+            + 0.1 * (threads < WHOLE_LINE)
+            + 0.05 * (config.vectors == 1 and not needs.prefetch)
+            + config.vectors * needs.nbytes / 16 / 200
         )
 
     for cluster, most_threads in tiers:

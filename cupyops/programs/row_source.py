@@ -1,5 +1,6 @@
 """Generates readable CUDA sources from row programs."""
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 
@@ -8,14 +9,8 @@ from .rows import EXPS, RowProgram, Step, reach
 
 __all__ = ["text_of"]
 
-# By the name of a reduction: its kind in row_passes.cuh, and the value that a thread begins with.
-FOLDS = {
-    "sum": ("Sum", "acc_t(0)"),
-    "max": ("Max", "acc_t(-INFINITY)"),
-    "min": ("Min", "acc_t(INFINITY)"),
-    EXPS: ("Exps", "acc_t(0)"),
-}
-
+# The kind of each reduction in row_passes.cuh.
+FOLDS = {"sum": "Sum", "max": "Max", "min": "Min", EXPS: "Exps"}
 
 # The guard of groups of threads beyond the last row. They would read the last row, which an overwriting kernel writes.
 _GROUPS_BEYOND = {
@@ -100,7 +95,12 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     """Returns the CUDA code for all rows of a group: it loads a row, computes it, and goes on to the next."""
     reduces = any(s.over in FOLDS for s in steps)
     types = {x: program.type_of(x) for x in program.elements}
-    load = [f"{x}__row.load({x} + row__ * N, at__, vectors__);" for x in types]
+    places = itertools.accumulate((f" + sizeof({kind})" for kind in types.values()), initial="0")
+    load = [
+        f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"
+        for x, place in zip(types, places, strict=False)
+    ]
+    rows = ", ".join(f"{x} + row__ * N" for x in types)
     ahead = [f"{x}__next.load({x} + next__ * N, columns__, vectors__);" for x in types]
     group = "blockIdx.x / CLUSTER * static_cast<long long>(GROUPS)"
     lines = [
@@ -109,6 +109,7 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         *(f"    ColumnValues<{program.type_of(x)}> {x}__columns({x}, N, vectors__);" for x in program.columns),
         *(f"    ColumnSums {y}__sums({y}, N, {i});" for i, y in enumerate(summed)),
         *(f"    Held<{kind}> {x}__row, {x}__next;" for x, kind in types.items()),
+        "    RowCopies copies__;",
     ]
     lines += [
         "    const auto load_next__ = [&](long long next__) {",
@@ -128,17 +129,20 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
         "            if (next__ < M__) load_next__(next__);",
         "        } else if (!STREAM) load__(columns__);",
+        f"        copies__.copy(N, vectors__, {rows});",
     ]
+    gathered = [s for s in steps if s.over == "at"]
     at = {x: f"{x} + row__ * N" if x in program.elements else x for x in (*program.elements, *program.columns)}
     return [
         *lines,
         *(f"        const acc_t {x}__row = ::convert<acc_t>({x}[row__]);" for x in program.rows),
         *(f"        const int {x}__row = ::whole_number({x}[row__]);" for x in program.indices),
-        *(
-            f"        const acc_t {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);"
-            for s in steps
-            if s.over == "at"
-        ),
+        *(f"        acc_t {s.name}__row;" for s in gathered),
+        "        // The row's loads do not wait for the index of these.",
+        "        const auto gather__ = [&] {",
+        *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
+        "        };",
+        *([] if _reduced(next(program.groups())) else ["        gather__();"]),
         "        if (!others_began__) cluster_wait();",
         "        others_began__ = true;",
         *_row(program, steps),
@@ -164,8 +168,9 @@ def _row(program: RowProgram, steps: Sequence[Step]) -> list[str]:
     made: set[str] = set()  # the kept values that an earlier pass has computed
     for group in program.groups():
         if reduced := _reduced(group):
+            first = not lines
             lines.extend(_begin_pass(program, lines))
-            lines.extend(_reducing_pass(program, reduced, steps, made))
+            lines.extend(_reducing_pass(program, reduced, steps, made, first))
         for s in group:
             if not s.over:
                 lines.append(f"        const acc_t {s.name}__row = {_in_row(program, s.expression, steps)};")
@@ -231,7 +236,9 @@ def _in_row(program: RowProgram, expression: str, steps: Sequence[Step]) -> str:
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda m: f"{m[0]}__row" if m[0] in rows else m[0], _written(expression))
 
 
-def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str]) -> list[str]:
+def _reducing_pass(
+    program: RowProgram, reduced: Sequence[Step], steps: Sequence[Step], made: set[str], first: bool
+) -> list[str]:
     """Returns the CUDA code of one reducing pass, and adds the names that the pass keeps to ``made``."""
     expressions = [s.expression for s in reduced]
     loads, body = _values(program, expressions, steps, program.kept, made)
@@ -239,34 +246,39 @@ def _reducing_pass(program: RowProgram, reduced: Sequence[Step], steps: Sequence
     keeps = [s for s in program.kept if s not in made and any(s in reach(e, elements) for e in expressions)]
     made.update(keeps)
     with_exps = {s.of: s for s in reduced if s.over == EXPS}
-    table = f"{reduced[0].name}__folded"
-    places = {s.name: f"{table}[{i}]" for i, s in enumerate(reduced)}
-    before, behind = loads, []
+    table, access = f"{reduced[0].name}__folded", f"{reduced[0].name}__access"
+    places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
+    before, behind = [*loads, f"auto& {access} = {table}.begin_access();"], []
     for s in reduced:
-        own, value = places[s.name], _written(s.expression)
+        own, value = access + places[s.name], _written(s.expression)
         if s.name in with_exps:
-            before = [*before, f"acc_t {s.name}__access[VECTOR_WIDTH];"]
-            body.append(f"{s.name}__access[k__] = {value};")
-            behind.append(f"::add_exps({own}, {places[with_exps[s.name].name]}, {s.name}__access);")
+            before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
+            body.append(f"{s.name}__values[k__] = {value};")
+            exps = access + places[with_exps[s.name].name]
+            behind.append(f"::add_exps<ACCESSES_APART>({own}, {exps}, {s.name}__values);")
         elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"
             body.append(f"{own} {joined[s.over]};")
-    kinds = ", ".join(f"Fold::{FOLDS[s.over][0]}" for s in reduced)
+    behind.append(f"{table}.end_access(v__);")
+    kinds = ", ".join(f"Fold::{FOLDS[s.over]}" for s in reduced)
+    totals = {name: f"{table}.total[0]{place}" for name, place in places.items()}
     return [
         *(f"        acc_t {name}__kept[VECTORS][VECTOR_WIDTH];" for name in sorted(keeps)),
-        f"        acc_t {table}[] = {{{', '.join(FOLDS[s.over][1] for s in reduced)}}};",
-        *_each(body, before, behind),
-        f"        team__.template reduce<{kinds}>({table});",
+        f"        Folded<{kinds}> {table};",
+        *_each(body, before, behind, first),
+        f"        team__.reduce({table});",
         *(
             f"        const acc_t {s.name}__row = "
-            + (f"::exps_of_row({places[s.of]}, {places[s.name]});" if s.over == EXPS else f"{places[s.name]};")
+            + (f"::exps_of_row({totals[s.of]}, {totals[s.name]});" if s.over == EXPS else f"{totals[s.name]};")
             for s in reduced
         ),
     ]
 
 
-def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = ()) -> list[str]:
+def _each(
+    body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str] = (), first: bool = False
+) -> list[str]:
     return [
         "        ::pass(N, load__, [&](int v__, int column__) {",
         *(f"            {line}" for line in before),
@@ -275,7 +287,7 @@ def _each(body: Sequence[str], before: Sequence[str] = (), behind: Sequence[str]
         *(f"                {line}" for line in body),
         "            }",
         *(f"            {line}" for line in behind),
-        "        });",
+        "        }, gather__);" if first else "        });",
     ]
 
 
@@ -292,8 +304,9 @@ def _last_pass(program: RowProgram, steps: Sequence[Step], made: Collection[str]
     before = [*loads, *(f"acc_t {s.name}__values[VECTOR_WIDTH];" for s in stored)]
     behind = []
     for s in stored:
-        given = f" && {s.name}" if len(program.results) > 1 else ""
-        behind.append(
-            f"if (mine__{given}) ::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
-        )
-    return _each(body, before, behind)
+        given = " && ".join([*(["mine__"] if summed else []), *([s.name] if len(program.results) > 1 else [])])
+        store = f"::store_vector({s.name} + row__ * N + column__, {s.name}__values, vectors__);"
+        behind.append(f"if ({given}) {store}" if given else store)
+    # One branch around the pass: a branch in each access would hold back the loads of arrays (N) of the accesses behind it.
+    # With sums over the rows these arrays are in registers, and the one branch would take more of them.
+    return [*([] if summed else ["        if (mine__)"]), *_each(body, before, behind)]

@@ -274,6 +274,6 @@ _TAKEN = frozenset(
         ),
         *("MIN_BLOCKS", "NAN", "PARTS", "PREFETCH", "READERS", "ROW_THREADS", "ROW_WARPS", "SLICE", "STAGES", "STREAM"),
         *("VECTORS", "VECTOR_WIDTH", "acc_t", "scalar_t", "Always", "Columns", "ColumnSums", "ColumnValues", "Fold"),
-        *("Held", "PartsExchange", "Team", "Vectors", "N", "j"),
+        *("Held", "PartsExchange", "Team", "Vectors", "N", "j", "ROW_SHARED", "SPREAD", "SUMS_SHARED"),
     )
 )

@@ -27,7 +27,7 @@ template <typename Known, int TABLES> struct BlockExchange {
 
     __device__ __forceinline__ const Known* all_gather(const Known& known, unsigned turn) {
         Known* parts = table[turn % TABLES][group_of_block()];
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32 % ROW_WARPS] = known;
+        if (threadIdx.x % 32 == 0 && (SPREAD == 1 || threadIdx.x < OWNERS)) parts[threadIdx.x / 32 % ROW_WARPS] = known;
         __syncthreads();
         return parts;
     }

@@ -8,6 +8,12 @@
 // COLUMNS_HELD   0, 1     1: the arrays (N) are loaded once, before the rows        the row program's config
 // SUMS_SHARED    0 or     elements of a column sum that a block has in shared       the row program's config
 //                more     memory, with STREAM; 0: none
+// ROW_SHARED     0 or     elements of each array's row that a block has in shared   the row program's config
+//                more     memory, with STREAM: bulk copies bring the row, and
+//                         every pass reads it there (sm_90 and later); 0: none
+// SPREAD         1 or    above 1: for few rows. A block has one row, and this many    the row program's config
+//                more    threads take the accesses of one thread of the config for
+//                        many rows. The row gets the same bits.
 // The others: see rows.cuh.
 #pragma once
 
@@ -23,6 +29,9 @@
 #ifndef SUMS_SHARED
 #define SUMS_SHARED 0
 #endif
+#ifndef ROW_SHARED
+#define ROW_SHARED 0
+#endif
 #ifndef INFINITY  // NVRTC has no <math.h>
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -36,6 +45,7 @@
 #include "registers.cuh"
 #include "scalar.cuh"
 #include "rows.cuh"
+#include "row_copies.cuh"
 
 // Returns whether accesses of up to 16 bytes can load and store VECTOR_WIDTH elements at every access to an array.
 template <typename T> __device__ __forceinline__ bool whole_accesses(const T* p) {
@@ -53,6 +63,14 @@ template <typename T> struct Held {
             if (at.has(v)) of[v] = load_packed(row + at.of(v), vectors);
     }
 
+    // Loads from shared memory, where a block's slices of the row lie one after the other.
+    __device__ __forceinline__ void load_shared(const T* slices, const Columns& at) {
+        const T* slice = slices + at.start / (CLUSTER * SLICE) * SLICE;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (at.has(v)) of[v] = load_packed(slice + place_of(v), true);
+    }
+
     // Begins a pass over registers. The compiler would keep the widened elements of the pass before, which take twice the
     // registers of 16-bit elements, and would spill them.
     __device__ __forceinline__ void begin_pass() {
@@ -62,6 +80,18 @@ template <typename T> struct Held {
             for (int i = 0; i < Packed<T>::WORDS; ++i) opaque(of[v].word[i]);
     }
 };
+
+// Loads a slice of a row into registers: from shared memory, at `offset` bytes, if copies have brought the row there.
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned, const Columns& at, bool vectors) {
+    held.load(row, at, vectors);
+}
+
+template <typename T>
+__device__ __forceinline__ void load_slice(Held<T>& held, const T* row, unsigned offset, const Columns& at, Always vectors) {
+    if constexpr (ROW_SHARED > 0) held.load_shared(reinterpret_cast<const T*>(rows_memory + offset), at);
+    else held.load(row, at, vectors);
+}
 
 // An array (N). With COLUMNS_HELD a thread keeps its columns in registers, for all rows; else it loads them at each use.
 template <typename T> struct ColumnValues {
@@ -83,16 +113,26 @@ template <typename T> struct ColumnValues {
     }
 };
 
-// Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`.
-template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
+// Calls f(v, column) for each of this thread's accesses to a row of n elements; the v-th access begins at `column`. Calls
+// `loaded` behind the first loads of the row.
+template <typename Load, typename F, typename Loaded>
+__device__ __forceinline__ void pass(long long n, const Load& load, const F& f, const Loaded& loaded) {
+    bool first = true;
     for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
         if (STREAM && at.start >= at.n) break;
         if (STREAM) load(at);
+        if (first) loaded();
+        first = false;
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (at.has(v)) f(v, at.of(v));
         if (!STREAM) break;
     }
+    if (first) loaded();
+}
+
+template <typename Load, typename F> __device__ __forceinline__ void pass(long long n, const Load& load, const F& f) {
+    pass(n, load, f, [] {});
 }
 
 template <typename T, typename Vectors>
@@ -135,13 +175,15 @@ template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
 // The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
 __device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
 
-// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row.
-__device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
-    acc_t found = most;
+// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. FIRST: there are no
+// numbers before.
+template <bool FIRST = false> __device__ __forceinline__ void add_exps(
+    acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
+    acc_t found = FIRST ? a[0] : most;
 #pragma unroll
-    for (int k = 0; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
+    for (int k = FIRST; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
     const acc_t origin = origin_of(found);
-    exps *= exponential(most - origin);
+    exps = FIRST ? acc_t(0) : exps * exponential(most - origin);
 #pragma unroll
     for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
     most = found;
@@ -174,7 +216,67 @@ template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(a
             if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
 }
 
-// The values, up to MOST, that a warp publishes to the other warps on its row.
+// Joins the values v of a part of a row with the values of the part that follows.
+template <Fold... FOLDS>
+__device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (&next)[sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+    acc_t own[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        own[i] = v[i];
+        if (folds[i] == Fold::Max) v[i] = larger(v[i], next[i]);
+        if (folds[i] == Fold::Min) v[i] = smaller(v[i], next[i]);
+        if (folds[i] == Fold::Sum) v[i] += next[i];
+    }
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i)
+        if (folds[i] == Fold::Exps) {
+            const acc_t origin = origin_of(v[i - 1]);
+            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
+            v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
+        }
+}
+
+// Whether each access to a row is reduced by itself, and the accesses are joined in their order, so that with SPREAD each
+// access can be another thread's. Rows that are streamed or prefetched are never spread.
+constexpr bool ACCESSES_APART = !STREAM && !PREFETCH;
+
+// The values of a thread's part of a row.
+template <Fold... FOLDS> struct Folded {
+    static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS : 1;
+    acc_t total[APART][COUNT];
+    acc_t access[COUNT];
+
+    __device__ __forceinline__ Folded() {
+#pragma unroll
+        for (int v = 0; v < APART; ++v) clear(total[v]);
+    }
+
+    static __device__ __forceinline__ void clear(acc_t (&values)[COUNT]) {
+        const acc_t none[COUNT] = {nothing<FOLDS>()...};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = none[i];
+    }
+
+    // Returns the values to which the elements of an access are added.
+    __device__ __forceinline__ acc_t (&begin_access()) [COUNT] {
+        if (!ACCESSES_APART) return total[0];
+        clear(access);
+        return access;
+    }
+
+    // Ends the thread's v-th access.
+    __device__ __forceinline__ void end_access(int v) {
+        if (!ACCESSES_APART) return;
+        if (v == 0 || SPREAD > 1)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v : 0][i] = access[i];
+        else join<FOLDS...>(total[0], access);
+    }
+};
+
+// What a warp publishes to the other warps on its row: up to MOST values.
 template <int MOST> struct Parts {
     alignas(8) acc_t of[MOST + MOST % 2];
 };
@@ -186,12 +288,17 @@ template <int MOST> using PartsExchange = Exchange<Parts<MOST>, 2>;
 // after cluster_wait(). Every thread of a row gets the same bits, and the macros alone decide the order of a sum.
 template <int MOST> struct Team {
     PartsExchange<MOST>& exchange;
-    unsigned turn = 0;
+    unsigned turn = 0, spread_turn = 0;
 
     __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
 
+    template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
+        if constexpr (SPREAD > 1) join_spread(folded);
+        reduce<FOLDS...>(folded.total[0]);
+    }
+
     template <Fold... FOLDS> __device__ __forceinline__ void reduce(acc_t (&v)[sizeof...(FOLDS)]) {
-        fold_lanes<(ROW_THREADS < 32 ? ROW_THREADS : 32), FOLDS...>(v);
+        fold_lanes<(OWNERS < 32 ? OWNERS : 32), FOLDS...>(v);
         if constexpr (PARTS > 1) {
             constexpr int COUNT = sizeof...(FOLDS);
             constexpr Fold folds[COUNT] = {FOLDS...};
@@ -223,6 +330,29 @@ template <int MOST> struct Team {
             fold_lanes<READERS, FOLDS...>(v);
         }
     }
+
+    // Gives every thread the values of one thread of the config for many rows: those of its accesses, joined in their order.
+    template <Fold... FOLDS> __device__ __forceinline__ void join_spread(Folded<FOLDS...>& folded) {
+        constexpr int COUNT = sizeof...(FOLDS), ACCESSES = VECTORS * SPREAD;
+        // Two tables, as in PartsExchange.
+        __shared__ acc_t accesses[2][COUNT][ACCESSES][OWNERS];
+        const int owner = static_cast<int>(threadIdx.x) % OWNERS, part = static_cast<int>(threadIdx.x) / OWNERS;
+        auto& of = accesses[spread_turn++ % 2];
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) of[i][v * SPREAD + part][owner] = folded.total[v][i];
+        __syncthreads();
+        acc_t read[ACCESSES][COUNT];
+#pragma unroll
+        for (int v = 0; v < ACCESSES; ++v)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) read[v][i] = of[i][v][owner];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) folded.total[0][i] = read[0][i];
+#pragma unroll
+        for (int v = 1; v < ACCESSES; ++v) join<FOLDS...>(folded.total[0], read[v]);
+    }
 };
 
 // Returns the row of this thread's group, of the GROUPS rows from `first` on; the last row for groups beyond the end.
@@ -235,8 +365,6 @@ __device__ __forceinline__ bool first_of_row() { return threadIdx.x % ROW_THREAD
 
 // Sums of each column over the rows that a block, or a cluster, takes: one row of `partial`, (parts, N). The sums accumulate in
 // registers. With STREAM they accumulate in shared memory, or in `partial`, which then must be zero before the launch.
-extern __shared__ __align__(16) unsigned char sums_memory[];
-
 struct ColumnSums {
     acc_t held[STREAM ? 1 : VECTORS][VECTOR_WIDTH];
     acc_t* part;
@@ -245,7 +373,7 @@ struct ColumnSums {
     // `index` counts the kernel's sums.
     __device__ __forceinline__ ColumnSums(acc_t* partial, long long n, int index)
         : part(partial ? partial + blockIdx.x / CLUSTER * n : nullptr),
-          shared(reinterpret_cast<acc_t*>(sums_memory) + index * SUMS_SHARED + threadIdx.x) {
+          shared(reinterpret_cast<acc_t*>(rows_memory) + index * SUMS_SHARED + threadIdx.x) {
 #pragma unroll
         for (int v = 0; v < (STREAM ? 1 : VECTORS); ++v)
 #pragma unroll

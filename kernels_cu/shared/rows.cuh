@@ -18,6 +18,8 @@
 // FULL            0, 1                   1: a row fills all accesses, no bounds checks          RowsConfig.full
 // FOLDED          divides ROW_THREADS    a block takes the row in the order of this many        RowsConfig.folded
 //                                        blocks of a cluster, and gives the row the same bits
+// SPREAD          divides ROW_THREADS    this many threads share the accesses of one thread     ProgramConfig.spread
+//                                        of the config for many rows, see row_passes.cuh
 // ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
 //                                        per access, other rows a function call. The separate
 //                                        path pays for most row lengths; for some, registers
@@ -46,6 +48,9 @@
 #ifndef FOLDED
 #define FOLDED 1
 #endif
+#ifndef SPREAD
+#define SPREAD 1
+#endif
 #ifndef ALIGNED_APART
 #define ALIGNED_APART 0
 #endif
@@ -55,9 +60,10 @@ struct Always {
     __device__ __forceinline__ constexpr operator bool() const { return true; }
 };
 
-constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;                 // groups of a block
-constexpr int ROW_WARPS = ROW_THREADS > 32 ? ROW_THREADS / 32 : 1;  // warps of a block on one row
-constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;         // elements of a row that a block holds
+constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;          // groups of a block
+constexpr int OWNERS = ROW_THREADS / SPREAD;                 // threads of a block that have a partial result of the row
+constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;     // their warps
+constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;  // elements of a row that a block holds
 
 __device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
 

@@ -12,7 +12,7 @@ from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
 from tests.mutants.mutants_lltm import LLTM
 from tests.mutants.mutants_lltm_sequence import LLTM_SEQUENCE
 from tests.mutants.mutants_lltm_tensor_cores import LLTM_TENSOR_CORES
-from tests.mutants.mutants_row_programs import ROW_PROGRAMS
+from tests.mutants.mutants_row_programs import ROW_PROGRAMS, SHARED_ROWS
 
 
 @dataclass(frozen=True)
@@ -312,6 +312,7 @@ MUTANTS = [
         for mutant in _of(kernel, tests, *faults, stem="layer_norm_tangent")
     ),
     *(mutant for tests, faults in ROW_PROGRAMS for mutant in _of("row_passes", tests, *faults, stem="program")),
+    *_of("row_copies", "softmax or bits", *SHARED_ROWS, stem="shared_row"),
     *(
         mutant
         for kernel, (tests, faults) in LINEAR_GELU_SM90.items()

@@ -1,10 +1,11 @@
 """The mutants of generated row programs: of the header that all of them include, and of the loop generated around it.
 
 A row program has no text in ``kernels_cu``. The tests of its strategies, each with a config of its own, are in
-``tests/programs/test_program_kernels.py``.
+``tests/programs/test_program_kernels.py``. Those of rows in shared memory are in
+``tests/programs/test_shared_row_kernels.py``.
 """
 
-ROWS, SOURCE = "row_passes.cuh", "cupyops/programs/row_source.py"
+ROWS, COPIES, SOURCE = "row_passes.cuh", "row_copies.cuh", "cupyops/programs/row_source.py"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -15,7 +16,7 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
         "(sums_over_rows or another_order) and not cpu-40000",
         [
             ("groups beyond the last row read beyond it", ROWS, ": rows - 1;", ": first + group_of_block();"),
-            ("rows of a warp reduced together", ROWS, "(ROW_THREADS < 32 ? ROW_THREADS : 32)", "(32)"),
+            ("rows of a warp reduced together", ROWS, "(OWNERS < 32 ? OWNERS : 32)", "(32)"),
             (
                 "the last row added once more to the sums over rows",
                 SOURCE,
@@ -86,8 +87,8 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             (
                 "last slice of shared sums not stored",
                 ROWS,
-                "n); at.start < at.n;",
-                "n); at.start + CLUSTER * SLICE < at.n;",
+                "SUMS_SHARED && part)\n            for (Columns at = columns_of_block(n); at.start < at.n;",
+                "SUMS_SHARED && part)\n            for (Columns at = columns_of_block(n); at.start + CLUSTER * SLICE < at.n;",
             ),
             ("last row for all in global memory", ROWS, "part[column + k] += value;", "part[column + k] = value;"),
         ],
@@ -119,7 +120,12 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
                 "v[i] *= exponential(own[i - 1] - origin_of(v[i - 1]));",
                 "v[i] *= acc_t(1);",
             ),
-            ("exponentials of lanes rescaled by another value", ROWS, "exponential(own[i - 1]", "exponential(own[0]"),
+            (
+                "exponentials of lanes rescaled by another value",
+                ROWS,
+                "v[i] *= exponential(own[i - 1]",
+                "v[i] *= exponential(own[0]",
+            ),
             (
                 "exponentials of parts not rescaled",
                 ROWS,
@@ -132,8 +138,19 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
                 "exponential(read[p][i - 1] -",
                 "exponential(read[p][0] -",
             ),
-            ("exponentials of a thread not rescaled", ROWS, "exps *= exponential(most - origin);", ""),
-            ("greatest of an access for that of the thread", ROWS, "acc_t found = most;", "acc_t found = a[0];"),
+            ("exponentials of a streamed row not rescaled", ROWS, "exps * exponential(most - origin);", "exps;"),
+            (
+                "exponentials of the accesses before not rescaled",
+                ROWS,
+                "v[i] * exponential(own[i - 1] - origin)",
+                "v[i]",
+            ),
+            ("exponentials of an access not rescaled", ROWS, "exponential(next[i - 1] - origin),", "acc_t(1),"),
+            ("exponentials of an access left out", ROWS, "exponential(next[i - 1] - origin),", "acc_t(0),"),
+            ("sum of an access left out", ROWS, "v[i] += next[i];", ";"),
+            ("maximum of an access left out", ROWS, "v[i] = larger(v[i], next[i]);", ";"),
+            ("minimum of an access left out", ROWS, "v[i] = smaller(v[i], next[i]);", ";"),
+            ("greatest of an access for that of the row", ROWS, "FIRST ? a[0] : most;", "a[0];"),
             ("origin of nothing is -inf", ROWS, "return most == acc_t(-INFINITY) ? acc_t(0) : most;", "return most;"),
             ("an infinite maximum gives a number", ROWS, "return exps + (most - most);", "return exps;"),
             ("a maximum begins with 0", ROWS, "FOLD == Fold::Max ? acc_t(-INFINITY)", "FOLD == Fold::Max ? acc_t(0)"),
@@ -146,10 +163,38 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ),
         ],
     ),
+    # Few rows: several threads in place of one.
+    (
+        "few_rows_over_more_threads and (1024-dtype0 or 4096)",
+        [
+            (
+                "accesses of neighbours joined",
+                ROWS,
+                "read[v][i] = of[i][v][owner];",
+                "read[v][i] = of[i][v][owner ^ 1];",
+            ),
+            ("the first access for all", ROWS, "read[v][i] = of[i][v][owner];", "read[v][i] = of[i][0][owner];"),
+            (
+                "accesses of a thread side by side",
+                ROWS,
+                "of[i][v * SPREAD + part][owner]",
+                "of[i][part * VECTORS + v][owner]",
+            ),
+            (
+                "accesses joined without a barrier",
+                ROWS,
+                "folded.total[v][i];\n __syncthreads();",
+                "folded.total[v][i];",
+            ),
+            ("one table for all spread reductions", ROWS, "accesses[spread_turn++ % 2]", "accesses[0]"),
+            ("the last access left out", ROWS, "v < ACCESSES; ++v) join", "v < ACCESSES - 1; ++v) join"),
+        ],
+    ),
     # Elements at an index, and rows at any address.
     (
         "at_an_index or an_index_beyond or bits_of_a_row",
         [
+            ("an element read before its time", ROWS, "if (first) loaded();\n first = false;", ""),
             ("an element behind the row", ROWS, "column >= 0 && column < n ?", "column >= 0 && column <= n ?"),
             ("an element before the row", ROWS, "column >= 0 && column < n ?", "column < n ?"),
             ("an index cut to 32 bits", ROWS, "i > 2147483647ll ? 2147483647ll : i", "i"),
@@ -157,4 +202,23 @@ ROW_PROGRAMS: list[tuple[str, list[Fault]]] = [
             ("alignment not asked for", ROWS, "% BYTES == 0;", "% sizeof(T) == 0;"),
         ],
     ),
+]
+
+# Rows in shared memory.
+SHARED_ROWS: list[Fault] = [
+    ("slices of a cluster read at the row's columns", ROWS, "at.start / (CLUSTER * SLICE) * SLICE;", "at.start;"),
+    ("the first slice read for all", ROWS, "slices + at.start / (CLUSTER * SLICE) * SLICE;", "slices;"),
+    ("slices copied to one place", COPIES, "at.start += CLUSTER * SLICE, to += SLICE)", "at.start += CLUSTER * SLICE)"),
+    ("the last slice copied whole", COPIES, "at.n - at.start < SLICE ? at.n - at.start : SLICE", "SLICE"),
+    ("arrays copied to one place", COPIES, "to += ROW_SHARED * sizeof(In)", "to += 0"),
+    (
+        "the second array read from the first",
+        SOURCE,
+        'f"::load_slice({x}__row, {x} + row__ * N, ROW_SHARED * ({place}), at__, vectors__);"',
+        'f"::load_slice({x}__row, {x} + row__ * N, 0, at__, vectors__);"',
+    ),
+    ("a barrier for each row", COPIES, "if (turn == 0) arrival_init(&arrival, 1);", "arrival_init(&arrival, 1);"),
+    ("the second row waits for the first one's phase", COPIES, "turn++ % 2);", "0 * turn++);"),
+    ("the next row copied over the row that is read", COPIES, "if (turn > 0) {", "if (turn > 9) {"),
+    ("every slice copied from the beginning of the row", COPIES, "bulk_load(to, row + at.start,", "bulk_load(to, row,"),
 ]

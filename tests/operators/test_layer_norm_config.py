@@ -104,7 +104,37 @@ def test_few_rows_are_summed_in_the_order_of_many(dtype: str) -> None:
             forward = forward_config(n, dtype, size, size, capability, size)
             few = forward.few_rows_forward(n, size)
             assert (few.vector_width, few.vectors, few.full) == (forward.vector_width, forward.vectors, forward.full)
-            assert (few.row_threads, few.cluster, few.kind) == (forward.row_threads, forward.cluster, forward.kind)
+            assert (few.row_threads, few.cluster) == (forward.row_threads, forward.cluster)
+            assert few.kind == ("registers" if forward.kind == "wide" else forward.kind)
+
+
+def test_few_long_rows_have_blocks_that_are_not_persistent() -> None:
+    """Persistent blocks would copy the weights to shared memory for a row or two."""
+    for n, dtype, weight_bytes in ((32768, "bfloat16", 4), (262144, "bfloat16", 4), (65536, "float32", 4)):
+        size = DTYPES[dtype].itemsize
+        many = forward_config(n, dtype, size, weight_bytes, 90, size)
+        few = many.few_rows_forward(n, weight_bytes)
+        assert many.kind == "wide"
+        assert (few.stages, few.shared, few.sum_ahead, few.pieces_apart, few.affine_registers) == (
+            0,
+            0,
+            False,
+            False,
+            0,
+        )
+        assert few.aligned_apart
+        assert few.min_blocks == 1
+
+
+def test_long_float32_rows_have_one_stage_and_their_weight_in_shared_memory() -> None:
+    config = backward_config(262144, "float32", 4, 90)
+    assert (config.kind, config.cluster, config.vectors, config.stages) == ("wide", 16, 8, 1)
+    assert config.weight_shared
+    assert not config.sum_ahead, "the row ahead would need a stage"
+    assert not config.full
+    assert config.shared == config.slice * (8 + 4)
+    assert backward_config(262144, "float32", 4, 90, portable=True).kind == "streaming"
+    assert backward_config(262144, "float32", 4, 120).kind == "streaming", "shared memory has room for no stage"
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
@@ -137,7 +167,8 @@ def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() ->
 def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
     """It reads a row twice, and the next before the second time."""
     backwards = [backward_config(n, "float32", 4, 90, grad) for n in LENGTHS for grad in (2, 4)]
-    assert all(config.stages >= 2 for config in backwards if config.kind == "wide")
+    assert all(config.stages >= 2 for config in backwards if config.sum_ahead)
+    assert any(config.sum_ahead for config in backwards)
 
 
 def test_streaming_is_for_what_fits_nowhere() -> None:
@@ -152,7 +183,8 @@ def test_streaming_is_for_what_fits_nowhere() -> None:
     assert forward_config(2**20, "float32", 4, 4, 90, 4).kind == "streaming"
     assert forward_config(100_003, "bfloat16", 2, 2, 90, 2).kind == "streaming", "an odd row takes no bulk copies"
     assert backward_config(65_536, "float32", 4, 90).kind == "wide"
-    assert backward_config(2**18, "float32", 4, 90).kind == "streaming"
+    assert backward_config(2**18, "float32", 4, 90).kind == "wide"
+    assert backward_config(2**19, "float32", 4, 90).kind == "streaming"
 
 
 def test_stages_are_as_wide_as_the_gradient_of_the_result() -> None:
@@ -275,16 +307,16 @@ def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> 
 
 @pytest.mark.parametrize("weight_bytes", [2, 4])
 def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
-    for n, cluster in ((65544, 8), (131072, 8), (262144, 16)):
-        config = backward_config(n, "float16", weight_bytes, 90)
+    for n, cluster, portable in ((131072, 8, True), (131080, 16, False), (262144, 16, False)):
+        config = backward_config(n, "float16", weight_bytes, 90, portable=portable)
         assert (config.kind, config.cluster, config.weight_shared) == ("wide", cluster, True)
         assert config.shared == config.slice * (config.stages * 2 * 2 + weight_bytes)
         assert config.pieces_apart == (weight_bytes == 4)
     for other in (
         backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
         backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
-        backward_config(131072, "float16", weight_bytes, 90, grad_sum=True),
-        backward_config(131072, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
+        backward_config(131080, "float16", weight_bytes, 90, grad_sum=True),
+        backward_config(131080, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
         backward_config(131072, "float16", weight_bytes, 80),
         backward_config(262144, "float16", weight_bytes, 90, portable=True),
         backward_config(262152, "float16", weight_bytes, 90),
@@ -292,6 +324,15 @@ def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks
         assert other.kind == "streaming"
     assert backward_config(131072, "float32", 4, 90).cluster == 16
     assert backward_config(131072, "float32", 4, 90, portable=True).kind == "streaming"
+
+
+@pytest.mark.parametrize("grad_sum", [False, True])
+def test_a_backward_of_131072_elements_has_16_blocks_that_hold_the_row(grad_sum: bool) -> None:
+    for n in (65544, 131072):
+        config = backward_config(n, "bfloat16", 4, 90, grad_sum=grad_sum)
+        assert (config.kind, config.cluster, config.vectors, config.min_blocks) == ("registers", 16, 4, 1)
+    assert backward_config(65536, "bfloat16", 2, 90, grad_sum=grad_sum).cluster == 8
+    assert backward_config(131072, "bfloat16", 2, 90, grad_sum=grad_sum, portable=True).cluster != 16
 
 
 def test_a_plan_does_not_depend_on_the_number_of_rows() -> None:

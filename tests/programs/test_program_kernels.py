@@ -6,6 +6,7 @@ import torch
 import cupyops
 from cupyops.compile.compiler import OPTIONS, binary_for
 from cupyops.launch.kernel import all_kernels
+from cupyops.programs.row_config import config_of, work_of
 from cupyops.torch import elementwise, row_reduce
 
 
@@ -210,6 +211,60 @@ def test_an_element_at_an_index_and_names_of_every_kind(place: str) -> None:
     torch.testing.assert_close(op(x, group, weight), wanted)
     tangent = torch.func.jvp(lambda x: op(x, group, weight), (x,), (torch.ones_like(x),))[1]
     torch.testing.assert_close(tangent, torch.where(inside, weight[of], 0)[:, None].expand(4, 37), atol=1e-4, rtol=1e-4)
+
+
+def test_an_element_at_an_index_is_there_before_the_first_reduction(place: str) -> None:
+    """The load of the element follows the first loads of the row, in registers and where each pass loads the row."""
+    op = row_reduce(
+        "a = 2 * x[t]; s = sum(abs(x - a)); z = s + a", indices=["t"], results=["z"], name="programs_test::at"
+    )
+    both = row_reduce(
+        "s = sum(abs(x - x[t])); m = max(x - s)", indices=["t"], results=["s", "m"], name="programs_test::at2"
+    )
+    for n in (37, 3000):
+        x, t = torch.randn(5, n, device=place), torch.randint(n, (5,), device=place)
+        chosen = x.gather(1, t[:, None])
+        torch.testing.assert_close(op(x, t), (x - 2 * chosen).abs().sum(1) + 2 * chosen[:, 0])
+        s = (x - chosen).abs().sum(1)
+        torch.testing.assert_close(both(x, t), (s, x.amax(1) - s))
+
+
+# A warp's row over 128 threads; half a warp's; rows of several warps, one of them with accesses beyond its end.
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (512, torch.float16),
+        (1024, torch.bfloat16),
+        (512, torch.float32),
+        (4096, torch.bfloat16),
+        (4544, torch.bfloat16),
+    ],
+)
+@pytest.mark.simulator
+def test_few_rows_over_more_threads_have_the_bits_of_many(
+    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each fold, and in reductions behind one another, which take turns at the tables of shared memory."""
+    program = """
+        m = max(x); a = sum(x) / N; low = min(x)
+        v = sum((x - a) * (x - a)) / N
+        q = sum((x - a) * x * v * weight)
+        y = x * a + low * q * weight + TERM
+    """
+    # A longer row with exponentials is not spread.
+    program = program.replace("TERM", "m" if n > 4000 else "exp(x - m) / sum(exp(x - m))")
+    name = f"programs_test::spread_{n}_{str(dtype)[6:]}"
+    few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
+    work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
+    config = config_of(n, str(dtype)[6:], work, 90)
+    assert config.few_rows(work, 4).spread > 1
+    x, weight = torch.randn(3, n).to(dtype), torch.randn(n).to(dtype)
+    x[1] = -torch.inf
+    with cupyops.simulate(sanitize=True):
+        found = few(x, weight)
+        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
+    assert not found[[0, 2]].isnan().any()
 
 
 def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:

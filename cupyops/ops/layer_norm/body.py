@@ -196,17 +196,17 @@ def forward_call(x: Any, residual: Any, weight: Any, bias: Any, normalized_shape
     config = forward_config(*row)
     # The kernel for many rows is declared for few rows, too: a program that compiles ahead may only call with few rows.
     kernel = forward_kernel(config, dtype, residual is not None)
+    if config.cluster > PORTABLE_CLUSTER:
+        try:
+            at_once(kernel, types, dtype, device)
+        except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
+            config = forward_config(*row, portable=True)
+            kernel = forward_kernel(config, dtype, residual is not None)
     if is_few(rows, n, layer_norm_config.FEW_FORWARD):
         config = config.few_rows_forward(n, size["weight_t"])
         kernel = forward_kernel(config, dtype, residual is not None)
     if config.kind == "wide":
-        try:
-            sizes.append(min(at_once(kernel, types, dtype, device), rows))
-        except LaunchError:
-            if config.cluster <= PORTABLE_CLUSTER:
-                raise
-            # This GPU has no room for a cluster of more than 8 blocks.
-            kernel = forward_kernel(forward_config(*row, portable=True), dtype, residual is not None)
+        sizes.append(min(at_once(kernel, types, dtype, device), rows))
     return replace(call, launches=(Launch(kernel, None, tuple(sizes)),))
 
 

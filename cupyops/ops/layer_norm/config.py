@@ -232,6 +232,7 @@ _BACKWARD_16 = (
         RowsChoice(4096, 4, 128, 5, cluster=8, **APART),
         RowsChoice(8192, 4, 256, 2, cluster=8),
         RowsChoice(16384, 4, 512, 1, cluster=8),
+        RowsChoice(32768, 4, 512, 1, cluster=16),
     ),
 )
 # The configs of backwards of float32 rows that are too long for one block.
@@ -243,7 +244,7 @@ _BACKWARD_32 = (
 
 # The configs of backwards of 16-bit rows, and of float32 rows, that are longer still, by the accesses of a row, of 16 bytes each.
 _BACKWARD_WIDE_16 = (RowsChoice(16384, 4, cluster=8, stages=2), RowsChoice(32768, 4, cluster=16, stages=2))
-_BACKWARD_WIDE_32 = (RowsChoice(32768, 4, cluster=16, stages=3),)
+_BACKWARD_WIDE_32 = (RowsChoice(32768, 4, cluster=16, stages=3), RowsChoice(65536, 8, cluster=16, stages=1))
 
 
 def _wide_backward(
@@ -251,20 +252,21 @@ def _wide_backward(
 ) -> LayerNormConfig | None:
     """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
 
-    Shared memory holds the next rows. For 16-bit rows, which have 32 columns a thread, it holds the weight, too. The
-    arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    Shared memory holds the next rows. If a thread has 32 columns, shared memory holds the weight, too. float32 rows of 32
+    columns a thread leave room for one row, which is then not summed ahead. The arguments are those of
+    :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
     """
     vector_width = vector_width_for(n, itemsize)
     cut = choice_of(_BACKWARD_WIDE_16 if itemsize == 2 else _BACKWARD_WIDE_32, n // vector_width)
     if cut is None or cut.cluster > most_blocks or vector_width * itemsize < 16 or grad_bytes > itemsize:
         return None
-    shared = itemsize == 2
-    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", sum_ahead=True)
+    shared = cut.vectors * vector_width == 32
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", sum_ahead=cut.stages > 1)
     if shared:
         # Bounds checks keep the compiler from loading all accesses at once, for which registers would run short.
         config = replace(config, weight_shared=True, pieces_apart=weight_bytes > itemsize, full=False)
     staged = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
-    return staged if staged is not None and staged.stages > 1 else None
+    return staged if staged is not None and staged.stages >= min(2, cut.stages) else None
 
 
 @cache
@@ -305,14 +307,17 @@ def backward_config(
         else LayerNormConfig(512, 512, vector_width, 2, kind="streaming")
     )
     most_blocks = 8 if capability >= CLUSTERS_SINCE and vector_width * itemsize >= 8 else 1
-    if few and most_blocks > 1 and accesses > _BACKWARD_16[-1].most and not grad_sum:
+    # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
+    largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
+    held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
+    if few and most_blocks > 1 and accesses > held and not grad_sum:
         wide = _wide_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
         if wide is not None:
             return wide
     if itemsize == 2 and vector_width == 4:
-        cuts = [c for c in _BACKWARD_16 if c.cluster <= most_blocks and not (grad_sum and c.vectors > 4)]
+        cuts = [c for c in _BACKWARD_16 if c.cluster <= largest and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
-        if cut is None or (accesses > 8192 and widest == 8):
+        if cut is None or (accesses > 8192 and widest == 8) or (accesses > 16384 and grad_bytes > itemsize):
             return streaming
         config = LayerNormConfig.cut(n, vector_width, cut)
         even = even_cut(n, _EVEN_BACKWARD[: 2 if grad_sum else 3], config, 128)

@@ -56,8 +56,20 @@ class LayerNormConfig(RowsConfig):
         """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
         same.
 
-        A block has one row. Weight and bias are loaded along with the row, if the registers hold them.
+        A block has one row. Weight and bias are loaded along with the row, if the registers hold them. Persistent blocks
+        would copy rows and weights into shared memory for one row or two. Blocks that are not persistent load the row
+        into registers: measured on an H200 were 7.5 and 5.6 microseconds for 64 rows of 32768 elements.
         """
+        if self.kind == "wide":
+            return replace(
+                self.one_a_block(aligned_apart=True),
+                kind="registers",
+                stages=0,
+                shared=0,
+                affine_registers=0,
+                sum_ahead=False,
+                pieces_apart=False,
+            )
         if self.kind != "registers":
             return self
         if n * weight_bytes > 2**15:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from cupyops.arrays import check_devices, device_of, library_of
 from cupyops.dtypes import DTYPES, FLOATS
-from cupyops.errors import expected, nearest
+from cupyops.errors import LaunchError, expected, nearest
 from cupyops.launch import driver
+from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.ops.checks import check_floating
 from cupyops.programs.expressions import Statement, check_operations, inputs_of, names_in, parse
@@ -274,13 +275,21 @@ def body_of(
         dtype = DTYPE_NAMES[x.dtype]
         device = device_of(library_of(x), x)
         sizes = {name: tensor.dtype.itemsize for name, tensor in zip(names, tensors, strict=True)}
+        work = work_of(program, sizes)
+        choice = n, dtype, work, driver.capability(device)
         try:
-            config = config_of(n, dtype, work_of(program, sizes), driver.capability(device))
+            config = config_of(*choice)
         except KeyError:
             check_floating(program.name, program.lead, dtype)
             raise
-        if rows <= FEW_ROWS and config.groups > 1 and not column:
-            config = config.one_a_block()
+        if config.cluster > PORTABLE_CLUSTER:
+            chosen = kernel(config, dtype)
+            try:
+                at_once(chosen, _types(chosen, names, tensors), dtype, device)
+            except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
+                config = config_of(*choice, portable=True)
+        if rows <= FEW_ROWS and not column:
+            config = config.few_rows(work, call.wide.itemsize)
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks
