@@ -1,8 +1,8 @@
 // Textures and surfaces: an object is the address of a CupyopsTexture, which cupyops/simulator/textures.py makes. The
 // translation includes this header if the text names one of its functions or types.
 //
-// Coordinates and filters follow the section "Texture Fetching" of CUDA's programming guide. The weights of a linear filter
-// have 8 binary digits behind the point.
+// Coordinates and filters follow the section "Texture Fetching" of CUDA's programming guide. The guide leaves open how a
+// linear filter rounds. shares_of() and filtered() round as an H200 was measured to round.
 #pragma once
 
 typedef unsigned long long cudaTextureObject_t;
@@ -116,27 +116,49 @@ CUPYOPS_UNCHECKED Texel texel(const CupyopsTexture& t, const int (&position)[3],
 
 inline int whole(double x) { return x != x ? 0 : x > 1e9 ? 1000000000 : x < -1e9 ? -1000000000 : int(floor(x)); }
 
+// The shares of 256 of a linear filter's corners. Bit d of a corner's number is 1 for the upper texel in dimension d, and
+// `weights` are the fractions of the coordinates, of 256. The third coordinate divides 256 into two parts, the first
+// coordinate divides each part, and the second coordinate divides these. One of two parts is rounded, and the other is the
+// rest.
+inline void shares_of(const int (&weights)[3], int (&shares)[8]) {
+    auto part = [](int of, int weight) { return (of * weight + 128) >> 8; };
+    for (int z = 0; z < 2; ++z) {
+        const int slice = z ? weights[2] : 256 - weights[2];
+        const int right = part(slice, weights[0]), left = slice - right;
+        int* share = shares + 4 * z;
+        share[3] = part(right, weights[1]), share[1] = right - share[3];
+        share[0] = part(left, 256 - weights[1]), share[2] = left - share[0];
+    }
+}
+
+// A channel that a linear filter weighed. Normalized integers of 8 and 16 bits are filtered as integers of 16 bits.
+CUPYOPS_UNCHECKED double filtered(const CupyopsTexture& t, const double (&values)[8], const int (&shares)[8]) {
+    const double top = !t.scaled ? 0.0 : t.format == UINT8 || t.format == UINT16 ? 65535.0 : 32767.0;
+    double sum = 0.0;
+    for (int corner = 0; corner < 1 << t.dimensions; ++corner)
+        if (shares[corner]) sum += shares[corner] / 256.0 * (t.scaled ? floor(values[corner] * top + 0.5) : values[corner]);
+    return t.scaled ? floor(sum + 0.5) / top : sum;
+}
+
 CUPYOPS_UNCHECKED Texel sample(const CupyopsTexture& t, const float (&coordinate)[3], int slice) {
-    int first[3] = {0, 0, 0};
-    double weight[3] = {0, 0, 0};
+    int first[3] = {0, 0, 0}, weights[3] = {0, 0, 0};
     for (int d = 0; d < t.dimensions; ++d) {
         const double x = t.normalized ? double(coordinate[d] * float(t.size[d])) : double(coordinate[d]);
         first[d] = whole(t.linear ? x - 0.5 : x);
-        if (t.linear && fabs(x) < 1e9) weight[d] = nearbyint((x - 0.5 - first[d]) * 256.0) / 256.0;
+        if (t.linear && fabs(x) < 1e9) weights[d] = int(floor((x - 0.5 - first[d]) * 256.0 + 0.5));
     }
     if (!t.linear) return texel(t, first, slice);
-    Texel sum = {{0, 0, 0, 0}};
+    int shares[8];
+    shares_of(weights, shares);
+    double values[4][8] = {};
     for (int corner = 0; corner < 1 << t.dimensions; ++corner) {
-        int at[3] = {0, 0, 0};
-        double share = 1.0;
-        for (int d = 0; d < t.dimensions; ++d) {
-            const int up = corner >> d & 1;
-            at[d] = first[d] + up, share *= up ? weight[d] : 1.0 - weight[d];
-        }
-        if (share == 0.0) continue;
+        if (!shares[corner]) continue;
+        const int at[3] = {first[0] + (corner & 1), first[1] + (corner >> 1 & 1), first[2] + (corner >> 2)};
         const Texel one = texel(t, at, slice);
-        for (int c = 0; c < t.channels; ++c) sum.at[c] += share * one.at[c];
+        for (int c = 0; c < t.channels; ++c) values[c][corner] = one.at[c];
     }
+    Texel sum = {{0, 0, 0, 0}};
+    for (int c = 0; c < t.channels; ++c) sum.at[c] = filtered(t, values[c], shares);
     return sum;
 }
 
