@@ -234,3 +234,32 @@ def test_on_a_gpu_a_capture_of_few_elements_replays_with_new_data(monkeypatch: p
     x.copy_(torch.randn(FEW, device="cuda"))
     graph.replay()
     assert torch.equal(y, F.rms_norm(F.gelu(plain[0](x), approximate="tanh"), (WIDTH,), plain[2].weight))
+
+
+class Skipping(nn.Module):
+    """Draws a number in each pass through a loop, as layer drop does: Dynamo cannot compile the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.act = nn.LayerNorm(WIDTH), nn.GELU()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if torch.rand([]) >= 0:
+                x = F.gelu(layer(x))
+        return self.act(self.norm(x))  # type: ignore[no-any-return]
+
+
+def test_dynamo_compiles_a_module_of_its_own_where_it_cannot_compile_the_model() -> None:
+    """A graph of one operator takes more of the host's time than the operator, so PyTorch's modules are no graphs, either."""
+    model, x = Skipping(), torch.randn(FEW)
+    torch.compiler.reset()
+    with torch.no_grad():
+        wanted = model(x)
+        report = optimize(model)
+        assert len(report.replaced) > 1, report
+        torch.testing.assert_close(torch.compile(model, backend="eager")(x), wanted)
+    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+    found = {name: len(entries(type(m).forward.__code__)) for name, m in model.named_children() if name != "layers"}
+    assert found == {"norm": 0, "act": 0}

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
+from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.core.tensors import PLAIN_TENSORS
 from cupyops.torch.ops.add_layer_norm import add_layer_norm
 from cupyops.torch.ops.add_rms_norm import add_rms_norm
@@ -52,6 +53,7 @@ class GeluCall:
         self.form = form
         self.function = function
 
+    @inlined_only
     def __call__(self, x: Any) -> Any:
         if type(x) is Tensor and (approximate := self._cupyops_gelu(x)) is not None and not _observed(self):
             return F.gelu(x, approximate=approximate) if is_small(x) else gelu(x, approximate)
@@ -64,6 +66,7 @@ class GeluCall:
 def _functional(operator: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a drop-in for a function of ``torch.nn.functional``."""
 
+    @inlined_only
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
         if type(input) is Tensor and not is_small(input):
             return operator(input, *args, **kwargs)
@@ -142,6 +145,7 @@ def _observed(module: Any) -> bool:
     )
 
 
+@inlined_only
 def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     """Returns ``act(linear(x))``, by one operator if ``linear`` is a linear layer and ``act`` an optimised GELU."""
     if type(x) is Tensor and is_small_product(x):
@@ -162,12 +166,14 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     return act(linear(x))
 
 
+@inlined_only
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
     """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
     found = _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
+@inlined_only
 def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
     """Returns ``[norm(s)]`` and ``s = a + b``, by one operator if ``norm`` is an optimised layer norm or RMS norm.
 
@@ -180,6 +186,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
     return [norm(s)], s
 
 
+@inlined_only
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
     operands = getattr(type(norm), "_cupyops_norm", None)

@@ -23,6 +23,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from cupyops.codegen import write
 from cupyops.ops.linear.odd import has_odd_rows
+from cupyops.torch.compiled.frames import inlined_only
 from cupyops.torch.ops.gelu import gelu
 from cupyops.torch.ops.layer_norm import layer_norm
 from cupyops.torch.ops.linear import linear
@@ -250,7 +251,7 @@ def members(forward: Any, kind: _Kind, x: str) -> Mapping[str, Any]:
         "original": forward,
         **{f.__name__: f for f in (layer_norm, rms_norm, gelu, linear)},
     }
-    found: dict[str, Any] = {"forward": write(f"forward of {kind.operator}", "forward", text, scope)}
+    found: dict[str, Any] = {"forward": inlined_only(write(f"forward of {kind.operator}", "forward", text, scope))}
     if kind.trait:
         lines = ["def operands(self, x):", f"    return {kind.trait.format(x='x')}"]
         found[TRAITS[kind.operator]] = write(f"operands of {kind.operator}", "operands", lines, scope)

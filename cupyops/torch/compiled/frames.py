@@ -1,0 +1,26 @@
+"""Tells Dynamo which Python functions it compiles only as a part of their callers."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from .versions import supported
+
+__all__ = ["inlined_only"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def inlined_only(function: F) -> F:
+    """Has Dynamo compile a function as a part of a compiled caller, and never by itself; returns the function.
+
+    Dynamo treats the functions of ``torch.nn`` so. Where a model's ``forward`` cannot be compiled, Dynamo compiles the
+    functions that it calls, each by itself. A compiled function that makes a single call of an operator takes more of
+    the host's time than the call. On other versions of PyTorch than the tested ones, nothing changes.
+    """
+    if supported():
+        dynamo: Any = torch._C._dynamo.eval_frame
+        action = dynamo._FrameAction
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    return function
