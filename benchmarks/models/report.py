@@ -48,7 +48,7 @@ def new() -> Row:
 
 
 def add(document: Row, section: str, rows: Iterable[Row]) -> None:
-    """Adds rows to a section, one of :data:`SECTIONS`. A row replaces the row of the same case."""
+    """Adds rows to a section, one of :data:`SECTIONS`. A row takes the place of the row of the same case."""
 
     def case(row: Row) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in ("model", "chain", "batch", "mode", "variant"))
@@ -57,7 +57,7 @@ def add(document: Row, section: str, rows: Iterable[Row]) -> None:
     measured = {(row.get("model"), row.get("batch"), row.get("mode")) for row in fresh.values()}
     if section == "rows":  # what failed before has been measured now
         document["failed"] = [r for r in document["failed"] if (r["model"], r["batch"], r["mode"]) not in measured]
-    document[section] = [row for row in document[section] if case(row) not in fresh] + list(fresh.values())
+    document[section] = [fresh.pop(case(row), row) for row in document[section]] + list(fresh.values())
 
 
 def save(path: Path, document: Row) -> None:

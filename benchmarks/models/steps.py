@@ -1,6 +1,7 @@
 """A model's training step: forward, backward and AdamW, in one of four modes and with one of three kinds of kernels."""
 
 import copy
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -156,27 +157,43 @@ def prepared(
 
 
 def timed(built: dict[str, Steps], rounds: int) -> dict[str, Timing]:
-    """Times the steps of prepared variants in turns, one step at a turn."""
+    """Times the steps of prepared variants in turns, one step at a turn. Each round begins with another variant.
+
+    Python's collector of garbage leaves out what exists before the first timed step: a collection of the models would
+    take as long as a small step, in the turn of some variant.
+    """
     timings = {v: Timing([], []) for v in built}
-    for number in range(-1, rounds):
-        for v, steps in built.items():
-            with steps.scope():
-                if number < 0:  # the memory that other processes took meanwhile is allocated again
+    for steps in built.values():  # the memory that other processes took meanwhile is allocated again
+        with steps.scope():
+            steps.step()
+    gc.collect()
+    gc.freeze()
+    try:
+        for number in range(rounds):
+            for v in _rotated(list(built), number):
+                steps = built[v]
+                with steps.scope():
+                    steps.wait()
+                    began = time.perf_counter()
                     steps.step()
-                    continue
-                steps.wait()
-                began = time.perf_counter()
-                steps.step()
-                queued = time.perf_counter()
-                steps.wait()
-                timings[v].wall.append((time.perf_counter() - began) * 1e3)
+                    queued = time.perf_counter()
+                    steps.wait()
+                    ended = time.perf_counter()
+                timings[v].wall.append((ended - began) * 1e3)
                 timings[v].host.append((queued - began) * 1e3)
+    finally:
+        gc.unfreeze()
     for v, steps in built.items():
         if steps.device.type == "cuda":
             with steps.scope():
                 timings[v].peak = None if steps.mode == "graphs" else _peak(steps)
                 timings[v].gpu = _kernel_time(steps)
     return timings
+
+
+def _rotated(names: Sequence[str], number: int) -> list[str]:
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def _peak(steps: Steps) -> float:

@@ -1,5 +1,6 @@
 """The benchmark of whole models: on a stand-in model and a CPU; its file, tables, plot and command line."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from benchmarks.models import report, zoo
 from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
 from benchmarks.models.steps import MODES as STEP_MODES
 from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
-from benchmarks.models.steps import Steps, losses, measure, variants_of
+from benchmarks.models.steps import Steps, losses, measure, timed, variants_of
 from benchmarks.models.workers import Case, Worker, measured
 from benchmarks.results_file import ResultsError
 from tests.benchmarks.tiny_zoo import TINY
@@ -45,6 +46,28 @@ def test_every_variant_takes_every_step(mode: str) -> None:
         assert 0 < row["least"] <= row["wall"] <= row["p90"]
         assert 0 < row["host"] <= row["p90"]
         assert row["gpu"] is row["peak_mib"] is None
+
+
+def test_each_round_begins_with_another_variant_and_collects_no_model() -> None:
+    """A variant that always followed native() would pay for what native() left behind, and one would pay for a collection."""
+    taken: list[str] = []
+    kept: list[int] = []
+
+    class Counted(Steps):
+        def __init__(self, variant: str) -> None:
+            self.variant, self.mode, self.device = variant, "eager", CPU
+
+        def step(self) -> torch.Tensor:
+            taken.append(self.variant)
+            kept.append(gc.get_freeze_count())
+            return torch.zeros(())
+
+    before = gc.get_freeze_count()
+    timed({v: Counted(v) for v in ("torch", "fusions", "optimize")}, 3)
+    assert taken[:3] == taken[3:6] == ["torch", "fusions", "optimize"]
+    assert taken[6:] == ["fusions", "optimize", "torch", "optimize", "torch", "fusions"]
+    assert min(kept[3:]) > before + 1000
+    assert gc.get_freeze_count() == 0
 
 
 def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails() -> None:
@@ -150,6 +173,7 @@ def test_a_row_replaces_its_case_and_its_failure() -> None:
     report.add(document, "failed", [{"model": "A", "batch": "full", "mode": "eager", "reason": "memory"}])
     report.add(document, "rows", [_row("A", "eager", "torch", 20.0)])
     assert len(document["rows"]) == count
+    assert document["rows"][0]["wall"] == 20, "a table keeps the order of its models"
     assert report.speedups(document, "full", "eager", "optimize")["A"] == 4
     assert document["failed"] == []
 
