@@ -169,7 +169,7 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
 @inlined_only
 def add_then_norm(norm: Any, a: Any, b: Any) -> Any:
     """Returns ``norm(a + b)``, by one operator if ``norm`` is an optimised layer norm or RMS norm."""
-    found = _add_norm(norm, a, b)
+    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     return norm(a + b) if found is None else found[0]
 
 
@@ -179,7 +179,7 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 
     The list lets the caller take the result out, so that no variable of the caller keeps it alive.
     """
-    found = _add_norm(norm, a, b)
+    found = None if type(a) is Tensor and is_small(a) else _add_norm(norm, a, b)
     if found is not None:
         return [found[0]], found[1]
     s = a + b
@@ -192,7 +192,7 @@ def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     operands = getattr(type(norm), "_cupyops_norm", None)
     if operands is None:
         operator, operands = add_rms_norm, getattr(type(norm), "_cupyops_rms_norm", None)
-    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape or is_small(a):
+    if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape:
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
         return None
