@@ -13,6 +13,7 @@ __all__ = [
     "IMPLEMENTATIONS",
     "LABELS",
     "LLTM_CASES",
+    "LLTM_DTYPES",
     "OPERATORS",
     "RECIPES",
     "ROWS",
@@ -25,6 +26,7 @@ __all__ = [
 # ``benchmarks.lltm`` measures steps by a command of its own.
 OPERATORS = families("elements", "rows", "products")
 LLTM_CASES = ("cell", "sequence", "pointwise")
+LLTM_DTYPES = ("float32", "float16", "bfloat16")
 # What is measured only when asked for, into a file of its own: operators of examples and documentation.
 EXTRA = ("own_ops", "tutorial")
 # `--ops rows` measures the operators on rows, into a file of its own, at these lengths.

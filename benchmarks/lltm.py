@@ -3,6 +3,7 @@ LSTM and GRU of the same sizes, by time waited for; and the pointwise kernels as
 
     python -m benchmarks.lltm                                        # into benchmarks/results/lltm-<gpu>.json
     python -m benchmarks.lltm --steps 128 --into docs/lltm.md        # and the tables into the page
+    python -m benchmarks.lltm --cases sequence --dtypes float16 --merge   # these again, and the other rows as they were
     python -m benchmarks.lltm --from benchmarks/results/lltm-nvidia-h200.json --into docs/lltm.md
 
 What is measured of cells and sequences is not memory traffic but the time of a call, so the rows are not among those of
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .choices import LLTM_CASES
+from .choices import LLTM_CASES, LLTM_DTYPES
 
 __all__ = ["CELLS", "POINTWISE", "SEQUENCES", "main"]
 
@@ -32,6 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, nargs="+", default=STEPS, metavar="T", help="of the sequences")
     parser.add_argument("--cases", nargs="+", choices=LLTM_CASES, default=LLTM_CASES, help="default: all of them")
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=LLTM_DTYPES, default=LLTM_DTYPES, help="of sequences and kernels; default: all"
+    )
+    parser.add_argument("--merge", action="store_true", help="keep the file's rows that are not measured now")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show this file")
     parser.add_argument("--into", type=Path, metavar="PAGE", help="write the tables into this Markdown page")
     return parser
@@ -57,7 +62,6 @@ CELLS = ((16, 32, 128), (64, 512, 1024), (256, 1024, 4096), (100_000, 32, 128)) 
 SEQUENCES = ((16, 128), (64, 128), (16, 256), (16, 512), (16, 768), (64, 1024))  # rows, units
 POINTWISE = ((400_000, 128), (50_000, 1024))  # rows, units: ten times the caches
 FEATURES = 32  # of a sequence
-DTYPES = (torch.float32, torch.bfloat16)
 RUNS, SOME, FEW, ROUNDS = (
     200,
     60,
@@ -187,8 +191,10 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     copy, nbytes = copy_bandwidth(device)
     document = lltm_report.new({"gb_per_s": copy.median, "p10": copy.p10, "p90": copy.p90, "bytes": nbytes})
     path = options.out or lltm_report.default_path(document["environment"]["gpu"])
+    if options.merge and path.exists():
+        lltm_report.keep(document, lltm_report.load(path))
     cases: list[tuple[str, Iterator[Row]]] = [("cell", cell_rows(sizes, device)) for sizes in CELLS]
-    for dtype in DTYPES:
+    for dtype in (getattr(torch, name) for name in options.dtypes):
         cases += [("pointwise", pointwise_rows(*sizes, dtype, device, copy.median)) for sizes in POINTWISE]
         cases += [
             ("sequence", sequence_rows(steps, *sizes, dtype, device)) for steps in options.steps for sizes in SEQUENCES
@@ -197,7 +203,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         if case in options.cases:
             found = list(rows)
             print(lltm_report.table(found), end="\n\n", flush=True)
-            document["rows"] += found
+            lltm_report.add(document, found)
             lltm_report.save(path, document)
     print(f"written to {path}")
     return document

@@ -10,7 +10,7 @@ from . import results_file
 from .choices import LLTM_CASES
 from .table import between, commit_of, machine_of
 
-__all__ = ["default_path", "insert", "load", "markdown", "new", "save", "table"]
+__all__ = ["add", "default_path", "insert", "keep", "load", "markdown", "new", "save", "table"]
 
 HEADINGS = {
     "cell": "### One step: microseconds, forward / backward",
@@ -40,6 +40,28 @@ def new(copy: Row) -> Row:
         "copy": copy,
         "rows": [],
     }
+
+
+def keep(document: Row, measured: Row) -> None:
+    """Adds the rows of a file to a new document. Each of them says of which commit it is.
+
+    Raises:
+        ResultsError: the file is of another GPU.
+    """
+    here, there = document["environment"]["gpu"], measured["environment"]["gpu"]
+    if here != there:
+        raise results_file.ResultsError(f"the rows to keep were measured on another GPU, {there}, and this is {here}")
+    document["rows"] = [{"commit": measured["commit"], **row} for row in measured["rows"]]
+
+
+def add(document: Row, rows: Sequence[Row]) -> None:
+    """Adds rows. A row takes the place of the row of the same case."""
+
+    def case(row: Row) -> tuple[Any, ...]:
+        return row["case"], tuple(row["sizes"]), row["dtype"], row["implementation"]
+
+    fresh = {case(row): row for row in rows}
+    document["rows"] = [fresh.pop(case(row), row) for row in document["rows"]] + list(fresh.values())
 
 
 def save(path: Path, document: Row) -> None:

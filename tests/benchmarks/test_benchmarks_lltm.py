@@ -68,6 +68,27 @@ def test_what_was_measured_is_kept_and_drawn_into_a_page(
     assert "the page must have the lines" in capsys.readouterr().err
 
 
+def test_rows_that_are_kept_say_of_which_commit_they_are(
+    measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lltm_report.save(tmp_path / "lltm.json", measured)
+    monkeypatch.setattr(results_file, "commit", lambda: ("fedcba9876543210", False))
+    document = lltm_report.new(COPY)
+    lltm_report.keep(document, lltm_report.load(tmp_path / "lltm.json"))
+    lltm_report.add(document, [{**STEP, "implementation": "ours", "forward": 0.25}])
+    assert [row["implementation"] for row in document["rows"]] == [row["implementation"] for row in ROWS]
+    assert [row.get("commit") for row in document["rows"]] == [None, *["0123456789abcdef"] * (len(ROWS) - 1)]
+    text = lltm_report.markdown(document)
+    assert "commit fedcba9876" in text
+    assert "| 1×2×3 | float32 | 0.2 / 2.0 |" in text
+    assert "These are of commit 0123456789." in text
+    document["environment"] = {"gpu": "NVIDIA A100"}
+    with pytest.raises(
+        results_file.ResultsError, match="measured on another GPU, NVIDIA H200, and this is NVIDIA A100"
+    ):
+        lltm_report.keep(document, measured)
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.json"
     for text in ("[]", '{"schema": 1, "rows": [{"case": "gelu"}]}', "{"):
