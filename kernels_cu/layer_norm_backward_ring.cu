@@ -88,7 +88,6 @@ struct Ring {
         reads_before_copies();
         __syncwarp();
         if (lane == 0) arrive_expecting(arrived, static_cast<unsigned>(elements * (sizeof(y_t) + sizeof(scalar_t))));
-        __syncwarp();
         if (elements == 0) return;
         if (lane == 0) bulk_load(place.g(), g + at_row + column, static_cast<unsigned>(elements * sizeof(y_t)), arrived);
         if (lane == 1)
@@ -154,7 +153,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         acc_t sums[2] = {0, 0};
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v, summed.advance()) {
-            ring.wait(summed);  // also if the thread has no elements: the copy into this place must not begin before
+            ring.wait(summed);  // in all threads: with the wait in the branch, registers would run short
             if (!columns.has(v)) continue;
             const Packed<y_t> g = load_packed(summed.g(), true);
             const Packed<scalar_t> h = load_packed(summed.s(), true);

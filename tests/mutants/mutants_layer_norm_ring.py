@@ -59,12 +59,6 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
             ),
             ("each block the first slice", RING, "const int column = columns.start + (v", "const int column = (v"),
             ("rows not waited for", RING, "            ring.wait(summed);", "            "),
-            (
-                "absent accesses not waited for",
-                RING,
-                "            ring.wait(summed);",
-                "            if (columns.has(v)) ring.wait(summed);",
-            ),
             ("statistics of the first 32 rows", RING, "if (turn % 32 == 0 && turn", "if (turn == 0 && turn"),
             ("statistics of a lane that has no row", RING, "turn % 32 == 0 && turn + lane < turns", "turn % 32 == 0"),
             (
