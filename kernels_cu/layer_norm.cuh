@@ -27,14 +27,16 @@ template <typename... T> __device__ __forceinline__ bool all_aligned(const T*...
     return (aligned<VECTOR_WIDTH>(p) && ...);
 }
 
-// A block's slice of weight or of bias in shared memory. A thread loads only the accesses that the thread has stored.
+// ACCESSES of each thread of a block to its slice of weight or of bias, in shared memory. A thread loads only the accesses that
+// the thread has stored.
 //
 // An access to weights wider than the row has 32 bytes, which take two loads of 16 bytes. If the two lie side by side, the
 // threads of a load are 32 bytes apart, and shared memory serves half of its banks at a time. PIECES_APART stores the first
 // 16 bytes of all accesses side by side.
-struct KeptSlice {
+template <int ACCESSES = VECTORS> struct KeptSlice {
     static constexpr int BYTES = Packed<weight_t>::BYTES, PIECES = PIECES_APART && BYTES % 16 == 0 ? BYTES / 16 : 1;
-    weight_t* memory;  // (SLICE)
+    static constexpr int ELEMENTS = ROW_THREADS * ACCESSES * VECTOR_WIDTH;
+    weight_t* memory;  // (ELEMENTS)
 
     __device__ __forceinline__ void store(int v, const Packed<weight_t>& of) const {
         if constexpr (PIECES == 1) store_packed(memory + place_of(v), of, true);
@@ -59,7 +61,7 @@ struct KeptSlice {
     }
 
     __device__ __forceinline__ uint4* piece(int v, int i) const {
-        return reinterpret_cast<uint4*>(memory + (i * SLICE + place_of(v)) / PIECES);
+        return reinterpret_cast<uint4*>(memory + (i * ELEMENTS + place_of(v)) / PIECES);
     }
 };
 

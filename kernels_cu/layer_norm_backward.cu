@@ -10,8 +10,9 @@
 // this row is summed. Without dL/dx no sum over a row is needed: then `blocks / parts` blocks share a row, and each
 // block takes a slice of the row.
 //
-// Other strategies: layer_norm_backward_wide.cu (next rows prefetched into shared memory), layer_norm_backward_streaming.cu
-// (rows read twice), layer_norm_backward_apart.cu (no persistent blocks: few rows, or dL/dx alone).
+// Other strategies: layer_norm_backward_wide.cu (next rows prefetched into shared memory), layer_norm_backward_ring.cu (next
+// pieces of rows prefetched), layer_norm_backward_streaming.cu (rows read twice), layer_norm_backward_apart.cu (no persistent
+// blocks: few rows, or dL/dx alone).
 //
 // Macro   values      meaning                                                     set by
 // NAIVE   undefined   defined: the kernel of one thread a row, and a column       the tests

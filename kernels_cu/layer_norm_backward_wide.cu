@@ -6,25 +6,18 @@
 //   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
 //   The naive kernel is in layer_norm_backward.cu.
 //
-// With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The next row then needs a stage early: with two
-// stages, a row would be summed as soon as it is requested. Without SUM_AHEAD, two stages keep a row in flight at all times.
+// The next row is summed while the warps exchange this row's sums. Of STAGES rows, one is stored and one is summed; with two
+// stages, a row is summed as soon as it has been requested.
 //
 // A row is read from its stage twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh).
 //
-// Macro       values      meaning                                        set by
-// STAGES      1 or more   rows in flight in shared memory, stages.cuh    layer_norm_config.backward_config
-// SUM_AHEAD   0, 1        1: the next row is summed before this row is   LayerNormConfig.sum_ahead
-//                         stored; STAGES is 2 or more
-// WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHT_SHARED: see layer_norm_column_gradients.cuh. WEIGHTED: see
-// layer_norm.cuh. The others: see rows.cuh.
+// Macro    values      meaning                                       set by
+// STAGES   2 or more   rows in flight in shared memory, stages.cuh   layer_norm_config.backward_config
+// WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHTED: see layer_norm.cuh. The others: see rows.cuh.
 #include "scalar.cuh"
 #include "exchange.cuh"
 #include "layer_norm_column_gradients.cuh"
 #include "stages.cuh"
-
-#ifndef SUM_AHEAD
-#define SUM_AHEAD 0
-#endif
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_wide(
     const y_t* __restrict__ grad_y,         // (M, N)
@@ -35,7 +28,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
     scalar_t* __restrict__ grad_x,          // (M, N)
     acc_t* __restrict__ partial,            // (2, parts, N) or null
     long long M, long long N, long long parts) {
-    static_assert(!SUM_AHEAD || STAGES > 1, "a row ahead has a stage of its own");
+    static_assert(STAGES > 1, "the row that is summed ahead has a stage of its own");
     typedef Stages<y_t, scalar_t> Inputs;
     __shared__ Arrivals arrivals[ROW_WARPS][STAGES];
     __shared__ AsyncExchange<TwoSums> exchange;
@@ -53,7 +46,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         if (vectors && first + turn * parts < M) stages.request(turn, grad_y + at, s + at);
     };
     for (unsigned turn = 0; turn < STAGES; ++turn) request(turn);
-    ColumnGradients gradients(weight, columns, vectors, reinterpret_cast<weight_t*>(stage_memory + STAGES * Inputs::BYTES));
+    ColumnGradients gradients(weight, columns, vectors, nullptr);
     sync_cluster();
     auto load = [&](unsigned turn, long long at, int v, Packed<y_t>& g, Packed<scalar_t>& h) {
         g = vectors ? stages.template take<y_t, 0>(turn, v) : load_packed(grad_y + at, false);
@@ -76,14 +69,14 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOC
         warp_sum(sums);
         exchange.publish({sums[0], sums[1]}, turn);
     };
-    if (SUM_AHEAD) begin(0);
+    begin(0);
     unsigned turn = 0;
     for (long long at_row = first; at_row < M; at_row += parts, ++turn) {
         Packed<scalar_t> more[VECTORS];
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (columns.has(v)) more[v] = of.load_more(at_row * N + columns.of(v), vectors);
-        begin(turn + SUM_AHEAD);
+        begin(turn + 1);
         acc_t sums[2];
         exchange.wait(turn);
         sum_parts(exchange.collect(turn), sums);

@@ -1,10 +1,13 @@
-// dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu and layer_norm_backward_wide.cu: a thread keeps
-// its columns, and adds up in registers over all rows of its group. Each block stores one row of sums in `partial`:
-// acc_t (2, parts, N); then column_sums.cu adds up the rows of `partial` in a fixed order. Nothing is atomic.
+// dL/dγ and dL/dβ in the persistent blocks of layer_norm_backward.cu, layer_norm_backward_wide.cu and
+// layer_norm_backward_ring.cu: a thread keeps its columns, and adds up in registers over all rows of its group. Each
+// block stores one row of sums in `partial`: acc_t (2, parts, N); then column_sums.cu adds up the rows of `partial` in a
+// fixed order. Nothing is atomic.
 //
-// Macro           values   meaning                                                 set by
-// WEIGHT_SHARED   0, 1     1: shared memory keeps γ, and registers are free for    LayerNormConfig.weight_shared
-//                          more resident blocks; 0: registers keep γ
+// Macro              values         meaning                                                 set by
+// WEIGHT_SHARED      0, 1           1: shared memory keeps γ, and registers are free for    LayerNormConfig.weight_shared
+//                                   more resident blocks; 0: registers keep γ
+// WEIGHT_REGISTERS   0 to VECTORS   with WEIGHT_SHARED, the first accesses of a thread to   LayerNormConfig.weight_registers
+//                                   γ that registers keep all the same
 #pragma once
 
 #include "layer_norm_backward.cuh"
@@ -12,15 +15,21 @@
 #ifndef WEIGHT_SHARED
 #define WEIGHT_SHARED 0
 #endif
+#ifndef WEIGHT_REGISTERS
+#define WEIGHT_REGISTERS 0
+#endif
 
 // A thread's columns of γ, dL/dγ and dL/dβ.
 struct ColumnGradients {
     static constexpr bool SHARED = WEIGHT_SHARED && WANT_X;
+    static constexpr int HELD = SHARED ? WEIGHT_REGISTERS : VECTORS;  // accesses to γ in registers
+    typedef KeptSlice<SHARED ? VECTORS - HELD : VECTORS> Kept;
     acc_t grad_weight[VECTORS][VECTOR_WIDTH], grad_bias[VECTORS][VECTOR_WIDTH];
-    Packed<weight_t> weight[SHARED ? 1 : VECTORS];
-    KeptSlice kept;
+    Packed<weight_t> weight[HELD > 0 ? HELD : 1];
+    Kept kept;
 
-    // `memory` has room for a slice of γ with WEIGHT_SHARED. All threads of the block construct.
+    // With WEIGHT_SHARED, `memory` has room for the accesses of all threads to γ that registers do not keep. All threads
+    // of the block construct.
     __device__ __forceinline__ ColumnGradients(const weight_t* weights, const Columns& columns, bool vectors, weight_t* memory)
         : kept{memory} {
 #pragma unroll
@@ -29,20 +38,19 @@ struct ColumnGradients {
             for (int k = 0; k < VECTOR_WIDTH; ++k) grad_weight[v][k] = grad_bias[v][k] = 0;
             if (WANT_X && columns.has(v) && !(SHARED && group_of_block() > 0)) {
                 const Packed<weight_t> loaded = load_or(weights, 1, columns.of(v), vectors);
-                if (SHARED) kept.store(v, loaded);
-                else weight[SHARED ? 0 : v] = loaded;
+                if (v < HELD) weight[v < HELD ? v : 0] = loaded;
+                else kept.store(v - HELD, loaded);
             }
         }
         if (SHARED && GROUPS > 1) __syncthreads();
     }
 
     __device__ __forceinline__ Packed<weight_t> weight_of(int v) const {
-        if constexpr (SHARED) {
-            // Without `opaque` the compiler would load γ before the loop over rows, and hold γ in registers.
-            unsigned offset = 0;
-            opaque(offset);
-            return KeptSlice{kept.memory + offset}.load(v);
-        } else return weight[v];
+        if (v < HELD) return weight[v < HELD ? v : 0];
+        // Without `opaque` the compiler would load γ before the loop over rows, and hold γ in registers.
+        unsigned offset = 0;
+        opaque(offset);
+        return Kept{kept.memory + offset}.load(v - HELD);
     }
 
     // Adds this thread's v-th access to a row: to the columns' sums, and to the row's `sums` of w and of w·x̂.

@@ -58,7 +58,7 @@ __device__ __forceinline__ Packed<scalar_t> take(const Inputs& stages, unsigned 
 struct KeptAffine {
     static constexpr bool WEIGHT_HELD = AFFINE_REGISTERS > 0, BIAS_HELD = AFFINE_REGISTERS > 1;
     Packed<weight_t> weight[WEIGHT_HELD ? VECTORS : 1], bias[BIAS_HELD ? VECTORS : 1];
-    KeptSlice kept;  // shared memory: the bias; before the bias, the weight if registers do not keep the weight
+    KeptSlice<> kept;  // shared memory: the bias; before the bias, the weight if registers do not keep the weight
     bool vectors;
 
     __device__ __forceinline__ KeptAffine(const Operands& of, const Columns& columns, bool vectors)
@@ -75,7 +75,7 @@ struct KeptAffine {
             }
     }
 
-    __device__ __forceinline__ KeptSlice kept_bias() const { return {kept.memory + (WEIGHT_HELD ? 0 : SLICE)}; }
+    __device__ __forceinline__ KeptSlice<> kept_bias() const { return {kept.memory + (WEIGHT_HELD ? 0 : SLICE)}; }
     __device__ __forceinline__ Packed<weight_t> weight_of(const Columns&, int v) const {
         if constexpr (WEIGHT_HELD) return weight[v];
         else return kept.load(v);

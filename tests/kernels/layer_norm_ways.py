@@ -54,13 +54,20 @@ class Way:
         return weight.to(self.weights or self.dtype), bias.to(self.weights or self.dtype)
 
 
+def ringed(way: Way) -> Way:
+    """The way with the shared memory that its ring takes, and behind the ring the weight."""
+    config = way.config
+    piece = (way.result or way.dtype).itemsize + way.dtype.itemsize
+    kept = (config.vectors - config.weight_registers) * (way.weights or way.dtype).itemsize
+    access = config.row_threads * config.vector_width
+    return replace(way, config=replace(config, weight_shared=True, shared=access * (config.ring * piece + kept)))
+
+
 def staged(way: Way, input_bytes: int, weight_bytes: int = 0) -> Way:
     """The way with the shared memory that its stages take, and that weight and bias take in a forward; without
-    ``weight_bytes`` a backward, in which the weight takes shared memory if the config says so."""
+    ``weight_bytes`` a backward, whose registers keep the weight."""
     config = way.config
     kept = (2 - config.affine_registers) * weight_bytes
-    if config.weight_shared:
-        kept = (way.weights or way.dtype).itemsize
     return replace(way, config=replace(config, shared=config.slice * (config.stages * input_bytes + kept)))
 
 
@@ -154,41 +161,54 @@ BACKWARD = {
     "aligned apart": Way(LayerNormConfig(64, 32, 4, 2, aligned_apart=True), 252, torch.float16),
     "cluster of aligned apart": Way(LayerNormConfig(64, 64, 4, 1, cluster=2, aligned_apart=True), 504, torch.bfloat16),
     "cluster of forty warps": Way(LayerNormConfig(160, 160, 4, 1, cluster=8), 4 * 1200 + 4),
-    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1028), 8),
+    "wide": staged(Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028), 8),
     "wide and full": staged(
         Way(
-            LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=2, sum_ahead=True, full=True),
+            LayerNormConfig(32, 32, 8, 1, kind="wide", cluster=2, stages=2, full=True),
             512,
             torch.float16,
         ),
         4,
     ),
-    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2, sum_ahead=True), 372), 8),
+    "wide in one block": staged(Way(LayerNormConfig(96, 96, 4, 1, kind="wide", stages=2), 372), 8),
     "weight in shared memory": Way(
         LayerNormConfig(64, 16, 4, 2, weight_shared=True), 124, torch.bfloat16, torch.float32
     ),
     "cluster of weight in shared memory": Way(
         LayerNormConfig(64, 64, 4, 1, cluster=2, weight_shared=True, full=True), 512, torch.float16, torch.float32
     ),
-    "wide and weight in shared memory": staged(
+    # Rings of a whole number of rows and of others; without and with room for the row that is summed ahead. In a cluster of four,
+    # the third block has one access of 1028 elements, and the fourth has none.
+    "ring": ringed(
+        Way(LayerNormConfig(64, 64, 4, 2, kind="ring", cluster=4, ring=5, sum_ahead=True, weight_registers=1), 1028)
+    ),
+    "ring and full": ringed(
+        Way(LayerNormConfig(32, 32, 8, 2, kind="ring", cluster=2, ring=3, full=True), 1024, torch.float16)
+    ),
+    "ring in one block": ringed(Way(LayerNormConfig(96, 96, 4, 1, kind="ring", ring=1), 372)),
+    "ring of four rows": ringed(
         Way(
             LayerNormConfig(
-                64, 64, 8, 2, kind="wide", cluster=2, stages=2, sum_ahead=True, weight_shared=True, pieces_apart=True
+                32, 32, 4, 3, kind="ring", cluster=2, ring=12, sum_ahead=True, weight_registers=1, full=True
             ),
-            1656,
-            torch.bfloat16,
-            torch.float32,
-        ),
-        4,
+            768,
+        )
     ),
-    "wide in order": staged(
+    "ring of wider weights": ringed(
         Way(
-            LayerNormConfig(64, 64, 8, 2, kind="wide", cluster=2, stages=2, weight_shared=True, pieces_apart=True),
+            LayerNormConfig(64, 64, 8, 2, kind="ring", cluster=2, ring=4, sum_ahead=True, pieces_apart=True),
             1656,
             torch.bfloat16,
             torch.float32,
-        ),
-        4,
+        )
+    ),
+    "ring in order": ringed(
+        Way(
+            LayerNormConfig(64, 64, 8, 3, kind="ring", cluster=2, ring=5, pieces_apart=True, weight_registers=1),
+            2888,
+            torch.bfloat16,
+            torch.float32,
+        )
     ),
     "streaming": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204),
     "streaming odd": Way(LayerNormConfig(160, 160, 1, 2, kind="streaming"), 701, torch.float64),
@@ -197,17 +217,19 @@ BACKWARD = {
     "odd of fewer bits": Way(LayerNormConfig(64, 16, 1, 3), 45, torch.float64, result=torch.float16),
     "cluster of fewer bits": Way(LayerNormConfig(64, 64, 4, 1, cluster=4), 4 * 250, result=torch.float16),
     "wide of fewer bits": staged(
-        Way(
-            LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1032, result=torch.bfloat16
-        ),
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1032, result=torch.bfloat16),
         6,
     ),
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide of fewer bits and not whole": staged(
-        Way(
-            LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3, sum_ahead=True), 1028, result=torch.bfloat16
-        ),
+        Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=4, stages=3), 1028, result=torch.bfloat16),
         6,
+    ),
+    "ring of fewer bits": ringed(
+        Way(LayerNormConfig(64, 64, 4, 2, kind="ring", cluster=4, ring=3), 1032, result=torch.bfloat16)
+    ),
+    "ring of fewer bits and not whole": ringed(
+        Way(LayerNormConfig(64, 64, 4, 2, kind="ring", cluster=4, ring=4, sum_ahead=True), 1028, result=torch.bfloat16)
     ),
     "streaming of fewer bits": Way(LayerNormConfig(64, 64, 4, 2, kind="streaming"), 1204, result=torch.float16),
 }
@@ -221,6 +243,8 @@ def ways(of: dict[str, Way]) -> pytest.MarkDecorator:
 def rows_of(way: Way) -> int:
     if way.config.kind == "registers":
         return 37 if way.config.cluster == 1 else 3
+    if way.config.kind == "ring":
+        return 71  # a cluster takes more than the 32 rows whose statistics a warp has at once
     return 21 if way.config.kind == "wide" else 3
 
 

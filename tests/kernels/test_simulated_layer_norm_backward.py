@@ -72,7 +72,7 @@ def run_backward(  # type: ignore[no-untyped-def]
     given = (g, x, stats, weight, grad_sum, grad_x)
     if way.config.kind == "streaming":
         kernel(*given, m, n)
-    elif way.config.kind == "wide":
+    elif way.config.kind in ("wide", "ring"):
         kernel(*given, partial, m, n, parts)
     else:
         kernel(*given, partial, m, n, parts, parts * (1 if want_x else -(-n // way.config.slice)))
@@ -194,6 +194,19 @@ def test_backward_apart_of_few_rows_has_the_bits_of_many(way: Way) -> None:
         assert alike(got, run_backward(way, g, x, stats, weight, more)[0])
         for a, exact, what in zip(found, sums, ("weight", "bias"), strict=True):
             assert_near(a, exact, a.dtype, what)
+
+
+@ways({name: way for name, way in BACKWARD.items() if way.config.kind == "ring"})
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_backward_of_few_rows_in_a_ring(way: Way, m: int) -> None:
+    """A cluster has fewer rows than its ring has room for, or none."""
+    g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
+    weight, _ = way.columns
+    stats, wanted, *sums = exact_gradients(way, g, x, weight)
+    grad_x, partial = run_backward(way, g, x, stats, weight, grad_sum, parts=3)
+    assert_near(grad_x, wanted + grad_sum.double(), way.dtype, "gradient of x and of the sum")
+    for got, exact, what in zip(partial.double().sum(1), sums, ("weight", "bias"), strict=True):
+        assert_near(got, exact, stats.dtype, what)
 
 
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "registers" and way.config.cluster == 1})

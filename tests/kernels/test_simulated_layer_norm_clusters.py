@@ -36,7 +36,7 @@ def test_a_gpu_without_room_for_sixteen_blocks_reads_the_row_twice(room: bool, m
         got = body._run_backward(call, g, x, stats, weight, None, (N,), (True, True, True))
     assert asked[0] == 16
     names = [launch.kernel.name for launch in call.launches]
-    assert names[0] == ("layer_norm_backward_wide" if room else "layer_norm_backward_streaming")
+    assert names[0] == ("layer_norm_backward_ring" if room else "layer_norm_backward_streaming")
     wanted = torch.ops.aten.native_layer_norm_backward(
         g.float(), x.float(), [N], stats[0], stats[1], weight, weight, [True, True, True]
     )

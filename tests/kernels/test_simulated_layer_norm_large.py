@@ -9,12 +9,17 @@ import torch.nn.functional as F
 import cupyops
 from cupyops.ops.layer_norm.body import COLUMN_SUMS, backward_kernel, forward_kernel
 from cupyops.ops.layer_norm.config import LayerNormConfig
-from tests.kernels.layer_norm_ways import BACKWARD, EPS, FORWARD
+from tests.kernels.layer_norm_ways import BACKWARD, EPS, FORWARD, Way, ringed
 from tests.simulator.test_simulator_use import sparse
 
 pytestmark = pytest.mark.simulator
 
 ROWS, COLUMNS = 2**23 + 8, 512
+LARGE_RING = ringed(
+    Way(
+        LayerNormConfig(32, 32, 8, 1, kind="ring", cluster=2, ring=3, sum_ahead=True, full=True), COLUMNS, torch.float16
+    )
+).config
 
 
 @pytest.mark.parametrize("way", ["registers", "wide", "streaming"])
@@ -39,7 +44,7 @@ def test_forward_of_more_than_two_to_the_32_elements(way: str) -> None:
     assert not y[:1024].any(), "the last blocks wrote to the front"
 
 
-@pytest.mark.parametrize("way", ["registers", "wide", "streaming"])
+@pytest.mark.parametrize("way", ["registers", "wide", "ring", "streaming"])
 def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     """Of rows, and of parts of the gradients of weight and bias."""
     x, grad_x = (sparse(ROWS * COLUMNS, "float16").reshape(ROWS, COLUMNS) for _ in range(2))
@@ -49,6 +54,7 @@ def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     config = {
         "registers": LayerNormConfig(64, 64, 4, 2, full=True),
         "wide": BACKWARD["wide and full"].config,
+        "ring": LARGE_RING,
         "streaming": LayerNormConfig(64, 64, 4, 2, kind="streaming"),
     }[way]
     affine = way != "streaming"
@@ -57,9 +63,10 @@ def test_backward_of_more_than_two_to_the_32_elements(way: str) -> None:
     parts = ROWS // 2
     partial = sparse(2 * parts * COLUMNS, "float32").reshape(2, parts, COLUMNS)
     counts = {"registers": (partial, ROWS, COLUMNS, parts, parts), "wide": (partial, ROWS, COLUMNS, parts)}
+    counts["ring"] = counts["wide"]
     with cupyops.simulate(sanitize=True, blocks=slice(-2, None)):
         kernel(x, x, stats, None, None, grad_x, *counts.get(way, (ROWS, COLUMNS)))
-    taken = 1 if way == "wide" else 2
+    taken = 1 if way in ("wide", "ring") else 2
     last = torch.tensor(x[-taken:]).double()
     wanted = last - last.mean(1, keepdim=True) - last * (last * last).mean(1, keepdim=True)
     torch.testing.assert_close(torch.tensor(grad_x[-taken:]).double(), wanted, rtol=1e-3, atol=1e-3)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.mutants.mutants_constructs import CONSTRUCTS
 from tests.mutants.mutants_layer_norm import LAYER_NORM
 from tests.mutants.mutants_layer_norm_backward import LAYER_NORM_BACKWARD
+from tests.mutants.mutants_layer_norm_ring import LAYER_NORM_RING
 from tests.mutants.mutants_layer_norm_tangent import LAYER_NORM_TANGENT
 from tests.mutants.mutants_linear import LINEAR, LINEAR_NARROW
 from tests.mutants.mutants_linear_gelu_sm90 import LINEAR_GELU_SM90
@@ -303,7 +304,7 @@ MUTANTS = [
     ),
     *(
         mutant
-        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD).items()
+        for kernel, (tests, faults) in (LAYER_NORM | LAYER_NORM_BACKWARD | LAYER_NORM_RING).items()
         for mutant in _of(kernel, tests, *faults, stem="layer_norm")
     ),
     *(

@@ -170,7 +170,7 @@ LAYER_NORM: dict[str, tuple[str, list[Fault]]] = {
             (
                 "pieces of weights in each other's place",
                 "layer_norm.cuh",
-                "(i * SLICE + place_of(v)) / PIECES",
+                "(i * ELEMENTS + place_of(v)) / PIECES",
                 "(i * (SLICE - 32) + place_of(v)) / PIECES",
             ),
             ("x taken for the residual", WIDE, "take<residual_t, sizeof(x_t)>", "take<residual_t, 0>"),

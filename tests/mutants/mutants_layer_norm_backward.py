@@ -259,8 +259,8 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
             (
                 "stage filled again before it is read",
                 WIDE,
-                "        begin(turn + SUM_AHEAD);\n",
-                "        request(turn + STAGES);\n        begin(turn + SUM_AHEAD);\n",
+                "        begin(turn + 1);\n",
+                "        request(turn + STAGES);\n        begin(turn + 1);\n",
             ),
             ("wrong phase of a stage", STAGES, "turn / STAGES % 2", "turn % 2"),
             (

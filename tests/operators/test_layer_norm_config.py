@@ -64,6 +64,11 @@ def test_every_plan_can_be_launched(dtype: str, capability: int) -> None:
             assert config.vector_width * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
             assert config.block == config.row_threads
             assert config.stages >= 1
+        if config.kind == "ring":
+            assert config.vector_width * DTYPES[dtype].itemsize == 16, "bulk copies go by 16 bytes"
+            assert config.block == config.row_threads
+            assert config.since == 90
+            assert config.ring >= (1 + config.sum_ahead) * config.vectors
         if config.cluster > 1:
             assert config.block == config.row_threads
             assert config.rows_each == 1
@@ -85,7 +90,7 @@ def test_a_row_fits_unless_it_streams(dtype: str, capability: int) -> None:
             assert config.kind == "streaming" or config.slice * config.cluster >= n
             if capability < 90:
                 assert config.cluster == 1
-                assert config.kind != "wide"
+                assert config.kind not in ("wide", "ring")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -126,15 +131,42 @@ def test_few_long_rows_have_blocks_that_are_not_persistent() -> None:
         assert few.min_blocks == 1
 
 
-def test_long_float32_rows_have_one_stage_and_their_weight_in_shared_memory() -> None:
-    config = backward_config(262144, "float32", 4, 90)
-    assert (config.kind, config.cluster, config.vectors, config.stages) == ("wide", 16, 8, 1)
+@pytest.mark.parametrize(
+    ("n", "dtype", "weight_bytes", "cluster", "ring", "sum_ahead"),
+    [
+        (262144, "float32", 4, 16, 10, False),
+        (131072, "float32", 4, 8, 10, False),
+        (65544, "float32", 4, 8, 21, True),
+        (262144, "bfloat16", 2, 16, 12, True),
+        (262144, "bfloat16", 4, 16, 9, True),
+    ],
+)
+def test_a_ring_has_the_shared_memory_that_the_weight_leaves(
+    n: int, dtype: str, weight_bytes: int, cluster: int, ring: int, sum_ahead: bool
+) -> None:
+    config, size = backward_config(n, dtype, weight_bytes, 90), DTYPES[dtype].itemsize
+    assert (config.kind, config.cluster, config.ring, config.sum_ahead) == ("ring", cluster, ring, sum_ahead)
+    assert config.vectors * config.vector_width == 32
+    assert config.row_threads <= 512
     assert config.weight_shared
-    assert not config.sum_ahead, "the row ahead would need a stage"
-    assert not config.full
-    assert config.shared == config.slice * (8 + 4)
+    assert config.weight_registers == (weight_bytes == size), "a wider weight takes the registers of two"
+    access = config.row_threads * config.vector_width
+    kept = (config.vectors - config.weight_registers) * weight_bytes
+    assert config.shared == access * (2 * size * ring + kept)
+    # Four tables of two sums of each warp of a cluster, with a counter each, and a counter of each warp for each piece.
+    warps = config.row_threads // 32
+    static = 4 * (8 * warps * cluster + 8) + 8 * warps * ring
+    assert config.shared + static <= 227 * 1024
+    assert config.full == (size == 4 and n % (cluster * access * config.vectors) == 0)
+    assert backward_config(n, dtype, 0, 90).shared == backward_config(n, dtype, size, 90).shared, "it keeps ones"
+
+
+def test_a_gpu_without_room_for_a_ring_reads_long_float32_rows_twice() -> None:
     assert backward_config(262144, "float32", 4, 90, portable=True).kind == "streaming"
-    assert backward_config(262144, "float32", 4, 120).kind == "streaming", "shared memory has room for no stage"
+    assert backward_config(131072, "float32", 4, 90, portable=True).kind == "ring"
+    for n in (131072, 262144):
+        assert backward_config(n, "float32", 4, 120).kind == "streaming"
+        assert backward_config(n, "float32", 4, 90, grad_sum=True).kind == "streaming", "not measured"
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
@@ -167,8 +199,7 @@ def test_a_backward_of_x_alone_leaves_no_parts_and_needs_no_narrow_accesses() ->
 def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
     """It reads a row twice, and the next before the second time."""
     backwards = [backward_config(n, "float32", 4, 90, grad) for n in LENGTHS for grad in (2, 4)]
-    assert all(config.stages >= 2 for config in backwards if config.sum_ahead)
-    assert any(config.sum_ahead for config in backwards)
+    assert {config.stages >= 2 for config in backwards if config.kind == "wide"} == {True}
 
 
 def test_streaming_is_for_what_fits_nowhere() -> None:
@@ -183,7 +214,7 @@ def test_streaming_is_for_what_fits_nowhere() -> None:
     assert forward_config(2**20, "float32", 4, 4, 90, 4).kind == "streaming"
     assert forward_config(100_003, "bfloat16", 2, 2, 90, 2).kind == "streaming", "an odd row takes no bulk copies"
     assert backward_config(65_536, "float32", 4, 90).kind == "wide"
-    assert backward_config(2**18, "float32", 4, 90).kind == "wide"
+    assert backward_config(2**18, "float32", 4, 90).kind == "ring"
     assert backward_config(2**19, "float32", 4, 90).kind == "streaming"
 
 
@@ -309,21 +340,18 @@ def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> 
 def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
     for n, cluster, portable in ((131072, 8, True), (131080, 16, False), (262144, 16, False)):
         config = backward_config(n, "float16", weight_bytes, 90, portable=portable)
-        assert (config.kind, config.cluster, config.weight_shared) == ("wide", cluster, True)
-        assert config.shared == config.slice * (config.stages * 2 * 2 + weight_bytes)
+        assert (config.kind, config.cluster, config.weight_shared) == ("ring", cluster, True)
         assert config.pieces_apart == (weight_bytes == 4)
     for other in (
         backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
         backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
         backward_config(131080, "float16", weight_bytes, 90, grad_sum=True),
-        backward_config(131080, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
+        backward_config(262144, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
         backward_config(131072, "float16", weight_bytes, 80),
         backward_config(262144, "float16", weight_bytes, 90, portable=True),
         backward_config(262152, "float16", weight_bytes, 90),
     ):
         assert other.kind == "streaming"
-    assert backward_config(131072, "float32", 4, 90).cluster == 16
-    assert backward_config(131072, "float32", 4, 90, portable=True).kind == "streaming"
 
 
 @pytest.mark.parametrize("grad_sum", [False, True])

@@ -53,7 +53,7 @@ def backward_kernel(config: LayerNormConfig, dtype: str, want_x: bool, want_affi
         grad_sum: the kernel adds ``grad_sum`` to the gradient of x.
     """
     geometry = config.persistent(
-        {"registers": "blocks", "apart": "blocks", "wide": "parts", "streaming": "M"}[config.kind]
+        {"registers": "blocks", "apart": "blocks", "wide": "parts", "ring": "parts", "streaming": "M"}[config.kind]
     )
     config = replace(config, want_x=want_x, want_affine=want_affine, grad_sum=grad_sum)
     return _kernel("layer_norm_backward", config, geometry, dtype)
@@ -79,6 +79,8 @@ for _dtype in FLOATS:
         if _plan.kind != "streaming":
             backward_kernel(_plan.few_rows_backward(_n, _dtype), _dtype, True, True, False)
             backward_kernel(backward_rows(_n, _dtype, _size, _capability), _dtype, True, False, False)
+    if (_plan := backward_config(2**18, _dtype, _size, CLUSTERS_SINCE)).kind == "ring":
+        backward_kernel(_plan, _dtype, True, True, False)
 
 
 def forward(
@@ -311,7 +313,7 @@ def _backward(
     grad_bytes, weight_bytes = (DTYPES[name].itemsize for name in types.values())
     row = n, dtype, 0 if weight is None else weight_bytes, driver.capability(device), grad_bytes
     config = (backward_config if want_affine else backward_rows)(*row, grad_sum=more)
-    if config.cluster > PORTABLE_CLUSTER:
+    if want_x and config.cluster > PORTABLE_CLUSTER:
         try:
             at_once(backward_kernel(config, dtype, want_x, want_affine, more), types, dtype, device)
         except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
@@ -334,7 +336,7 @@ def _backward(
         kernel = backward_kernel(config, dtype, want_x, want_affine, more)
         tiles = 1 if want_x else -(-n // config.slice)
         parts = max(1, min(at_once(kernel, types, dtype, device) // tiles, -(-rows // config.groups)))
-        sizes = (rows, n, parts) if config.kind == "wide" else (rows, n, parts, parts * tiles)
+        sizes = (rows, n, parts) if config.kind in ("wide", "ring") else (rows, n, parts, parts * tiles)
         launches.append(Launch(kernel, X_AND_PARTS if want_x else PARTS, sizes))
         if want_affine:
             launches.append(Launch(COLUMN_SUMS, SUMS, (parts, n)))

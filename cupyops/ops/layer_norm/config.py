@@ -11,7 +11,7 @@ from functools import cache
 from cupyops.dtypes import DTYPES
 from cupyops.launch.geometry import PORTABLE_CLUSTER
 from cupyops.tiling.config import CLUSTERS_SINCE, threads_for, vector_width_for
-from cupyops.tiling.rows import RowsChoice, choice_of
+from cupyops.tiling.rows import SHARED_MEMORY_OF, RowsChoice, choice_of
 
 from .cut import LayerNormConfig, even_cut, fitting, resident
 
@@ -242,31 +242,42 @@ _BACKWARD_32 = (
 )
 
 
-# The configs of backwards of 16-bit rows, and of float32 rows, that are longer still, by the accesses of a row, of 16 bytes each.
-_BACKWARD_WIDE_16 = (RowsChoice(16384, 4, cluster=8, stages=2), RowsChoice(32768, 4, cluster=16, stages=2))
-_BACKWARD_WIDE_32 = (RowsChoice(32768, 4, cluster=16, stages=3), RowsChoice(65536, 8, cluster=16, stages=1))
+# Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
+# float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
+# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring.
+_RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
+_RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
 
 
-def _wide_backward(
+def _ring_backward(
     n: int, itemsize: int, weight_bytes: int, grad_bytes: int, capability: int, most_blocks: int
 ) -> LayerNormConfig | None:
     """Returns the config of a backward of rows that no cluster holds in registers, or None if the GPU has no room for it.
 
-    Shared memory holds the next rows. If a thread has 32 columns, shared memory holds the weight, too. float32 rows of 32
-    columns a thread leave room for one row, which is then not summed ahead. The arguments are those of
-    :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
+    A thread's registers hold the sums of 32 columns, and few other values. Shared memory keeps the weight, except for one
+    access of a thread if the weight has the row's dtype. The remaining memory is the ring. The next row is summed ahead if
+    the ring holds two rows. The arguments are those of :func:`backward_config`; a cluster has up to ``most_blocks`` blocks.
     """
     vector_width = vector_width_for(n, itemsize)
-    cut = choice_of(_BACKWARD_WIDE_16 if itemsize == 2 else _BACKWARD_WIDE_32, n // vector_width)
-    if cut is None or cut.cluster > most_blocks or vector_width * itemsize < 16 or grad_bytes > itemsize:
+    vectors = _RING_COLUMNS // vector_width
+    clusters = (c for c in (PORTABLE_CLUSTER, 16) if c <= most_blocks and n <= c * _RING_THREADS * _RING_COLUMNS)
+    cluster = next(clusters, None)
+    if cluster is None or vector_width * itemsize < 16 or grad_bytes > itemsize:
         return None
-    shared = cut.vectors * vector_width == 32
-    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", sum_ahead=cut.stages > 1)
-    if shared:
-        # Bounds checks keep the compiler from loading all accesses at once, for which registers would run short.
-        config = replace(config, weight_shared=True, pieces_apart=weight_bytes > itemsize, full=False)
-    staged = config.staged(itemsize + grad_bytes, weight_bytes * shared, capability)
-    return staged if staged is not None and staged.stages >= min(2, cut.stages) else None
+    weight_bytes = weight_bytes or itemsize  # without a weight, the kernel keeps ones
+    wider = weight_bytes > itemsize
+    config = LayerNormConfig.of(n, vector_width, vectors, cluster=cluster, kind="ring", weight_shared=True)
+    # Bounds checks keep the compiler from loading all accesses to 16-bit rows at once, for which registers would run short.
+    config = replace(config, full=config.full and itemsize == 4, weight_registers=1 - wider, pieces_apart=wider)
+    access, warps = config.row_threads * vector_width, config.row_threads // 32  # elements of an access of a block
+    piece, kept = access * (itemsize + grad_bytes), access * weight_bytes * (vectors - config.weight_registers)
+    # The static shared memory has four tables with two sums of each warp of the cluster, their counters, and a counter of each warp
+    # for each piece.
+    room = SHARED_MEMORY_OF.get(capability, _RING_MEMORY) - kept - 4 * (8 * cluster * warps + 8)
+    ring = min(room // (piece + 8 * warps), 4 * vectors)
+    if ring < vectors:
+        return None
+    return replace(config, ring=ring, sum_ahead=ring >= 2 * vectors, shared=ring * piece + kept)
 
 
 @cache
@@ -284,8 +295,8 @@ def backward_config(
 
     A thread has up to 20 columns of 16-bit rows, or 4 columns of float32 rows: the thread's registers hold two rows and
     the sums for weight and bias of these columns. A weight or a grad_y wider than x takes more registers, so fewer
-    threads are resident on a multiprocessor. The strategy ``"wide"`` has no room in shared memory for a grad_y wider
-    than x.
+    threads are resident on a multiprocessor. The strategies ``"wide"`` and ``"ring"`` have no room in shared memory for a
+    grad_y wider than x.
 
     Args:
         n, dtype, capability: as for :func:`forward_config`.
@@ -311,9 +322,9 @@ def backward_config(
     largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
     held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
     if few and most_blocks > 1 and accesses > held and not grad_sum:
-        wide = _wide_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
-        if wide is not None:
-            return wide
+        ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
+        if ring is not None:
+            return ring
     if itemsize == 2 and vector_width == 4:
         cuts = [c for c in _BACKWARD_16 if c.cluster <= largest and not (grad_sum and c.vectors > 4)]
         cut = choice_of(cuts, accesses)
@@ -340,7 +351,7 @@ def backward_config(
     full = itemsize == 4 and vector_width == 4
     staged = choice_of(_BACKWARD_32, accesses)
     if staged is not None and full and accesses > 1280 and most_blocks > 1 and grad_bytes <= itemsize:
-        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide", sum_ahead=True)
+        config = LayerNormConfig.cut(n, vector_width, staged, kind="wide")
         return replace(config, shared=config.stages * config.slice * (itemsize + grad_bytes))
     vectors = 2 if full and 1024 < accesses <= 1280 else max(1, {2: 8, 4: 4, 8: 2}[itemsize] // vector_width)
     wider = grad_bytes > (itemsize if grad_sum else 2 * itemsize)

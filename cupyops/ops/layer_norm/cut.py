@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cupyops.dtypes import DTYPES
 from cupyops.tiling.columns import strip_width
-from cupyops.tiling.config import THREADS_AT_ONCE
+from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE
 from cupyops.tiling.rows import RowsConfig
 
 __all__ = ["LayerNormConfig", "even_cut", "fitting", "resident"]
@@ -20,9 +20,10 @@ class LayerNormConfig(RowsConfig):
 
     Attributes:
         kind: the strategy. ``"registers"``: a row is held in registers. ``"wide"``: persistent blocks prefetch their
-            next rows. ``"streaming"``: a row is read twice. ``"apart"``, backward only: separate blocks for the
-            gradient of x and for the gradients of weight and bias. The names of the CUDA source and of the kernel end
-            in the strategy, except for ``"registers"``.
+            next rows. ``"ring"``, backward only: persistent blocks prefetch the next accesses to rows. ``"streaming"``: a
+            row is read twice. ``"apart"``, backward only: separate blocks for the gradient of x and for the gradients
+            of weight and bias. The names of the CUDA source and of the kernel end in the strategy, except for
+            ``"registers"``.
         width: threads side by side on a strip of columns, for ``"apart"``.
         weighted: the kernel has a weight or a bias.
         affine_held: weight and bias are loaded along with the row, for few rows.
@@ -33,8 +34,11 @@ class LayerNormConfig(RowsConfig):
         affine_registers: of weight and bias, how many a forward of the strategy ``"wide"`` keeps in registers; shared
             memory keeps the rest.
         weight_shared: a backward with persistent blocks keeps the weight in shared memory instead of registers.
-        sum_ahead: persistent blocks of the strategy ``"wide"`` sum their next row before they store this row.
+        weight_registers: a thread's first accesses to the weight that registers keep beside ``weight_shared``.
+        sum_ahead: persistent blocks of a forward of the strategy ``"wide"``, and of the strategy ``"ring"``, sum their next
+            row before they store this row.
         pieces_apart: the order in shared memory of weights wider than a row, without bank conflicts.
+        ring: accesses to rows that a block of the strategy ``"ring"`` has in shared memory.
     """
 
     launch_only = RowsConfig.launch_only | {"kind"}
@@ -49,8 +53,15 @@ class LayerNormConfig(RowsConfig):
     grad_sum: bool = False
     affine_registers: int = 0
     weight_shared: bool = False
+    weight_registers: int = 0
     sum_ahead: bool = False
     pieces_apart: bool = False
+    ring: int = 0
+
+    @property
+    def since(self) -> int:
+        """The least compute capability that the kernel needs: bulk copies fill stages and rings."""
+        return CLUSTERS_SINCE if self.ring else super().since
 
     def few_rows_forward(self, n: int, weight_bytes: int) -> "LayerNormConfig":
         """Returns the config of the forward for few rows, from the config for many rows. The bits of a row stay the
@@ -99,8 +110,10 @@ class LayerNormConfig(RowsConfig):
             shared=0,
             aligned_apart=False,
             weight_shared=False,
+            weight_registers=0,
             sum_ahead=False,
             pieces_apart=False,
+            ring=0,
         )
 
 

@@ -1,0 +1,187 @@
+// The gradients of layer normalisation as in layer_norm_backward.cu, for the longest rows: persistent blocks, and a ring of
+// pieces of rows in shared memory (sm_90 and later).
+//
+//   dL/ds = rstd·(w - mean(w) - x̂·mean(w·x̂)),    dL/dγ = Σ_rows g·x̂,    dL/dβ = Σ_rows g,    g = dL/dy,  w = g·γ
+//
+//   g: y_t (M, N)      s, dL/ds: scalar_t (M, N)      γ: weight_t (N)      arithmetic, and the parts of dL/dγ and dL/dβ: acc_t
+//   The naive kernel is in layer_norm_backward.cu.
+//
+// A piece is one access of all threads of a block to g and to s. Bulk copies bring the pieces of row after row into the RING
+// places of the ring. A warp copies its own part of each piece, and waits for no other warp. As soon as a warp has stored
+// dL/ds of a piece, the warp requests the piece that takes the same place. A stage of layer_norm_backward_wide.cu is a whole
+// row: shared memory has no room for a second row of this length. The ring has room for a row and some pieces, so copies are
+// in flight at all times.
+//
+// With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The ring then holds both rows.
+//
+// A piece is read twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh). Shared memory behind the
+// ring keeps γ. The lanes of a warp hold the statistics of 32 rows: a load for each row would delay the row's sums.
+//
+// Macro       values            meaning                                          set by
+// RING        VECTORS or more   pieces that shared memory has room for           LayerNormConfig.ring
+// SUM_AHEAD   0, 1              1: the next row is summed before this row is     LayerNormConfig.sum_ahead
+//                               stored; RING is 2·VECTORS or more
+// WANT_AFFINE, GRAD_SUM: see layer_norm_backward.cuh. WEIGHT_SHARED, WEIGHT_REGISTERS: see layer_norm_column_gradients.cuh.
+// WEIGHTED, PIECES_APART: see layer_norm.cuh. The others: see rows.cuh.
+#include "scalar.cuh"
+#include "exchange.cuh"
+#include "layer_norm_column_gradients.cuh"
+
+#ifndef RING
+#define RING VECTORS
+#endif
+#ifndef SUM_AHEAD
+#define SUM_AHEAD 0
+#endif
+
+extern __shared__ __align__(128) unsigned char ring_memory[];
+
+// A place of the ring, and the phase of its mbarriers.
+struct Place {
+    static constexpr int BEHIND_G = ROW_THREADS * VECTOR_WIDTH * sizeof(y_t);
+    static constexpr int BYTES = BEHIND_G + ROW_THREADS * VECTOR_WIDTH * sizeof(scalar_t);  // of a piece
+    unsigned index = 0, phase = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++index == RING) index = 0, phase ^= 1;
+    }
+
+    // This thread's elements of g and of s. The part of a warp begins with those of its first thread.
+    __device__ __forceinline__ y_t* g() const {
+        return reinterpret_cast<y_t*>(ring_memory + index * BYTES) + threadIdx.x * VECTOR_WIDTH;
+    }
+    __device__ __forceinline__ scalar_t* s() const {
+        return reinterpret_cast<scalar_t*>(ring_memory + index * BYTES + BEHIND_G) + threadIdx.x * VECTOR_WIDTH;
+    }
+};
+
+struct Ring {
+    const y_t* g;
+    const scalar_t* s;
+    Columns columns;
+    Arrivals* arrivals;  // the mbarriers of this warp, one for each place
+    bool copied;         // the rows are loaded by bulk copies; else each thread loads its own elements
+
+    // Returns whether each row of N elements begins and ends at a multiple of 16 bytes, as bulk copies require.
+    static __device__ __forceinline__ bool can_copy(long long N, const y_t* g, const scalar_t* s) {
+        return ((reinterpret_cast<unsigned long long>(g) | N * sizeof(y_t)) |
+                (reinterpret_cast<unsigned long long>(s) | N * sizeof(scalar_t))) %
+                   16 ==
+               0;
+    }
+
+    // Initialises the barriers; all threads call it.
+    __device__ __forceinline__ void open() const {
+        if (threadIdx.x % 32 == 0)
+            for (int i = 0; i < RING; ++i) arrival_init(arrivals + i, 1);
+    }
+
+    // Begins to load a warp's part of the v-th piece of the row that begins at element `at_row`. All threads of the warp call
+    // request(), after open(), or after they have read the piece that was in this place before.
+    __device__ __forceinline__ void request(const Place& place, int v, long long at_row) const {
+        if (!copied) return load(place, v, at_row);
+        constexpr int PART = 32 * VECTOR_WIDTH;
+        const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+        const int column = columns.start + (v * ROW_THREADS + warp * 32) * VECTOR_WIDTH, left = columns.n - column;
+        const int elements = FULL || left > PART ? PART : left < 0 ? 0 : left;
+        Arrivals* arrived = arrivals + place.index;
+        reads_before_copies();
+        __syncwarp();
+        if (lane == 0) arrive_expecting(arrived, static_cast<unsigned>(elements * (sizeof(y_t) + sizeof(scalar_t))));
+        if (elements == 0) return;
+        if (lane == 0) bulk_load(place.g(), g + at_row + column, static_cast<unsigned>(elements * sizeof(y_t)), arrived);
+        if (lane == 1)
+            bulk_load(
+                place.s() - VECTOR_WIDTH, s + at_row + column, static_cast<unsigned>(elements * sizeof(scalar_t)), arrived);
+    }
+
+    // Loads this thread's elements of a piece one by one: such rows are rare, and registers are few.
+    __device__ __forceinline__ void load(const Place& place, int v, long long at_row) const {
+        if (!columns.has(v)) return;
+#pragma unroll 1
+        for (int k = 0; k < VECTOR_WIDTH; ++k) {
+            place.g()[k] = g[at_row + columns.of(v) + k];
+            place.s()[k] = s[at_row + columns.of(v) + k];
+        }
+    }
+
+    __device__ __forceinline__ void wait(const Place& place) const {
+        if (copied) arrival_wait(arrivals + place.index, place.phase);
+    }
+};
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS) layer_norm_backward_ring(
+    const y_t* __restrict__ grad_y,         // (M, N)
+    const scalar_t* __restrict__ s,         // (M, N)
+    const acc_t* __restrict__ stats,        // (2, M)
+    const weight_t* __restrict__ weight,    // (N) or null
+    const scalar_t* __restrict__ grad_sum,  // (M, N) or null
+    scalar_t* __restrict__ grad_x,          // (M, N)
+    acc_t* __restrict__ partial,            // (2, parts, N) or null
+    long long M, long long N, long long parts) {
+    static_assert(RING >= (1 + SUM_AHEAD) * VECTORS, "the ring holds the rows that are read");
+    __shared__ Arrivals arrivals[ROW_WARPS][RING];
+    __shared__ AsyncExchange<TwoSums> exchange;
+    const Operands of{grad_y, s, stats, weight, grad_sum, grad_x, M, N};
+    const bool vectors = of.aligned() && Ring::can_copy(N, grad_y, s);
+    const Columns columns = columns_of_block(N);
+    const acc_t one_by_n = columns.one_by_n();
+    const long long first = blockIdx.x / CLUSTER;
+    const unsigned turns = static_cast<unsigned>((M - first + parts - 1) / parts);  // rows of this block
+    const Ring ring{grad_y, s, columns, arrivals[threadIdx.x / 32], vectors};
+    ring.open();
+    exchange.init();
+    auto request = [&](unsigned turn, int v, const Place& place) {
+        if (turn < turns) ring.request(place, v, (first + turn * parts) * N);
+    };
+    Place summed, stored;  // of the next piece that is summed, and that is stored
+    for (int i = 0; i < RING; ++i, stored.advance()) request(i / VECTORS, i % VECTORS, stored);
+    ColumnGradients gradients(weight, columns, vectors, reinterpret_cast<weight_t*>(ring_memory + RING * Place::BYTES));
+    sync_cluster();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    acc_t mean = 0, rstd = 0;  // of the rows of 32 turns, one in each lane
+    BackwardRow next{0, 0, one_by_n};
+    auto begin = [&](unsigned turn) {  // sums the row of a turn, and publishes the warp's sums
+        if (turn >= turns) return;
+        if (turn % 32 == 0 && turn + lane < turns) {
+            const long long of_lane = first + (turn + lane) * parts;
+            mean = stats[of_lane];
+            rstd = stats[M + of_lane];
+        }
+        next.mean = __shfl_sync(0xffffffffu, mean, turn % 32);
+        next.rstd = __shfl_sync(0xffffffffu, rstd, turn % 32);
+        acc_t sums[2] = {0, 0};
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v, summed.advance()) {
+            ring.wait(summed);  // in all threads: with the wait in the branch, registers would run short
+            if (!columns.has(v)) continue;
+            const Packed<y_t> g = load_packed(summed.g(), true);
+            const Packed<scalar_t> h = load_packed(summed.s(), true);
+            gradients.add(v, next, g, h, sums);
+        }
+        warp_sum(sums);
+        exchange.publish({sums[0], sums[1]}, turn);
+    };
+    for (unsigned step = 0; step < turns + SUM_AHEAD; ++step) {
+        BackwardRow row = next;
+        begin(step);
+        if (SUM_AHEAD && step == 0) continue;  // no row has been summed before
+        if (!SUM_AHEAD) row = next;
+        const unsigned turn = step - SUM_AHEAD;
+        const long long at_row = (first + turn * parts) * N;
+        acc_t sums[2];
+        exchange.wait(turn);
+        sum_parts(exchange.collect(turn), sums);
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v, stored.advance()) {
+            if (columns.has(v)) {
+                const long long at = at_row + columns.of(v);
+                const Packed<y_t> g = load_packed(stored.g(), true);
+                const Packed<scalar_t> h = load_packed(stored.s(), true);
+                row.store(g, h, gradients.weight_of(v), sums, of.load_more(at, vectors), grad_x + at, vectors);
+            }
+            request(turn + (v + RING) / VECTORS, (v + RING) % VECTORS, stored);
+        }
+    }
+    if (WANT_AFFINE) gradients.store(partial, columns, first, parts);
+}
