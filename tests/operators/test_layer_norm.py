@@ -65,6 +65,46 @@ def test_values_and_gradients_against_float64(n: int, device: str, dtype: torch.
         assert_close_to_exact(a.grad, b.grad, c.grad, f"gradient of {name}")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("parameters", ["none", "own", "float32"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [32_768, 65_544, 100_003, 131_072, 196_616, 262_144])
+def test_many_long_rows(n: int, dtype: torch.dtype, parameters: str) -> None:
+    """A cluster takes row after row, with weights of each kind and without: the kernels are others, and their shared memory."""
+    if parameters == "float32" and dtype is torch.float32:
+        return
+    m = 133
+    x, weight, bias = operands(m, n, dtype, "cuda")
+    grad = torch.randn(m, n, generator=torch.Generator().manual_seed(1)).to("cuda", dtype)
+    given: list[Tensor] = []
+    if parameters != "none":
+        given = [
+            t.detach().to(dtype if parameters == "own" else torch.float32).requires_grad_() for t in (weight, bias)
+        ]
+    exact = [t.detach().double().requires_grad_() for t in (x, *given)]
+    y = layer_norm(x, n, *given)
+    got = torch.autograd.grad(y, [x, *given], grad)
+    right = F.layer_norm(exact[0], (n,), *exact[1:])
+    eps = torch.finfo(dtype).eps
+    for what, a, b in zip(
+        ("y", "x", "weight", "bias"),
+        (y, *got),
+        (right, *torch.autograd.grad(right, exact, grad.double())),
+        strict=False,
+    ):
+        torch.testing.assert_close(
+            a.double(),
+            b,
+            rtol=4 * eps,
+            atol=4 * eps * float(b.abs().max()),
+            msg=lambda text, what=what: f"{what}: {text}",
+        )
+    few = x.detach()[:2].requires_grad_()
+    y_few = layer_norm(few, n, *given)
+    assert alike(y_few, y[:2])
+    assert alike(torch.autograd.grad(y_few, few, grad[:2])[0], got[0][:2])
+
+
 @DTYPES
 def test_float32_parameters_beside_16_bits(device: str, dtype: torch.dtype) -> None:
     if dtype in (torch.float32, torch.float64):
