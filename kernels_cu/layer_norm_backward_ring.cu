@@ -9,8 +9,8 @@
 // A piece is one access of all threads of a block to g and to s. Bulk copies bring the pieces of row after row into the RING
 // places of the ring. A warp copies its own part of each piece, and waits for no other warp. As soon as a warp has stored
 // dL/ds of a piece, the warp requests the piece that takes the same place. A stage of layer_norm_backward_wide.cu is a whole
-// row: shared memory has no room for a second row of this length. The ring has room for a row and some pieces, so copies are
-// in flight at all times.
+// row, and stays in use until the row is stored. A ring of a row and a half has half a row in flight at all times; a stage of
+// one row has nothing in flight while the row is summed.
 //
 // With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The ring then holds both rows.
 //
@@ -55,6 +55,7 @@ struct Place {
     }
 };
 
+// A thread's view of the ring.
 struct Ring {
     const y_t* g;
     const scalar_t* s;

@@ -42,3 +42,21 @@ def test_a_gpu_without_room_for_sixteen_blocks_reads_the_row_twice(room: bool, m
     )
     for a, b, near in zip(got, wanted, (0.01, 1e-4, 1e-4), strict=True):
         assert float((a.float() - b).abs().max() / b.abs().max()) < near
+
+
+def test_a_ring_of_float32_rows_without_a_weight_fits_its_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel then keeps ones where the weight would be."""
+    monkeypatch.setattr(body.layer_norm_config, "FEW_BACKWARD", (0, 0))
+    monkeypatch.setattr(body.driver, "capability", lambda device: 90)
+    n = 65_544
+    x, g = (torch.randn(5, n) for _ in range(2))
+    var, mean = torch.var_mean(x, 1, correction=0)
+    stats = torch.stack((mean, torch.rsqrt(var + EPS)))[..., None]
+    with cupyops.simulate(sanitize=True):
+        call = body._backward.__wrapped__(g, x, stats, None, None, (n,), (True, True, True))
+        got = body._run_backward(call, g, x, stats, None, None, (n,), (True, True, True))
+    assert call.launches[0].kernel.name == "layer_norm_backward_ring"
+    ones = torch.ones(n)
+    wanted = torch.ops.aten.native_layer_norm_backward(g, x, [n], stats[0], stats[1], ones, ones, [True, True, True])
+    for a, b in zip(got, wanted, strict=True):
+        assert float((a - b).abs().max() / b.abs().max()) < 1e-5
