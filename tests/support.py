@@ -1,12 +1,16 @@
 """Small things that several test files use."""
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from cupyops.simulator import build
+from tests.cases import FLOATS
 
 # Seconds after which a test takes what it waits for to hang. A loaded machine makes everything slow, and does not come near.
 HANG = 1800
@@ -19,6 +23,23 @@ def alike(a: Tensor, b: Tensor) -> bool:
         return False
     kind = _BITS[a.element_size()]
     return torch.equal(a.detach().contiguous().view(kind), b.detach().contiguous().view(kind))
+
+
+def with_floats(cases: Iterable[Any]) -> list[Any]:
+    """Returns parameters for a test that takes a case and a floating dtype. A case is a value or a ``pytest.param``.
+
+    With a GPU, every case has every dtype. Without a GPU, a case has float32, float64 and one of the two 16-bit dtypes, in
+    turn: a text has one path for both, and the simulator would compile it for each.
+    """
+    found = []
+    for number, case in enumerate(cases):
+        values = case.values if hasattr(case, "values") else (case,)
+        name = case.id if hasattr(case, "values") else "-".join(map(str, values))
+        for dtype in FLOATS:
+            other = dtype == (torch.bfloat16, torch.float16)[number % 2]
+            marks = [pytest.mark.gpu] if other else []
+            found.append(pytest.param(*values, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
+    return found
 
 
 def give_runtime(root: Path) -> None:

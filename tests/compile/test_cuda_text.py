@@ -132,7 +132,7 @@ def test_only_keeps_conditions_whole() -> None:
 
 # Time
 
-_MANY = 10_000
+_MANY = 5_000
 ADVERSARIAL = {
     "specifiers": "static " * _MANY,
     "templates": "template <" * _MANY,
@@ -173,7 +173,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("where", ["before", "behind"])
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> None:
-    """A quarter of a second here; what looks back at every place takes a quarter of a minute."""
+    """An eighth of a second here; what looks back at every place takes seconds."""
     text = "\n".join([ADVERSARIAL[kind], LIVE][:: 1 if where == "before" else -1])
     start = time.process_time()
     for step in (
@@ -183,7 +183,7 @@ def test_no_text_takes_longer_than_its_length_says(kind: str, where: str) -> Non
     ):
         with suppress(ValueError, TypeError):  # some are no text that has the kernel
             step()
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 1
 
 
 def test_many_parameters_take_no_longer_than_their_number_says() -> None:

@@ -13,7 +13,7 @@ import cupyops.torch
 from autograd_bridge import AddRMSNorm, RMSNorm, add_rms_norm, rms_norm
 from cupyops.launch.kernel import all_kernels
 from cupyops.torch.ops.add_rms_norm import _add_rms_norm
-from tests.cases import FLOATS
+from tests.support import with_floats
 
 LENGTHS = (3, 64, 1030, 40_000)
 AHEAD = [kernel for kernel in all_kernels() if kernel.name.startswith("add_rms_norm")]
@@ -37,8 +37,7 @@ def assert_near(got: Tensor, wanted: Tensor) -> None:
     assert error.max().item() <= (2 if got.dtype.itemsize == 2 else 64) * torch.finfo(got.dtype).eps
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
 def test_values_are_those_of_the_two_operations_and_gradients_those_of_float64(
     place: str, dtype: torch.dtype, n: int
 ) -> None:

@@ -32,6 +32,8 @@ DTYPES = {"simulator": ("float16", "float32", "float64")}
 # What traces the body. The graphs are the same on the reference and in the simulator, which checks each dtype and sample. Of the
 # reference, one sample of one check shows that it runs in a graph.
 TRACED = {"compile_static", "compile_dynamic", "export", "opcheck"}
+# What differentiates twice and thrice. Of the reference, which PyTorch differentiates, one sample shows that the operator lets it.
+DIFFERENTIATED = {"derivatives", "transforms", "jvp"}
 # What a declaration says of any backend: the rules of sharding. And what a body does to other calls: the reference launches
 # nothing and keeps nothing.
 OF_THE_SIMULATOR = {"sharding", "tensor_parallel", "threads"}
@@ -50,7 +52,9 @@ def test_a_shipped_operator_passes_every_check(name: str, where: str, one_thread
     checks = [check for check in checks_for(op) if check not in ELSEWHERE | WITHOUT.get(name, set())]
     if where == "reference":
         check_op(op, samples[:1], backends=[where], checks="compile_static", dtypes="float32")
-        checks = [check for check in checks if check not in TRACED | OF_THE_SIMULATOR]
+        if few := [check for check in checks if check in DIFFERENTIATED]:
+            check_op(op, samples[:1], backends=[where], checks=few)
+        checks = [check for check in checks if check not in TRACED | OF_THE_SIMULATOR | DIFFERENTIATED]
     # A dtype that is asked for may not be refused, and the statistics beside 16-bit rows are no 16-bit ones.
     dtypes = None if name == "layer_norm_jvp" else DTYPES.get(where)
     rows = check_op(op, samples, backends=[where], checks=checks, dtypes=dtypes).passed

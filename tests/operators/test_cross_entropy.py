@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograd_bridge import CrossEntropyLoss, cross_entropy
-from tests.cases import FLOATS
+from tests.support import with_floats
 
 # Rows of a few threads; of a block with a tail; of a cluster.
 LENGTHS = (5, 1030, 40_000)
@@ -20,8 +20,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype) -> tuple[Tensor
     return torch.randn(rows, n).to(device, dtype).requires_grad_(), target.to(device)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
 def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int) -> None:
     x, target = operands(device, 3, n, dtype)
     double = x.detach().double().requires_grad_()

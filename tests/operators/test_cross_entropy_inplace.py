@@ -12,7 +12,7 @@ from autograd_bridge import CrossEntropyLoss, cross_entropy
 from cupyops.torch import check_op
 from cupyops.torch.ops.cross_entropy import _cross_entropy
 from cupyops.torch.programs.overwriting import overwriting
-from tests.cases import FLOATS
+from tests.support import with_floats
 
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -28,8 +28,7 @@ def operands(device: str, rows: int, n: int, dtype: torch.dtype = torch.float32)
 
 
 # Rows of a few threads, of a block with accesses that are not whole, and of a cluster.
-@pytest.mark.parametrize("n", [40, 1030, 40_000])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("n", "dtype"), with_floats([40, 1030, 40_000]))
 def test_the_gradient_has_the_memory_of_the_logits_and_the_bits_of_the_ordinary_one(
     place: str, n: int, dtype: torch.dtype
 ) -> None:

@@ -12,7 +12,7 @@ import cupyops
 from autograd_bridge import linear, linear_backward, linear_gelu, linear_gelu_backward
 from cupyops.ops.linear import config as linear_config
 from tests.cases import FLOATS
-from tests.support import alike
+from tests.support import alike, with_floats
 
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
 
@@ -82,8 +82,7 @@ def assert_close_to_exact(ours: Tensor, theirs: Tensor, exact: Tensor, what: str
     assert error <= 2 * (allowed + rounding), f"{what}: off by {float(error):.2e}, PyTorch by {float(allowed):.2e}"
 
 
-@DTYPES
-@pytest.mark.parametrize(("shape", "ours", "theirs"), WITH_SHAPES)
+@pytest.mark.parametrize(("shape", "ours", "theirs", "dtype"), with_floats(WITH_SHAPES))
 def test_values_and_gradients_against_float64(
     device: str,
     dtype: torch.dtype,

@@ -14,7 +14,7 @@ import cupyops
 from autograd_bridge import lltm_cell
 from cupyops.launch import recording as launches
 from tests.cases import FLOATS
-from tests.support import alike
+from tests.support import alike, with_floats
 
 body = sys.modules["cupyops.ops.lltm.cell"]  # the package gives the function by this name
 DTYPES = pytest.mark.parametrize("dtype", FLOATS)
@@ -73,8 +73,7 @@ def compare(sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> Non
         assert_as_accurate(a, b, c, f"gradient of {name}", max(batch, features + state, 3 * state))
 
 
-@DTYPES
-@EACH_SIZE
+@pytest.mark.parametrize(("sizes", "dtype"), with_floats(pytest.param(s, id=str(s)) for s in SIZES))
 @pytest.mark.parametrize("whole", [True, False])
 def test_values_and_gradients_against_float64(
     sizes: tuple[int, int, int], device: str, dtype: torch.dtype, whole: bool, monkeypatch: pytest.MonkeyPatch

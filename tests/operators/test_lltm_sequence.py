@@ -10,9 +10,8 @@ from torch import Tensor
 
 from cupyops.ops.lltm.config import SequenceConfig, TensorCoresConfig
 from cupyops.tiling.teams import TeamLaunch
-from tests.cases import FLOATS
 from tests.operators.test_lltm import assert_as_accurate
-from tests.support import alike
+from tests.support import alike, with_floats
 
 body = sys.modules["cupyops.ops.lltm.sequence"]  # the package gives the function by this name
 op = torch.ops.cupyops.lltm
@@ -85,8 +84,7 @@ def plainly(
     return hs, torch.stack((h, c)), cs, zs
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@EACH_WAY
+@pytest.mark.parametrize(("way", "dtype"), with_floats(WAYS))
 def test_values_and_gradients_against_float64(
     way: str, sized: tuple[int, int, int, int], device: str, dtype: torch.dtype
 ) -> None:

@@ -16,6 +16,7 @@ from benchmarks.cases import check
 from cupyops.compile.compiler import OPTIONS
 from cupyops.launch.kernel import all_kernels
 from tests.cases import FLOATS
+from tests.support import with_floats
 
 # Rows of a few threads, filled and not; of a block with a tail; too long for registers.
 LENGTHS = (3, 64, 1030, 40_000)
@@ -47,8 +48,7 @@ def operands(shape: Sequence[int], dims: int, dtype: torch.dtype, of_weight: tor
     return [x.to(device, dtype).requires_grad_(), weight.to(device, of_weight).requires_grad_()]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
 def test_values_and_gradients_against_float64(device: str, dtype: torch.dtype, n: int) -> None:
     inputs = operands((3, n), 1, dtype, dtype, device)
     for count in (1, 2):

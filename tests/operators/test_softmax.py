@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograd_bridge import log_softmax, softmax
-from tests.cases import FLOATS
+from tests.support import with_floats
 
 BOTH = pytest.mark.parametrize(
     ("ours", "theirs"), [(softmax, torch.softmax), (log_softmax, torch.log_softmax)], ids=["softmax", "log_softmax"]
@@ -22,8 +22,7 @@ def eps_of(dtype: torch.dtype) -> float:
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize(("n", "dtype"), with_floats(LENGTHS))
 def test_values_and_gradients_against_float64(
     device: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], dtype: torch.dtype, n: int
 ) -> None:
