@@ -322,12 +322,14 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | No
 
 def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
     """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay, unless
-    they name types that kernels do not have."""
+    they name types that kernels do not have and the class has device functions. Other classes that name such types are left
+    out as a whole."""
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
         return []
     closing = bare.rfind("}", item.brace, item.end)
     members = _items(bare[item.brace + 1 : closing], macros) or []
+    of_device = _has_marked_members(bare[item.brace : item.end], macros)
     found = []
     for member in members:
         start = item.brace + 1 + member.start
@@ -337,7 +339,7 @@ def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, s
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
         if marked or not _is_function(signature.rstrip("; \t\r\n")):
             continue
-        if HOST_TYPE.search(signature) or any(True for _ in unknown(signature)):
+        if of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature))):
             labels = [*_LABEL.finditer(signature)]
             found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
         elif body and not _CONVERTS.search(signature):

@@ -74,7 +74,9 @@ OF_PROJECTS = {
         ("2 * x[i]", "3 * x[i]"),
     ),
     "classes of the host that name classes of another header": Construct(
-        f'#include "loss.h"\nclass Other : public Loss {{ Blob<float> b; }};\n__global__ void k{LIST} {{ {AT} '
+        f'#include "loss.h"\nclass Other : public Loss {{ Blob<float> b; }};\n'
+        "class Timed { Watch* w; static void call(cudaStream_t s); public: Timed() { start(&w); } };\n"
+        f'__global__ void k{LIST} {{ {AT} '
         "if (i < n) y[i] = 2 * x[i]; }",
         "k",
         lambda x: 2 * x,
