@@ -8,9 +8,8 @@ from typing import NamedTuple
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
 
-__all__ = ["Struct", "members_in", "private_names", "spelled", "structs_in", "substituted", "template_parameters"]
+__all__ = ["Struct", "members_in", "private_names", "structs_in", "substituted", "template_parameters"]
 
-# The counts bound the time.
 _ALIGNED = r"(?:__align__|alignas|__builtin_align__|\baligned)\s*\("
 _INSIDE = r"(?:[^()]|\([^()]*\))*"
 _ATTRIBUTE = r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()]*\)"
@@ -18,6 +17,7 @@ _ATTRIBUTE = r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()
 _ALIGNMENTS = (
     rf"((?:\s*(?:{_ALIGNED}{_INSIDE}\)|{_ATTRIBUTE}|\b[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{{])))*)"
 )
+# The counts bound the time.
 _STRUCT = re.compile(
     rf"\b(?P<kind>struct|union|class)\b(?P<align>{_ALIGNMENTS})"
     r"(?:\s+(?P<tag>[A-Za-z_]\w*)(?P<special>\s*<[^{};()]{0,400}>)?)?\s*(?:final\s*)?(?P<bases>:[^{};()]{0,400})?(?P<open>\{)",
@@ -65,7 +65,7 @@ def structs_in(text: str, bare: str) -> dict[str, Struct]:
         bases = tuple(part.strip() for _, part in split((match["bases"] or ":")[1:]) if part.strip())
         if match["special"] and parameters:
             continue  # of several instances
-        tag = match["tag"] and match["tag"] + spelled(match["special"] or "")
+        tag = match["tag"] and match["tag"] + _spelled(match["special"] or "")
         for name in (tag, behind[2] if behind else None):
             if name:
                 found[name] = Struct(body, aligned, match["kind"], parameters, scope, bases)
@@ -93,7 +93,7 @@ def substituted(text: str, struct: Struct, name: str) -> str:
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
 
 
-def spelled(arguments: str) -> str:
+def _spelled(arguments: str) -> str:
     """Returns the arguments of a template as :meth:`.TypeNames.instance` spells them."""
     listed = (" ".join(part.split()) for _, part in split(arguments.strip()[1:-1]))
     return f"<{', '.join(listed)}>" if arguments.strip() else ""
