@@ -144,9 +144,11 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
             log = _log(compiler, program)
             if _UNMARKED.search(log) and "-default-device" not in options:
                 # nvcc compiles what has no __device__ for the host, and kernels do not use it. NVRTC refuses a member
-                # function or a variable of this kind, unless it may compile them for the GPU.
+                # function or a variable of this kind, unless it may compile them for the GPU. Nor may one be marked
+                # __host__.
                 again = (*options, "-default-device")
-                return compile_text(text, what, target, again, relocatable=relocatable)
+                unmarked = re.sub(r"\b__host__\b", " " * len("__host__"), text)
+                return compile_text(unmarked, what, target, again, relocatable=relocatable)
             raise CompileError(_explain(what, target, options, log, text)) from error
         log = _log(compiler, program)
         entry = " ".join(compiler.getLoweredName(program, name) for name in named) or None

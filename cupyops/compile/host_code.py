@@ -43,7 +43,7 @@ _NAMESPACES = re.compile(r"\bnamespace\s+([A-Za-z_]\w*)[\w:\s]*[{=]")
 _OF_CUDA = frozenset(("cooperative_groups", "cg", "nvcuda", "wmma", "cuda", "cub", "std"))
 HOST_TYPE = re.compile(
     # PyTorch's names that kernels_cu/shared/pytorch.cuh defines are for kernels.
-    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
+    r"\b(?:torch|at|c10)\s*::(?!\s*(?:\w*TensorAccessor|\w*PtrTraits|Half\b|BFloat16\b|OpMathType\b|AccumulateType\b|numeric_limits\b|opmath_type\b|acc_type\b|ceil_div\b|complex\b|native\s*::\s*fast\w*AtomicAdd\b))|\b(?:thrust|pybind11|py|cv)\s*::|\bcuda(?:Stream|Event|Graph\w*|Array|MemPool)_t\b|\bcudaDeviceProp\b"
     r"|\bCU(?:mem[A-Z]\w*|device|context|module|function|stream|event|deviceptr)\b"
     r"|\b(?:cublas|cudnn|cufft|cusparse|cusolver|nccl|curandGenerator)\w*_t\b|\bcufftHandle\b|\bFILE\b|\bpthread_\w+\b"
 )
@@ -57,6 +57,7 @@ _INITIALIZERS = re.compile(r"\)\s*(?:noexcept\s*)?(:)(?!:)")
 _CONVERTS = re.compile(r"\b(?:auto|decltype)\b")  # the compiler deduces the type from the body
 _CONSTEXPR = re.compile(r"\b(?:constexpr|consteval)\b[^;{}=]*\)[^;{}()=]*(\{)")
 WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_LABEL = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 _INITIALIZES = re.compile(r"\s*[,{]")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _BEHIND = re.compile(r"[ \t]*(?:(?:\r?\n)+\s*[A-Za-z_#}]|\s*\Z)")  # the next declaration, on another line
@@ -64,9 +65,11 @@ _MACRO = re.compile(r"(\w+)(\()?(.*)", re.DOTALL)
 _ALIAS = re.compile(
     r"\s*(?:using\s+(\w+)\s*=|typedef\b[^;]*?(?:\(\s*\*\s*(\w+)\s*\)[^;]*|\b(\w+)\s*(?:\[[^;]*)?);)", re.DOTALL
 )
+_VARIABLE = re.compile(r"[\w\s:<>,*&]*?\b([A-Za-z_]\w*)\s*(?:\[[^][]*\]\s*)*(?:=(?!=)|\{|;)")
 _CLASS = re.compile(
     r"\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?:\s+(?:class|struct)\b)?"
-    r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s*([A-Za-z_]\w*)?"
+    r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?"
+    r"(?:\s+[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{]))?\s*([A-Za-z_]\w*)?"  # a macro for attributes
 )
 
 
@@ -76,10 +79,12 @@ class HostCode(NamedTuple):
     Attributes:
         text: the text without its host code.
         names: the names of the functions and variables that are left out.
+        types: the names of the types that are left out.
     """
 
     text: str
     names: tuple[str, ...]
+    types: frozenset[str] = frozenset()
 
 
 class Item(NamedTuple):
@@ -91,12 +96,14 @@ class Item(NamedTuple):
 
 
 @lru_cache(64)
-def host_code(text: str, macros: str = "") -> HostCode:
+def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), compiled: str = "") -> HostCode:
     """Returns a text without its host code.
 
     Args:
         text: CUDA C++.
         macros: other texts, whose macros this text uses.
+        gone: the types that are left out of other texts.
+        compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
     """
     code = scan(text)
     if not re.search(r"[;}]", code.bare):
@@ -108,9 +115,10 @@ def host_code(text: str, macros: str = "") -> HostCode:
     read = _read_by_constexpr("\n".join((text, macros)))
     spaces = set(_OF_CUDA) | set(_NAMESPACES.findall(code.bare)) | set(_NAMESPACES.findall(scan(macros).bare))
     pieces, at, names = [], 0, []
-    types: set[str] = set()
+    types = set(gone)
     for item in items:
-        name = _left_out(code.bare[item.start : item.end], item.brace - item.start, given, spaces)
+        piece = (compiled or code.bare)[item.start : item.end]
+        name = _left_out(piece, item.brace - item.start, given, spaces)
         if name is not None and item.brace < 0 and _is_prototype(code.bare[item.start : item.end], read):
             continue
         declared = declared_names(code.bare[item.start : item.end]) if types or name == "" else frozenset()
@@ -136,11 +144,13 @@ def host_code(text: str, macros: str = "") -> HostCode:
                 at = place = end if directive is None else directive.end
                 if directive is not None:
                     pieces.append(text[end:at])
-    return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n)) if pieces else HostCode(text, ())
+    if not pieces:
+        return HostCode(text, ())
+    return HostCode("".join(pieces) + text[at:], tuple(n for n in names if n), frozenset(types - gone))
 
 
 def declared_names(item: str) -> frozenset[str]:
-    """Returns the names that a declaration of a type, of an alias or of a function declares."""
+    """Returns the names that a declaration of a type, of an alias, of a function or of a variable declares."""
     plain = _plain(item)
     found: set[str] = set()
     if (alias := _ALIAS.match(plain)) is not None and "{" not in alias[0]:
@@ -148,9 +158,11 @@ def declared_names(item: str) -> frozenset[str]:
     elif (kind := _CLASS.match(plain)) is not None and _KEPT.match(plain):
         behind = re.search(r"\}\s*(\w+)\s*;\s*\Z", plain) if re.match(r"\s*typedef\b", plain) else None
         found = {name for name in (kind[1], behind and behind[1]) if name}
-    elif not _KEPT.match(plain) and "(" in plain.partition("{")[0]:
+    elif not _KEPT.match(plain) and "(" in re.split(r"[={]", plain)[0]:
         # The name of an overloaded operator does not occur in the code that calls the operator.
         found = {name for name in [_name_of(plain.partition("{")[0])] if name and not name.startswith("operator")}
+    elif not _KEPT.match(plain) and (variable := _VARIABLE.match(plain)) is not None:
+        found = {variable[1]}
     return frozenset(found)
 
 
@@ -309,19 +321,28 @@ def _items(bare: str, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | No
 
 
 def _bodies_of_members(bare: str, item: Item, macros: Mapping[str, tuple[bool, str]]) -> list[tuple[int, int]]:
-    """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay."""
+    """Returns the offsets of the bodies of the member functions of a class that are host code. Their declarations stay, unless
+    they name types that kernels do not have and the class has device functions. Other classes that name such types are left
+    out as a whole."""
     head = bare[item.start : item.brace] if item.brace >= 0 else ""
     if not _TYPE.match(_plain(head)) or re.match(r"\s*(?:typedef\s+)?enum\b", _plain(head)):
         return []
     closing = bare.rfind("}", item.brace, item.end)
     members = _items(bare[item.brace + 1 : closing], macros) or []
+    of_device = _has_marked_members(bare[item.brace : item.end], macros)
     found = []
     for member in members:
         start = item.brace + 1 + member.start
-        signature = bare[start : item.brace + 1 + member.brace] if member.brace >= 0 else ""
+        body = member.brace >= 0
+        signature = bare[start : item.brace + 1 + (member.brace if body else member.end)]
         words = re.findall(r"\b[A-Za-z_]\w*\b", signature)
         marked = any(_MARKED.search(word) or _MARKED.search(macros.get(word, (False, ""))[1]) for word in words)
-        if signature and _is_function(signature) and not marked and not _CONVERTS.search(signature):
+        if marked or not _is_function(signature.rstrip("; \t\r\n")):
+            continue
+        if of_device and (HOST_TYPE.search(signature) or any(True for _ in unknown(signature))):
+            labels = [*_LABEL.finditer(signature)]
+            found.append((start + (labels[-1].end() if labels else 0), item.brace + 1 + member.end))
+        elif body and not _CONVERTS.search(signature):
             initializers = _INITIALIZERS.search(signature)
             begin = start + (initializers.start(1) if initializers else len(signature))
             found.append((begin, item.brace + 1 + member.end))
@@ -349,7 +370,7 @@ def _plain(head: str) -> str:
         else:
             return head
     return re.sub(
-        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)",
+        r"\[\[[^][]*\]\]|\b(?:__attribute__|__declspec|alignas|__align__|__launch_bounds__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)",
         " ",
         head,
     )
@@ -385,7 +406,7 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
         # A kernel's parameter may be a struct that has a stream or an event as a member.
         of_host = HOST_TYPE if not _TYPE.match(plain) else _HOST_TYPE_OF_MEMBERS
         hosts = of_host.search(item) or any(True for _ in unknown(item))
-        return "" if hosts and not re.search(r"\b__(?:device|host)__\b", item) else None
+        return "" if hosts and not _has_marked_members(item, macros) else None
     if called is not None and (macros[called[1]][0] if called[1] in macros else _CAPITALS.fullmatch(called[1])):
         return ""  # a macro whose text has no device code
     if "(" in plain.partition("=")[0] or re.match(r"\s*template\b(?!\s*(?:<|struct\b|class\b|union\b))", plain):
@@ -396,6 +417,13 @@ def _left_out(item: str, brace: int, macros: Mapping[str, tuple[bool, str]], spa
     ):
         return None
     return _name_of(re.split(r"[=\[;]", plain)[0])
+
+
+def _has_marked_members(item: str, macros: Mapping[str, tuple[bool, str]]) -> bool:
+    """Returns whether a declaration has ``__device__`` or ``__host__``, itself or by a macro."""
+    if re.search(r"\b__(?:device|host)__\b", item):
+        return True
+    return any(word in macros and _MARKED.search(macros[word][1]) for word in set(WORD.findall(item)))
 
 
 def _name_of(head: str) -> str:

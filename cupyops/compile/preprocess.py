@@ -5,6 +5,7 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 """
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -37,6 +38,9 @@ _DEPTH = 16  # macros within one another
 # Macros that NVRTC defines, and those of other compilers.
 _COMPILER = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703"}
 _OTHER_COMPILERS = frozenset(("__NVCC__", "__HIP__", "__HIPCC__", "__HIP_PLATFORM_AMD__", "__HIP_DEVICE_COMPILE__"))
+# Macros that compilers define on another system.
+_OTHER_COMPILERS |= {name for name in ("_WIN32", "_WIN64", "_MSC_VER", "__MINGW32__") if sys.platform != "win32"}
+_OTHER_COMPILERS |= {name for name in ("__APPLE__",) if sys.platform != "darwin"}
 
 
 class _AtLeast(int):
@@ -82,6 +86,14 @@ class Preprocessed:
         offsets, states = self._states.get(where, ([], []))
         at = bisect_right(offsets, place)
         return states[at - 1] if at else where in self._states
+
+    def compiled(self, where: str, bare: str) -> str:
+        """Returns the code of a text with blanks for the code that conditions remove."""
+        offsets, states = self._states.get(where, ([], []))
+        for place, end, state in zip(offsets, [*offsets[1:], len(bare)], states, strict=False):
+            if state is False:
+                bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
+        return bare
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""

@@ -17,8 +17,14 @@ __all__ = ["foreign", "with_pytorch"]
 
 HEADER = "pytorch.cuh"
 _INCLUDED = re.compile(r'["<]([^">]+)[">]')
-_QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(\w+)(?!\s*::)")
+_QUALIFIED = re.compile(r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:native\s*::\s*)?(\w+)\b(?!\s*::)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+# Shuffles of PyTorch's type of 16-bit floats, which projects declare beside PyTorch's headers. `pytorch.cuh` has CUDA's type,
+# for which CUDA has them.
+_SHUFFLES = re.compile(
+    r"(?:\b(?:__device__|__inline__|__forceinline__|static|inline)\s+)*\b(?:at|c10)\s*::\s*(?:Half|BFloat16)\s+"
+    r"__shfl(?:_up|_down|_xor)?(?:_sync)?\s*\([^()]*\)\s*\{[^{}]*\}"
+)
 _FLOATS16 = {
     "cuda_fp16.h": re.compile(r"\b(?:Half|half2?|__half2?)\b|cuda_fp16\.h"),
     "cuda_bf16.h": re.compile(r"\b(?:BFloat16|(?:__)?nv_bfloat162?)\b|cuda_bf16\.h"),
@@ -42,6 +48,9 @@ def with_pytorch(text: str, headers: Mapping[str, str]) -> tuple[str, dict[str, 
     for where, source in texts.items():
         for start, end in reversed(_directives(source, headers)):
             texts[where] = f'{texts[where][:start]}#include "{HEADER}"{texts[where][end:]}'
+        for found in reversed([*_SHUFFLES.finditer(scan(texts[where]).bare)]):
+            blank = re.sub(r"[^\n]", " ", found[0])
+            texts[where] = texts[where][: found.start()] + blank + texts[where][found.end() :]
     words = "\n".join(texts.values())
     floats = [name for name, pattern in _FLOATS16.items() if pattern.search(words)]
     return texts.pop(""), texts, floats
@@ -90,10 +99,10 @@ def _names() -> frozenset[str]:
     """Returns the names that ``pytorch.cuh`` defines in its namespace."""
     bare = scan(kernels_cu.headers()[HEADER]).bare
     found = re.findall(
-        r"\b(?:struct|class)\s+(\w+)|\busing\s+(\w+)\s*=|\btypedef\s+\w+\s+(\w+);|__forceinline__\s+\w+\s+(\w+)\(",
+        r"\b(?:struct|class)\s+(?:alignas\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)|\busing\s+(\w+)\s*=|\btypedef\s+\w+\s+(\w+);|__forceinline__\s+\w+\s+(\w+)\(",
         bare[bare.index("namespace at") : bare.index("namespace torch")],
     )
-    return frozenset(name for names in found for name in names if name)
+    return frozenset(name for names in found for name in names if name) | {"fastAtomicAdd", "fastSpecializedAtomicAdd"}
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
-from cupyops.errors import CompileError
+from cupyops.errors import CompileError, nearest
 
 from .cuda_text import Code, Directive, scan
 from .header_list import SAME
@@ -23,7 +23,7 @@ from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
-from .system_headers import found_in, header, left_out, refusal, whole_cub
+from .system_headers import cub_operators, folders_in, found_in, header, left_out, refusal, whole_cub
 
 __all__ = ["assemble", "named_kernels"]
 
@@ -93,7 +93,11 @@ def assemble(
         CompileError: the simulator has no twin of a header.
     """
     shared = kernels_cu.headers()
-    text, headers, of_pytorch = with_pytorch(text, headers or {})
+    headers = headers or {}
+    if simulated and folders_in(options):
+        # NVRTC reads the folders itself. The simulator's compiler does not: it reads the headers of CUDA that have a twin.
+        headers = {**_quoted(text, None, [Path(folder) for folder in folders_in(options)]), **headers}
+    text, headers, of_pytorch = with_pytorch(text, headers)
     known = {**shared, **headers}
     texts = {"": text, **included(text, headers, warned=True)}
     filename = filename.replace("\\", "/").replace('"', "'")  # #line allows no backslash and no quote
@@ -123,7 +127,11 @@ def assemble(
     lines += [*macros, int64s] if defines.keys().isdisjoint(_NAMES) else [int64s, *macros]
     system_lines = partial(_system, simulated, live_texts, {**defines, **given}, options)
     hidden = {} if simulated else _hidden({**defines, **given}, [*(shared.keys() - headers.keys())])
-    live = {(i.where or filename, i.directive.start) for i in followed.includes if i.live}
+    live = {
+        (i.where or filename, i.directive.start)
+        for i in followed.includes
+        if i.live and (i.name in known or not found_in(options, i.name))
+    }
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
@@ -266,7 +274,8 @@ def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> 
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
-    """Returns the text of a file, and the texts of the included headers that lie in the same folder.
+    """Returns the text of a file, and the texts of the headers that it includes in quotes from its folder, directly or through
+    such headers, by name.
 
     Raises:
         OSError: a file cannot be read.
@@ -275,10 +284,30 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        beside = sorted(p for p in path.parent.iterdir() if p.suffix in (".cuh", ".h"))
-        return text, {p.name: p.read_text(encoding="utf-8") for p in beside if f'"{p.name}"' in text}
+        return text, dict(sorted(_quoted(text, path.parent, [path.parent]).items()))
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
+
+
+def _quoted(text: str, folder: Path | None, folders: Sequence[Path]) -> dict[str, str]:
+    """Returns the texts of the headers that a text includes in quotes, directly or through such headers, by name.
+
+    Args:
+        text: CUDA C++.
+        folder: where the text lies, or None.
+        folders: where headers lie that are not in the folder of the including file.
+    """
+    found: dict[str, str] = {}
+    todo = [(text, folder)]
+    while todo:
+        source, beside = todo.pop()
+        for name, _ in _includes(scan(source)):
+            # As a compiler does: first in the folder of the including file. A name has one text.
+            places = (place / name for place in ([beside] if beside else []) + [*folders])
+            if name not in found and (place := next((p for p in places if p.is_file()), None)) is not None:
+                found[name] = place.read_text(encoding="utf-8")
+                todo.append((found[name], place.parent))
+    return found
 
 
 def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
@@ -299,8 +328,8 @@ def _splice(
     """Returns the text with each first ``#include`` of a header replaced by the header.
 
     Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
-    header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled:
-    `live` has the places of the others.
+    header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled, or lie
+    in a folder of the options: `live` has the places of the others.
     """
     seen.add(filename)
     code = scan(text)
@@ -324,8 +353,9 @@ def _splice(
             pieces.append("\n".join(instead))
         elif name not in known:
             raise ValueError(
-                f'{filename}: #include "{name}": no such shared header; there are {", ".join(sorted(known))}. '
-                f"System headers are included in angle brackets."
+                f'{filename}: #include "{name}": no such header is known{nearest(name, known)}; give its text as '
+                f"headers={{{name!r}: ...}}, or its folder as options=('-I...',). There are {', '.join(sorted(known))}; system "
+                f"headers are included in angle brackets"
             )
         elif name not in seen:
             mine = hidden.get(name, {})
@@ -352,7 +382,9 @@ def _system(
         return as_library([f"<{name}>"])
     whole = name == "cub/cub.cuh"
     lines = [f"#include <{part}>" for part in (whole_cub(texts, simulated) if whole else [name])]
+    operators = cub_operators(texts.values(), simulated) if name.startswith("cub/") else []
+    lines += operators
     if not simulated and macros and "cccl" in row.folders:
         hidden = [f"#undef {macro}" for macro in macros]
         return [*hidden, *lines, *(f"#define {macro} {value}" for macro, value in macros.items())]
-    return lines if whole or quote == '"' else None
+    return lines if whole or operators or quote == '"' else None

@@ -17,6 +17,8 @@ from .standard import as_library
 from .toolchain import cuda_headers, cupy, nvrtc_version
 
 __all__ = [
+    "cub_operators",
+    "folders_in",
     "folders_of",
     "found_in",
     "header",
@@ -47,10 +49,14 @@ def header(name: str) -> SystemHeader | None:
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
 
 
+def folders_in(options: Sequence[str]) -> list[str]:
+    """Returns the folders of the options ``-I``."""
+    return re.findall(r"(?:\A|\n)(?:-I|--include-path=)\s*\n?([^\n]+)", "\n".join(options))
+
+
 def found_in(options: Sequence[str], name: str) -> bool:
     """Returns whether a folder of the options ``-I`` has a header."""
-    folders = re.findall(r"(?:\A|\n)(?:-I|--include-path=)\s*\n?([^\n]+)", "\n".join(options))
-    return any(os.path.isfile(os.path.join(folder, name)) for folder in folders)
+    return any(os.path.isfile(os.path.join(folder, name)) for folder in folders_in(options))
 
 
 def refusal(name: str, simulated: bool) -> str:
@@ -144,6 +150,35 @@ def shims() -> dict[str, str]:
 def _library(name: str) -> list[str]:
     """Returns the lines that include the header of the host's library for one of CUDA's."""
     return as_library([f"<{name[9:]}>"]) if name.startswith("cuda/std/") else []
+
+
+# The functors that CUB 3 removed. The simulator's twins of CUB's headers have none of them.
+_OPERATORS = {
+    "Sum": "a + b",
+    "Max": "a < b ? b : a",
+    "Min": "b < a ? b : a",
+    "Equality": "a == b",
+    "Inequality": "a != b",
+}
+_OPERATOR = re.compile(rf"\bcub\s*::\s*({'|'.join(_OPERATORS)})\b")
+
+
+def cub_operators(texts: Iterable[str], simulated: bool) -> list[str]:
+    """Returns the lines behind a header of CUB that define the functors, such as ``cub::Max``, that texts use."""
+    used = sorted({name for text in texts for name in _OPERATOR.findall(scan(text).bare)})
+    if not used:
+        return []
+    condition = "" if simulated else " && CUB_VERSION >= 300000"
+    functors = [
+        f"struct {name} {{ template <class A, class B> __device__ __forceinline__ auto operator()(const A& a, const B& b) "
+        f"const -> decltype({_OPERATORS[name]}) {{ return {_OPERATORS[name]}; }} }};"
+        for name in used
+    ]
+    return [
+        *([] if simulated else ["#include <cub/version.cuh>"]),
+        f"#if !defined(CUPYOPS_CUB_OPERATORS){condition}",
+        *("#define CUPYOPS_CUB_OPERATORS", "namespace cub {", *functors, "}", "#endif"),
+    ]
 
 
 def whole_cub(texts: Mapping[str, str], simulated: bool) -> list[str]:

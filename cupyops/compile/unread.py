@@ -1,17 +1,46 @@
-"""Leaves out the device code that names types of the host's libraries and that no kernel reads."""
+"""Leaves out the host code of the texts of one compilation, and the device code that names types of libraries without their
+headers and that no kernel reads."""
 
 import re
 from collections.abc import Collection, Mapping
 
 from .cuda_text import Code, scan
-from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, macros_of
+from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, host_code, macros_of
+from .preprocess import preprocess
 from .standard import unknown
 
-__all__ = ["without_unread"]
+__all__ = ["host_code_of", "without_unread"]
+
+# Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
+# a kernel reads stays.
+_OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
+
+
+def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, str]) -> dict[str, str]:
+    """Returns texts of one compilation without their host code.
+
+    A class that names a type that is left out of another text is left out, too.
+
+    Args:
+        texts: CUDA C++, by name.
+        macros: texts whose macros these texts use.
+        defines: macros that are defined before the texts.
+    """
+    headers = {name: text for name, text in texts.items() if name}
+    followed = preprocess(texts.get("", ""), headers, defines)
+    compiled = {name: followed.compiled(name, scan(text).bare) for name, text in texts.items()}
+    gone: frozenset[str] = frozenset()
+    while True:
+        found = {name: host_code(text, macros, gone, compiled[name]) for name, text in texts.items()}
+        more = gone.union(*(of_one.types for of_one in found.values()))
+        if more == gone:
+            return {name: of_one.text for name, of_one in found.items()}
+        gone = more
 
 
 def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str, str]:
-    """Returns texts without the declarations that name types of the host's libraries, if no other code reads them.
+    """Returns texts without the declarations that name types of the host's libraries or of libraries such as CUTLASS, if no
+    other code reads them.
 
     The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call.
 
@@ -56,14 +85,42 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str
                 kept.add((where, item))
                 unread += WORD.findall(scan(texts[where]).bare[item.start : item.end])
     found = dict(texts)
-    for where, item in sorted(suspects - kept, key=lambda key: -key[1].start):
+    for where, item in sorted(_with_readers(suspects - kept, kept, nodes, texts), key=lambda key: -key[1].start):
         found[where] = _blanked(found[where], scan(texts[where]), item.start, item.end)
     return found
 
 
+def _with_readers(
+    left_out: set[tuple[str, Item]],
+    kept: set[tuple[str, Item]],
+    nodes: Mapping[str, list[tuple[str, Item]]],
+    texts: Mapping[str, str],
+) -> set[tuple[str, Item]]:
+    """Returns declarations that are left out, with the others that no kernel reads and that read one of them.
+
+    Args:
+        left_out: the declarations.
+        kept: those that a kernel reads.
+        nodes: the declarations of each name.
+        texts: CUDA C++, by name.
+    """
+    left_out = set(left_out)
+    words = {
+        (where, item): set(WORD.findall(scan(texts[where]).bare[item.start : item.end]))
+        for where, item in {key for keys in nodes.values() for key in keys} - kept
+    }
+    while True:
+        gone = {name for name, keys in nodes.items() if left_out.issuperset(keys)}
+        more = {key for key, read in words.items() if not gone.isdisjoint(read)} - left_out
+        if not more:
+            return left_out
+        left_out |= more
+
+
 def of_host(bare: str) -> bool:
-    """Returns whether code names types of the host's libraries."""
-    return HOST_TYPE.search(bare) is not None or any(True for _ in unknown(bare))
+    """Returns whether code names types of the host's libraries, or of a library that is not part of CUDA."""
+    named = HOST_TYPE.search(bare) or _OF_OTHERS.search(bare)
+    return named is not None or any(True for _ in unknown(bare))
 
 
 def _blanked(text: str, code: Code, start: int, end: int) -> str:

@@ -12,15 +12,18 @@ import contextlib
 import ctypes
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from cupyops.arrays import Info
 from cupyops.compile.cuda_text import scan
-from cupyops.dtypes import DTYPES
+from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.errors import expected
+
+from .structs import private_names, structs_in
+from .typenames import c_dtype
 
 __all__ = [
     "Element",
@@ -30,6 +33,7 @@ __all__ = [
     "conditions",
     "element_of",
     "explained",
+    "hidden_names",
     "packed",
     "resolved",
     "seen",
@@ -38,10 +42,8 @@ __all__ = [
     "vector_of",
 ]
 
-_STRUCT = re.compile(
-    r"\b(?:struct|class|union)(?:\s*(?:__align__|alignas|__builtin_align__)\s*\([^()]*\))?\s+(\w+)\s*(?:final\s*)?[:{]"
-    r"|\}\s*(\w+)\s*;"
-)
+_COMPLEX = re.compile(r"(?:(?:::)?(?:c10|at|torch|thrust|cuda::std)::)?complex\s*<\s*((?:\w+::)?\w+)\s*>")
+_ACCESS = re.compile(r"\bclass\b|\b(?:private|protected)\s*:")
 _LARGEST_ALIGNMENT = 16  # bytes of the widest access of a thread
 
 
@@ -87,6 +89,11 @@ def _vectors() -> Iterator[Element]:
         yield Element(name, "uint8", 48, 8)
     for name in ("curandStatePhilox4_32_10", "curandStatePhilox4_32_10_t"):
         yield Element(name, "uint8", 64, 16)
+    for name in ("curandStateSobol32", "curandStateSobol32_t"):
+        yield Element(name, "uint8", 140, 4)
+    for name in ("curandStateMRG32k3a", "curandStateMRG32k3a_t"):
+        yield Element(name, "uint8", 48, 8)
+    yield Element("curandDirectionVectors32_t", "uint32", 32, 4)
     for name in ("cuComplex", "cuFloatComplex", "cufftComplex"):
         yield Element(name, "float32", 2, 8)
     for name in ("cuDoubleComplex", "cufftDoubleComplex"):
@@ -126,7 +133,15 @@ def resolved(kernel: str, p: Any, structs: Mapping[str, Element]) -> Any:
 def element_of(name: str, structs: Mapping[str, Element]) -> Element | None:
     """Returns the element of a vector type, a struct, a texture or a surface, or None for another type."""
     name = name.removeprefix("struct ")
-    return structs.get(name) or _KNOWN.get(name)
+    return structs.get(name) or _KNOWN.get(name) or _complex_of(name)
+
+
+@lru_cache(64)
+def _complex_of(name: str) -> Element | None:
+    """Returns the element of a complex number of PyTorch, of Thrust or of CUDA's C++ library, or None for another type."""
+    found = _COMPLEX.fullmatch(name)
+    dtype = c_dtype(found[1]) if found else None
+    return Element(name, dtype, 2, 2 * DTYPES[dtype].itemsize) if dtype in FLOATS else None
 
 
 def vector_of(name: str) -> Element | None:
@@ -174,10 +189,14 @@ def struct_elements(kernel: str, structs: Mapping[str, Any] | None) -> dict[str,
     return found
 
 
-def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+def _leaves(
+    dtype: Any, path: tuple[str, ...], offset: int = 0, hidden: Collection[str] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, int]]:
     """Yields the path, the dtype and the offset of each field that is no struct. Of an array of structs, yields the fields
-    of the first element, and the array itself."""
+    of the first element, and the array itself. Leaves out the fields with names in `hidden`."""
     for name in dtype.names:
+        if name in hidden:
+            continue
         field, at = dtype.fields[name][:2]
         if field.base.names is None:
             yield (*path, name), field, offset + at
@@ -185,7 +204,7 @@ def _leaves(dtype: Any, path: tuple[str, ...], offset: int = 0) -> Iterator[tupl
         if field.shape:
             yield (*path, name), field, offset + at
         first = name + "[0]" * len(field.shape)
-        yield from _leaves(field.base, (*path, first), offset + at)
+        yield from _leaves(field.base, (*path, first), offset + at, hidden)
 
 
 _KINDS = {"f": 1, "i": 2, "u": 3}
@@ -212,12 +231,28 @@ CUPYOPS_KIND(unsigned long, 3) CUPYOPS_KIND(unsigned long long, 3)
 """
 
 
-def assertions(structs: Mapping[str, Element]) -> str:
+def hidden_names(structs: Mapping[str, Element], texts: Iterable[str]) -> frozenset[str]:
+    """Returns the names of the private data of classes, which code outside the classes cannot read.
+
+    Args:
+        structs: the layouts of structs; without them, nothing is searched.
+        texts: the texts that declare the classes.
+    """
+    found = (structs_in(text, scan(text).bare).values() for text in texts if structs and _ACCESS.search(text))
+    return frozenset(name for declared in found for struct in declared for name in private_names(struct))
+
+
+def assertions(structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
     """Returns the CUDA C++ that follows a text and compares the layout of its structs with Python's.
+
+    Args:
+        structs: the layouts from Python.
+        hidden: names of fields that are not compared.
 
     The numbers of a layout are template arguments. The template is defined for the layout from Python alone, so the
     compiler's message for another layout has the compiler's numbers.
     """
+    structs = {name: element for name, element in structs.items() if element.record is not None}
     if not structs:
         return ""
     lines = ['\n#line 1 "cupyops/structs"', _KIND_OF]
@@ -227,7 +262,7 @@ def assertions(structs: Mapping[str, Element]) -> str:
             name = f"CupyopsStruct_{label}"
             lines.append(f"typedef {element.spelling} {name};")
         wanted, found = [element.width], [f"sizeof({name})"]
-        for path, leaf, offset in _leaves(element.record, ()):
+        for path, leaf, offset in _leaves(element.record, (), hidden=hidden):
             member = ".".join(path)
             kind = _KINDS.get(leaf.base.kind, 0) if leaf.base.itemsize > 2 or leaf.base.kind != "f" else 0
             first = member + "[0]" * len(leaf.shape)
@@ -244,7 +279,7 @@ def _labels(structs: Mapping[str, Element]) -> dict[str, Element]:
     return {re.sub(r"\W+", "_", name): element for name, element in structs.items()}
 
 
-def explained(message: str, structs: Mapping[str, Element]) -> str:
+def explained(message: str, structs: Mapping[str, Element], hidden: Collection[str] = ()) -> str:
     """Returns a compiler's message, or, if a struct has another layout in the text, the two layouts in its place."""
     found = re.search(r"CupyopsLayout_(\w+?)<([\d\sULul,()]+)>", message) if structs else None
     if found is None or found[1] not in _labels(structs):
@@ -256,7 +291,7 @@ def explained(message: str, structs: Mapping[str, Element]) -> str:
         f"{'(size)':24} {f'{numbers[0]} bytes':>28} {f'{element.width} bytes':>28}",
     ]
     kinds = {1: "float", 2: "signed", 3: "unsigned"}
-    for i, (path, leaf, offset) in enumerate(_leaves(element.record, ())):
+    for i, (path, leaf, offset) in enumerate(_leaves(element.record, (), hidden=hidden)):
         at, size, kind = numbers[1 + 3 * i : 4 + 3 * i]
         wanted = _KINDS.get(leaf.base.kind, 0)
         compiled = f"{kinds.get(kind, '')} {size} bytes at {at}".strip()
@@ -275,7 +310,7 @@ def check_structs(kernel: str, parameters: Sequence[Any], texts: Sequence[str]) 
     """
     for p in parameters:
         undecided = p.element is None and p.type not in ("TensorMap", *DTYPES) and p.type.isidentifier()
-        if undecided and any(p.type in text and p.type in _defined(scan(text).bare) for text in texts):
+        if undecided and any(p.type in text and p.type in structs_in(text, scan(text).bare) for text in texts):
             raise _unknown(kernel, p.name, p.type)
 
 
@@ -284,12 +319,6 @@ def _unknown(kernel: str, name: str, struct: str) -> TypeError:
         f"{kernel}: `{name}` is of the struct {struct}, whose layout Python does not know; give it: "
         f"structs={{{struct!r}: a NumPy structured dtype or a ctypes.Structure}}"
     )
-
-
-@lru_cache(8)
-def _defined(bare: str) -> frozenset[str]:
-    """Returns the names of the structs that a text without comments defines."""
-    return frozenset(m[1] or m[2] for m in _STRUCT.finditer(bare))
 
 
 def specification(dtype: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
 from cupyops.compile.preprocess import defines_of
 from cupyops.compile.source import assemble, included, read
-from cupyops.compile.unread import without_unread
+from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
 from . import elements
@@ -85,7 +85,7 @@ class KernelSource:
             ]
             named["own"] = frozenset[str]().union(*(entry.names for entry in entries if entry))
         own = assemble(text, self.filename, types, self.constants, headers, **named, **lane)
-        own += elements.assertions(self.structs)
+        own += elements.assertions(self.structs, self.hidden)
         others = (
             assemble(
                 self._of_device({"": t.text}, "\n".join([*self.headers.values(), *t.headers.values()]))[""],
@@ -109,14 +109,18 @@ class KernelSource:
         """
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
-        macros = "\n".join([others, *texts.values()])
-        found = {name: host_code(text, macros).text for name, text in texts.items()}
+        found = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
         return without_unread(found, roots) if roots else found
 
     @property
     def defines(self) -> dict[str, str]:
         """The macros that the constants and the options ``-D`` define."""
         return defines_of(self.constants, self.options)
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The names of the private data of the text's classes."""
+        return elements.hidden_names(self.structs, (self.text, *self.headers.values()))
 
     def kernels(self) -> tuple[str, ...]:
         """Returns the names of the kernels that the final text has."""
@@ -132,7 +136,7 @@ class KernelSource:
 
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
-        words = elements.explained(str(error), self.structs)
+        words = elements.explained(str(error), self.structs, self.hidden)
         undefined = {name for found in _UNDEFINED.findall(words) for name in found if name}
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:

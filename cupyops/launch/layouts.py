@@ -1,47 +1,46 @@
-"""Derives the layouts of structs and unions from a text: of numbers, vectors, pointers, arrays and other such structs, also as
-instances of templates.
+"""Derives the layouts of structs, unions and classes from a text: of numbers, vectors, pointers, arrays and other such
+structs, also as instances of templates, and with bases. A name of an array, ``typedef float vec3[3]``, is a vector.
 
-The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`). A
-struct with bases, bit fields, references or members of unknown types has no derived layout.
+The compiler compares a derived layout, like a layout of ``structs=``, with its own (:func:`.elements.assertions`); of private
+data, the size of the class alone. A struct with virtual functions or bases, private bases, bit fields, references or members of
+unknown types has no derived layout.
 """
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import kernels_cu
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
-from cupyops.compile.preprocess import value_of
+from cupyops.compile.preprocess import preprocess, value_of
 from cupyops.compile.source import included
 from cupyops.dtypes import DTYPES
 
 from .definitions import ATTRIBUTES, declarations, entry_in
 from .elements import Element, struct_elements, vector_of
+from .structs import Struct, members_in, private_names, structs_in, substituted
 from .typenames import TypeNames, c_dtype, type_names
 
 __all__ = ["derived_structs", "struct_layouts"]
 
-_ALIGN = r"(?:\s*(?:__align__|alignas|__builtin_align__)\s*\(\s*(?P<{0}>\d+)\s*\))?"
-_STRUCT = re.compile(
-    r"\b(?P<kind>struct|union)\b"
-    + _ALIGN.format("align")
-    + r"(?:\s+(?P<tag>[A-Za-z_]\w*))?\s*(?:final\s*)?(?P<open>\{)",
-    re.DOTALL,
+# Neither expression matches across another `typedef`, so that the time stays linear in the text.
+_ARRAYS = re.compile(
+    r"\btypedef\s+(?:const\s+)?((?:(?!\btypedef\b)[\w:\s])+?)\s*\b([A-Za-z_]\w*)\s*((?:\[[^][;]*\]\s*)+);"
 )
-_TYPEDEF = re.compile(r"\}" + _ALIGN.format("align") + r"\s*([A-Za-z_]\w*)\s*;")
 _FIELD = re.compile(
     r"(?P<pointers>[*\s]*)(?:const\b|__restrict__\b|\s)*(?P<name>[A-Za-z_]\w*)\s*(?P<sizes>(?:\[[^][]*\]\s*)*)\Z"
 )
 _INTEGER = r"(?:unsigned|signed|long|short|int|char)\b"
 _BASE = re.compile(rf"\s*({_INTEGER}(?:\s*\b{_INTEGER})*|[\w:]+(?:\s*<[^<>]*(?:<[^<>]*>[^<>]*)*>)?)(.*)", re.DOTALL)
-_TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
 _NESTED = re.compile(r"\benum\b\s*(?:class\b|struct\b)?\s*(\w+)\s*(?::\s*([\w:\s]+?))?\s*\{[^{}]*\}\s*;")
 _NUMBER = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?\w+\s+(\w+)\s*(?:=\s*([^;{}]+)|\{([^;{}]*)\})\s*;"
 )
 _HANDLES = frozenset(("cudaStream_t", "cudaEvent_t"))  # of the host, pointers
-_SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
+_ASSIGNS = re.compile(r"\boperator\s*=\s*\(")
+_DECLARES = re.compile(r"\b(?:struct|union|class)\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\]\s*;")
 _DEPTH = 8  # structs within one another
 
 
@@ -55,7 +54,7 @@ def struct_layouts(
         TypeError, ValueError: those of :func:`.elements.struct_elements` and of :func:`derived_structs`.
     """
     found = struct_elements(kernel, given)
-    if isinstance(text, kernels_cu.Text) or not re.search(r"\b(?:struct|union)\b", text + "\n".join(headers.values())):
+    if isinstance(text, kernels_cu.Text) or not _DECLARES.search(text + "\n".join(headers.values())):
         return found
     return found | derived_structs(text, kernel, included(text, headers), defines, found)
 
@@ -74,21 +73,25 @@ def derived_structs(
     listed = code.bare[function.parameters : max(function.end, function.parameters)]
     listed = "; ".join([listed, *(entry.given if entry else ())])
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", listed))
-    structs = {name: found for source in (text, *headers.values()) for name, found in _structs(source).items()}
+    followed = preprocess(text, headers, defines)
+    sources = {source: followed.compiled(where, scan(source).bare) for where, source in (("", text), *headers.items())}
+    structs = {name: found for source, bare in sources.items() for name, found in structs_in(source, bare).items()}
+    arrays = {m[2]: (m[1], m[3]) for bare in sources.values() for m in _ARRAYS.finditer(bare)}
     wanted = (words & structs.keys()) - known.keys()
-    if not wanted:
+    vectors = (words & arrays.keys()) - known.keys()
+    if not (wanted or vectors):
         return {}
     given, hidden = (entry.arguments(), entry.names) if entry else ({}, frozenset[str]())
     names = type_names(text, headers, {**defines}, function.start, function.scope, given, hidden)
-    numbers = {m[1]: m[2] or m[3] for source in (text, *headers.values()) for m in _NUMBER.finditer(scan(source).bare)}
+    numbers = {m[1]: m[2] or m[3] for bare in sources.values() for m in _NUMBER.finditer(bare)}
     layouts = _Layouts(structs, names, {**numbers, **defines})
+    found = {name: element for name in sorted(vectors) if (element := layouts.array(name, *arrays[name])) is not None}
     instances = {
         names.instance(found) for name in sorted(wanted) if structs[name].parameters for found in _ids(listed, name)
     }
-    found = {}
     for name in sorted({name for name in wanted if not structs[name].parameters} | instances):
-        if name not in known and (layout := layouts.of(name, 0)) is not None:
-            dtype, alignment = layout
+        if name not in known and (layout := layouts.of(name, 0)) is not None and layout.dtype.names:
+            dtype, alignment, *_ = layout
             struct = structs[name.partition("<")[0]]
             spelling = "::".join((*struct.scope, name)) if struct.scope or struct.parameters else ""
             found[name] = Element(name, "uint8", dtype.itemsize, min(alignment, 16), dtype, spelling=spelling)
@@ -106,78 +109,113 @@ def _ids(listed: str, name: str) -> Iterator[str]:
                 break
 
 
-class _Struct(NamedTuple):
-    """A struct of a text: its body, its declared alignment, whether it is a union, the parameters of its template, and its
-    namespaces."""
+class _Layout(NamedTuple):
+    """The layout of a type: its NumPy dtype, its alignment, the bytes that a derived struct leaves to it, and the empty classes
+    at its first byte."""
 
-    body: str
+    dtype: Any
     alignment: int
-    union: bool
-    parameters: tuple[str, ...]
-    scope: tuple[str, ...]
-
-
-def _structs(text: str) -> dict[str, _Struct]:
-    """Returns the structs and unions that a text defines outside functions and classes, by name."""
-    bare, found = scan(text).bare, {}
-    for match in _STRUCT.finditer(bare):
-        before = bare[max(0, match.start() - 400) : match.start()].rstrip()
-        scope = scan(text).scope(match.start())
-        template = _TEMPLATE.search(before) if before.endswith(">") else None
-        if scope is None or (before.endswith(">") and template is None):
-            continue  # within a class
-        names = [re.findall(r"\w+", part.partition("=")[0])[-1:] for _, part in split(template[1])] if template else []
-        parameters = tuple(name[0] for name in names if name)
-        end = scan(text).end_of_function(match.start("open"))
-        body = bare[match.end() : end - 1]
-        behind = _TYPEDEF.match(bare, end - 1) if before.endswith("typedef") else None
-        align = int(match["align"] or (behind and behind["align"]) or 1)
-        for name in (match["tag"], behind[2] if behind else None):
-            if name:
-                found[name] = _Struct(body, align, match["kind"] == "union", parameters, scope)
-    return found
+    data: int
+    empty: frozenset[str] = frozenset()
 
 
 class _Layouts:
-    def __init__(self, structs: Mapping[str, _Struct], names: TypeNames, defines: Mapping[str, str]) -> None:
+    def __init__(self, structs: Mapping[str, Struct], names: TypeNames, defines: Mapping[str, str]) -> None:
         self._structs, self._names, self._defines = structs, names, defines
 
-    def of(self, name: str, depth: int) -> tuple[Any, int] | None:
-        """Returns the NumPy dtype and the alignment of a struct, or None."""
+    def of(self, name: str, depth: int) -> _Layout | None:
+        """Returns the layout of a struct, or None. An empty struct has a dtype without fields."""
         import numpy
 
-        struct = self._structs.get(name.partition("<")[0])
-        if depth > _DEPTH or struct is None:
+        struct = self._structs.get(name) or self._structs.get(name.partition("<")[0])
+        if depth > _DEPTH or struct is None or re.search(r"\bvirtual\b", struct.body):
             return None
-        body, alignment = struct.body, struct.alignment
-        if struct.parameters:
-            given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].removesuffix(">"))]
-            if len(given) != len(struct.parameters):
-                return None
-            by_name = dict(zip(struct.parameters, given, strict=True))
-            body = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), body)
+        try:
+            body, *texts = (substituted(t, struct, name) for t in (struct.body, *struct.alignments, *struct.bases))
+        except ValueError:
+            return None
+        alignments = [self._alignment(text, depth) for text in texts[: len(struct.alignments)]]
+        bases = [self._based(text, struct.kind, depth) for text in texts[len(struct.alignments) :]]
         for enumeration in _NESTED.finditer(body):  # an enumeration within the struct
             body = re.sub(rf"\b{enumeration[1]}\b(?!\s*(?::|\{{))", (enumeration[2] or "int").strip(), body)
+        body = _NESTED.sub(" ", body)
+        if None in alignments or None in bases:
+            return None
+        alignment = max(1, *filter(None, alignments)) if alignments else 1
         fields: dict[str, tuple[Any, int]] = {}
         offset = 0
-        for member in _members(_NESTED.sub(" ", body)):
+        empty: frozenset[str] = frozenset()
+        for base in filter(None, bases):
+            # Two objects of an empty class have two addresses. Such a pair of bases is left to structs=.
+            if not empty.isdisjoint(base.empty):
+                return None
+            empty |= base.empty if not offset else frozenset()
+            if base.dtype.names:
+                offset += -offset % base.alignment
+                inherited = {f: (base.dtype.fields[f][0], offset + base.dtype.fields[f][1]) for f in base.dtype.names}
+                if not inherited.keys().isdisjoint(fields):
+                    return None
+                fields |= inherited
+                offset += base.data
+            alignment = max(alignment, base.alignment)
+        for member in members_in(body):
             found = self._field(member, depth)
             if found is None:
                 return None
-            for field, dtype, aligned in found:
-                offset = 0 if struct.union else offset + -offset % aligned
+            for field, dtype, aligned, own in found:
+                if field in fields:
+                    return None
+                offset = 0 if struct.kind == "union" else offset + -offset % aligned
+                # An empty base and a first member of the same empty class have two addresses.
+                offset += 0 if offset or empty.isdisjoint(own) else aligned
+                empty |= own if not offset else frozenset()
                 fields[field] = (dtype, offset)
                 offset, alignment = offset + dtype.itemsize, max(alignment, aligned)
-        if not fields:
-            return None
-        formats, offsets = zip(*fields.values(), strict=True)
-        size = max(at + dtype.itemsize for dtype, at in fields.values())
-        size += -size % alignment
-        layout: Any = {"names": list(fields), "formats": list(formats), "offsets": list(offsets), "itemsize": size}
-        return numpy.dtype(layout), alignment
+        data = max([offset, *(at + dtype.itemsize for dtype, at in fields.values())])
+        size = max(data + -data % alignment, 1)
+        formats, offsets = [dtype for dtype, _ in fields.values()], [at for _, at in fields.values()]
+        layout: Any = {"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size}
+        # By the Itanium C++ ABI, a derived struct has its members in the padding at the end of a base that is no POD.
+        plain = (
+            not bases
+            and not private_names(struct)
+            and not _ASSIGNS.search(body)
+            and not re.search(rf"~?\b{_tag(name)}\s*\(", body)
+        )
+        empty |= frozenset() if fields else frozenset((name,))
+        return _Layout(numpy.dtype(layout), alignment, size if plain else data, empty)
 
-    def _field(self, member: str, depth: int) -> list[tuple[str, Any, int]] | None:
-        """Returns the name, the dtype and the alignment of each field that a member declares, or None."""
+    def array(self, name: str, base: str, sizes: str) -> Element | None:
+        """Returns the element of a name of an array, ``typedef float vec3[3]``, or None."""
+        dtype = c_dtype(base) or c_dtype(self._names.target(base))
+        counts = [self._number(size) for size in re.findall(r"\[([^][]*)\]", sizes)]
+        if dtype is None or None in counts:
+            return None
+        return Element(name, dtype, math.prod(filter(None, counts)), DTYPES[dtype].itemsize)
+
+    def _based(self, text: str, kind: str, depth: int) -> _Layout | None:
+        """Returns the layout of a base, ``public Shape<T>``, or None."""
+        words = set(re.findall(r"\w+", text))
+        found = self.of(
+            self._names.instance(re.sub(r"\b(?:public|private|protected|typename)\b", " ", text)), depth + 1
+        )
+        public = "public" in words or (kind == "struct" and words.isdisjoint(("private", "protected")))
+        if found is None or "virtual" in words or not (public or not found.dtype.names):
+            return None
+        return found
+
+    def _alignment(self, text: str, depth: int) -> int | None:
+        """Returns the value of an alignment, ``16`` or ``sizeof(float) * 4``, or None."""
+
+        def size(match: re.Match[str]) -> str:
+            found = self._base(match[1].strip(), depth)
+            return str(found.dtype.itemsize) if found else match[0]
+
+        return self._number(re.sub(r"\b(?:sizeof|alignof)\s*\(([^()]*)\)", size, text))
+
+    def _field(self, member: str, depth: int) -> list[tuple[str, Any, int, frozenset[str]]] | None:
+        """Returns the name, the dtype, the alignment and the empty classes at the first byte of each field that a member
+        declares, or None."""
         import numpy
 
         code = self._names.expanded(ATTRIBUTES.sub(" ", member))
@@ -192,27 +230,28 @@ class _Layouts:
             field = _FIELD.fullmatch(declarator.strip())
             if field is None:
                 return None
-            kind = (numpy.dtype("u8"), 8) if "*" in field["pointers"] else base
+            kind = _Layout(numpy.dtype("u8"), 8, 8) if "*" in field["pointers"] else base
             sizes = [self._number(size) for size in re.findall(r"\[([^][]*)\]", field["sizes"])]
             if kind is None or None in sizes:
                 return None
-            dtype = numpy.dtype((kind[0], tuple(sizes))) if sizes else kind[0]
-            found.append((field["name"], dtype, kind[1]))
+            dtype = numpy.dtype((kind.dtype, tuple(sizes))) if sizes else kind.dtype
+            found.append((field["name"], dtype, kind.alignment, kind.empty))
         return found
 
-    def _base(self, name: str, depth: int) -> tuple[Any, int] | None:
+    def _base(self, name: str, depth: int) -> _Layout | None:
         import numpy
 
         for base in (name, self._names.target(name)):
             dtype = c_dtype(re.sub(r"^(?:::)?std::", "", base))
             if dtype is not None and dtype != "bfloat16":
-                return numpy.dtype(dtype), DTYPES[dtype].itemsize
+                return _Layout(numpy.dtype(dtype), DTYPES[dtype].itemsize, DTYPES[dtype].itemsize)
             if (vector := vector_of(base)) is not None and vector.dtype != "bfloat16":
-                return numpy.dtype([(axis, vector.dtype) for axis in "xyzw"[: vector.width]]), vector.alignment
-            if (layout := self.of(self._names.instance(base), depth + 1)) is not None:
+                of_axes = numpy.dtype([(axis, vector.dtype) for axis in "xyzw"[: vector.width]])
+                return _Layout(of_axes, vector.alignment, of_axes.itemsize)
+            if (layout := self.of(self._names.instance(base), depth + 1)) is not None and layout.dtype.names:
                 return layout
             if base in _HANDLES:
-                return numpy.dtype("u8"), 8
+                return _Layout(numpy.dtype("u8"), 8, 8)
         return None
 
     def _number(self, size: str) -> int | None:
@@ -226,19 +265,5 @@ class _Layouts:
         return value if value is not None and value > 0 else None
 
 
-def _members(body: str) -> Sequence[str]:
-    """Returns the declarations of data in the body of a struct, without functions."""
-    body = _SKIPPED.sub(" ", body)
-    while "{" in body:  # the bodies of functions, from within
-        body, count = re.subn(r"\{[^{}]*\}", ";", body)
-        if not count:
-            break
-    found = (part.strip() for part in body.split(";"))
-    # A pointer to a function is data, of no type that a dtype has.
-    return [
-        p
-        for p in found
-        if p
-        and ("(" not in p or "(*" in p)
-        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert)\b", p)
-    ]
+def _tag(name: str) -> str:
+    return re.escape(name.partition("<")[0])

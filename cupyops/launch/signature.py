@@ -10,22 +10,22 @@ comment behind a parameter gives its shape::
 
 ``// (M, N)`` means that the array is contiguous and has M·N elements. A pointer without a shape comment is a view,
 whose layout and bounds are not checked. The comment stands directly behind the parameter, before or after the comma. A
-shape comment that may belong to two parameters, or to none, raises an error. Non-``const`` pointers are outputs. With
+shape comment that may belong to two parameters, or to none, raises an error. A comment such as ``// (M * N)``, or with a name
+that is no integer of the kernel, gives no shape, with a warning. Non-``const`` pointers are outputs. With
 ``// (N) or null`` a call may give None, which is a null pointer in the kernel.
 """
 
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 from cupyops.compile.cuda_text import Code, Function, scan
 from cupyops.compile.definitions import split
 from cupyops.compile.preprocess import CONDITIONALS, Preprocessed, preprocess
-from cupyops.dtypes import DTYPES
+from cupyops.dtypes import DTYPES, INTEGERS
 from cupyops.sharing import computed_once
 
 from . import accessors
@@ -33,6 +33,7 @@ from .accessors import Accessor
 from .definitions import ATTRIBUTES, declarations, entry_in, overloads
 from .elements import Element, check_structs, element_of, resolved
 from .packing import BFloat16Struct
+from .shape_comments import Piece, foreign_names, shape_comments, shape_of
 from .template import Entry, parameter_types
 from .typenames import TypeNames, dtype_of, type_names
 
@@ -49,10 +50,6 @@ _ARRAY = re.compile(r"(.*\W)(\w+)\s*\[[^][]*\]", re.DOTALL)
 _TENSOR_MAP = re.compile(r"const __grid_constant__ TensorMap (\w+)_map")
 _INT64S = re.compile(r"Int64s\s*<\s*(\w+)\s*>\s*(\w+)")
 _MAP_BYTES = 128
-# A shape at the beginning of a comment, also of a documentation comment: ///< (n). The parenthesis of an expression, such as
-# (h*w+1)*n, begins no shape.
-_SHAPE = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?P<terms>[^)]*)\)(?P<nullable>\s+or\s+null\b)?")
-_SHAPE_BEGINS = re.compile(r"(?://[/!]?<?|/\*[*!]?<?)\s*\((?![^()]*\)\s*[*+/%]\s*[\w(])")
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,8 @@ class Signature:
             text: CUDA C++.
             kernel: the kernel's name, also with namespaces and template arguments.
             headers: the texts of the included headers, by name.
-            defines: macros that are defined before the text.
+            defines: macros that are defined before the text; None if they are not known yet, so that any name may be in a
+                shape.
             structs: the layouts of the text's structs, by name.
 
         Raises:
@@ -224,6 +222,14 @@ class Signature:
                     f"{kernel}: the text has different definitions of it (lines {lines}), and only a compiler can "
                     f"decide which one is compiled; declare it once, or give each kernel a name of its own"
                 )
+        integers = {p.name for p in parameters if not p.pointer and p.type in INTEGERS and p.length is None}
+        constants = {*(defines or {}), *(entry.names if entry else ())}
+        parameters = tuple(
+            replace(p, shape=None)
+            if defines is not None and p.shape and foreign_names(kernel, p.name, p.shape, integers, constants)
+            else p
+            for p in parameters
+        )
         parameters = tuple(resolved(kernel, p, structs) for p in parameters)
         check_structs(kernel, parameters, (text, *(headers or {}).values()))
         return cls(kernel, parameters, entry)
@@ -241,18 +247,20 @@ def _parameters(
     start, end = function.parameters, function.end
     if end < 0:
         raise ValueError(f"{kernel}: its list of parameters has no end")
-    pieces = []
+    pieces: list[Piece] = []
     listed, comments = _live(kernel, text, code, start, end, follow)
     for place, piece in split(listed):
         at = start + place
         if piece.strip() and piece.split() != ["void"]:
             first = at + len(piece) - len(piece.lstrip())
-            pieces.append(_Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
+            pieces.append(Piece(piece, first, at + len(piece.rstrip()), at + len(piece)))
     bare = [_parameter(kernel, i, piece.declaration, names, structs) for i, piece in enumerate(pieces)]
-    shapes = _shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
-    return tuple(
-        _shaped(kernel, p, comment) if p.pointer and comment else p for p, comment in zip(bare, shapes, strict=True)
-    )
+    comments_of = shape_comments(kernel, text, code, end, comments, pieces, [p.pointer for p in bare])
+    found = []
+    for p, comment in zip(bare, comments_of, strict=True):
+        shape, nullable = shape_of(kernel, p.name, comment) if p.pointer and comment else (None, False)
+        found.append(replace(p, shape=shape, nullable=nullable))
+    return tuple(found)
 
 
 def _live(
@@ -278,80 +286,6 @@ def _live(
             first, last = directive.end - start, behind - start
             listed = listed[:first] + " " * (last - first) + listed[last:]
     return listed, [span for span in comments if found.live("", span[0])]
-
-
-class _Piece(NamedTuple):
-    """One parameter in the text: its code, the code's first and last offset, and the offset of the next comma."""
-
-    declaration: str
-    first: int
-    last: int
-    comma: int
-
-
-def _shape_comments(
-    kernel: str,
-    text: str,
-    code: Code,
-    end: int,
-    comments: Sequence[tuple[int, int]],
-    pieces: Sequence[_Piece],
-    pointers: Sequence[bool],
-) -> list[str]:
-    """Returns the shape comment of each parameter, or ``""``. A shape comment begins with a parenthesis.
-
-    Raises:
-        ValueError: a shape comment may belong to two parameters, or to none.
-    """
-    found = [""] * len(pieces)
-    behind_the_list = _behind_the_list(text, code, end)
-
-    def give(i: int, comment: str) -> None:
-        if found[i] and pointers[i] and found[i] != comment:
-            raise ValueError(
-                f"{kernel}: two comments, `{comment}` and `{found[i]}`, give the shape of one parameter; keep one"
-            )
-        found[i] = comment
-
-    # The loop runs from the last comment to the first: a parameter with a shape comment behind it does not take the
-    # comment before it.
-    i = len(pieces) - 1
-    for place, stop in reversed(comments if pieces else []):
-        comment = text[place:stop].strip()
-        if not _SHAPE_BEGINS.match(comment):
-            continue
-        while i >= 0 and place < pieces[i].first and (i == 0 or place < pieces[i - 1].comma):
-            i -= 1
-        if i >= 0 and pieces[i].first <= place < pieces[i].comma:
-            give(i, comment)
-            continue
-        # The comment is behind the comma of one parameter and before the code of the next.
-        before = i if i >= 0 and place > pieces[i].comma else i - 1
-        after = before + 1
-        clear = before >= 0 and "\n" not in text[pieces[before].comma : place]
-        if clear and after < len(pieces) and "\n" not in text[place : pieces[after].first]:
-            own = found[after] or (behind_the_list if after == len(pieces) - 1 else "")
-            clear = pointers[before] and bool(own or not pointers[after])
-        if not clear:
-            raise ValueError(
-                f"{kernel}: the comment `{comment}` may belong to two parameters, or to none; put it directly behind its "
-                f"parameter, before the comma or at the end of the line (only a shape comment begins with a parenthesis)"
-            )
-        give(before, comment)
-    if pieces and not found[-1]:
-        found[-1] = behind_the_list
-    return found
-
-
-def _behind_the_list(text: str, code: Code, end: int) -> str:
-    """Returns the last parameter's shape comment if it stands behind the closing parenthesis on the same line, before
-    the body, or after the opening brace if no code follows the brace. Returns ``""`` without a shape comment there."""
-    line_end = text.find("\n", end)
-    line_end = len(text) if line_end < 0 else line_end
-    rest = code.bare[end + 1 : line_end]
-    until = line_end if not rest.strip(" \t\r{;") else end + 1 + len(rest) - len(rest.lstrip())
-    comments = (text[start:stop].strip() for start, stop in code.comments_between(end, until))
-    return next((c for c in comments if _SHAPE_BEGINS.match(c)), "")
 
 
 def _parameter(
@@ -391,7 +325,7 @@ def _parameter(
     if pointer and "void" in (base, target.replace("const", " ").strip()):
         return Parameter(name, "uint8", pointer=True, const=const, untyped=True)
     if known not in DTYPES and (
-        known in _WORDS or not (known.removeprefix("struct ").isidentifier() or known in structs)
+        known in _WORDS or not (known.removeprefix("struct ").isidentifier() or element_of(known, structs))
     ):
         raise TypeError(f"{kernel}: parameter `{name}` has type {base!r}, for which no Python value can be passed")
     return Parameter(name, known, pointer=pointer, const=const)
@@ -424,15 +358,3 @@ def _accessor(kernel: str, words: str, names: TypeNames, structs: Mapping[str, E
     if base not in DTYPES and (base in _WORDS or not base.isidentifier() or element_of(base, structs)):
         raise TypeError(f"{kernel}: parameter `{found.name}` has elements of {found.type!r}, which is no dtype")
     return Parameter(found.name, base, pointer=True, const=found.const, accessor=found.accessor)
-
-
-def _shaped(kernel: str, parameter: Parameter, comment: str) -> Parameter:
-    found = _SHAPE.match(comment)
-    terms = tuple(t.strip() for t in found["terms"].split(",") if t.strip()) if found else ()
-    if found is None or not all(re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", t) for t in terms):
-        told = f"({found['terms']})" if found else f"in `{comment}`"
-        raise ValueError(
-            f"{kernel}: the shape {told} of `{parameter.name}` must be names and numbers with commas between them, as in (M, N); "
-            f"only a shape comment begins with a parenthesis"
-        )
-    return replace(parameter, shape=terms, nullable=found["nullable"] is not None)

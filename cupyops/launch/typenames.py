@@ -1,19 +1,22 @@
 """Resolves the macros and the type names in a kernel's declaration.
 
 ``typedef float real;``, ``#define RESTRICT __restrict__`` and ``#define POINTER(T) T* __restrict__`` are followed, and an
-enumeration stands for its integer type. A name that a branch of an undecided ``#if`` defines is left as it is, since only a
-compiler decides which definition counts.
+enumeration stands for its integer type. Templates of names are followed, too, ``template <bool B> using Out =
+std::conditional_t<B, float, int>``, and the names that a struct declares, ``Vector<float>::Type``. A name that a branch of an
+undecided ``#if`` defines is left as it is, since only a compiler decides which definition counts.
 """
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from cupyops.compile.cuda_text import scan
 from cupyops.compile.definitions import split
-from cupyops.compile.preprocess import preprocess
+from cupyops.compile.preprocess import preprocess, value_of
 from cupyops.dtypes import DTYPES
+
+from .structs import Struct, structs_in, substituted, template_parameters
 
 __all__ = ["TypeNames", "c_dtype", "defined_types", "dtype_of", "type_names"]
 
@@ -44,6 +47,9 @@ C_TYPES = {d.c_type: d.name for d in DTYPES.values()} | {
     "nv_bfloat16": "bfloat16",
     **{f"{space}::Half": "float16" for space in ("at", "c10", "torch")},
     **{f"{space}::BFloat16": "bfloat16" for space in ("at", "c10", "torch")},
+    "nvcuda::wmma::layout_t": "int32",
+    "wmma::layout_t": "int32",
+    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_e8m0"), "uint8"),
     "clock_t": "int32" if sys.platform == "win32" else "int64",
 }
 
@@ -58,6 +64,8 @@ _ENUMERATION = re.compile(
     r"\s*\{[^{}]*\}(?:\s*(?P<name>\w+))?\s*;"
 )
 _INSTANCE = re.compile(r"(?:[\w\s]*::)*\s*(\w+)\s*<(.*)>", re.DOTALL)
+_MEMBER = re.compile(r"(.+?)\s*::\s*(\w+)", re.DOTALL)  # a name that a struct declares
+_SAME = re.compile(r"(?:std\s*::\s*)?is_same(?:_v\s*<([^<>,]*),([^<>,]*)>|\s*<([^<>,]*),([^<>,]*)>\s*::\s*value)")
 _FUNCTION = re.compile(r"\(\s*\*\s*(\w+)\s*\)\s*\(")  # the name of a pointer to a function
 _ARGUMENTS = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")  # of a template
 _LAST_WORD = re.compile(r"\b(\w+)\s*(?=,|\Z)")
@@ -84,6 +92,8 @@ class TypeNames:
         given: the types and numbers that the kernel's name gives for the parameters of its template.
         hidden: the parameters of the kernel's template.
         functions: the parameters and the text of each macro with parameters.
+        templates: the scopes, the parameters and the targets of each template of a name.
+        structs: returns the structs of the text and of its headers, by name.
     """
 
     def __init__(
@@ -94,9 +104,12 @@ class TypeNames:
         given: Mapping[str, str] | None = None,
         hidden: frozenset[str] = frozenset(),
         functions: Mapping[str, tuple[tuple[str, ...], str]] | None = None,
+        templates: Mapping[str, Sequence[tuple[Scope, tuple[str, ...], str]]] | None = None,
+        structs: Callable[[], Mapping[str, Struct]] = dict,
     ) -> None:
         self._macros, self._types, self._scope = macros, types, scope
         self._given, self._hidden, self._functions = given or {}, hidden, functions or {}
+        self._templates, self._structs = templates or {}, structs
 
     def expanded(self, code: str) -> str:
         """Returns code with its macros replaced by their texts."""
@@ -131,6 +144,9 @@ class TypeNames:
             if base in self._given:
                 base = self._given[base]
                 continue
+            if (instance := self._instantiated(base)) is not None:
+                base = instance
+                continue
             path = [word for word in re.split(r"\s*::\s*", base) if word]
             if base in self._hidden or not path:
                 break
@@ -139,8 +155,65 @@ class TypeNames:
             ]
             if not visible or visible[0] is None or set(visible) != {visible[0]}:
                 break
-            base = self.expanded(visible[0])
+            base = " ".join(re.sub(r"\btypename\b", " ", self.expanded(visible[0])).split())
         return base
+
+    def _instantiated(self, base: str) -> str | None:
+        """Returns the target of an instance of a template of a name, or of a name that a struct declares, or None."""
+        if "<" not in base and "::" not in base:
+            return None
+        if (found := _INSTANCE.fullmatch(base)) is not None:
+            arguments = [" ".join(part.split()) for _, part in split(found[2])]
+            path = tuple(word for word in re.split(r"\s*::\s*", base.partition("<")[0]) if word)
+            if path[-1] in ("opmath_type", "acc_type") and path[:-1] in (("at",), ("c10",)):
+                return self._widened(arguments[0])
+            if path in (("std", "conditional_t"), ("cuda", "std", "conditional_t")):
+                return self._conditional(arguments)
+            for scope, parameters, target in self._templates.get(path[-1], ()):
+                if len(parameters) == len(arguments) and self._visible(scope, path[:-1]):
+                    by_name = dict(zip(parameters, arguments, strict=True))
+                    named = _WORD.sub(lambda word: by_name.get(word[0], word[0]), target)  # noqa: B023 - called at once
+                    return " ".join(re.sub(r"\btypename\b", " ", named).split())
+        if (member := _MEMBER.fullmatch(base)) is None:
+            return None
+        if re.fullmatch(r"(?:cuda\s*::\s*)?std\s*::\s*conditional\s*<.*>", member[1]) and member[2] == "type":
+            return self._conditional([" ".join(part.split()) for _, part in split(member[1].partition("<")[2][:-1])])
+        name = self.instance(member[1]) if "<" in member[1] else member[1].rpartition("::")[2].strip()
+        struct = self._structs().get(name) or self._structs().get(name.partition("<")[0])
+        declared = struct and re.search(
+            rf"\busing\s+{member[2]}\s*=([^;]*);|\btypedef\b([^;{{}}]*)\b{member[2]}\s*;", struct.body
+        )
+        if not struct or not declared:
+            return None
+        try:
+            target = substituted(declared[1] or declared[2], struct, name)
+        except ValueError:
+            return None
+        return " ".join(re.sub(r"\btypename\b", " ", target).split())
+
+    def _conditional(self, arguments: Sequence[str]) -> str | None:
+        """Returns the type that a condition chooses, or None."""
+
+        def same(match: re.Match[str]) -> str:
+            a, b = (self.target(part.strip()) for part in (match[1] or match[3], match[2] or match[4]))
+            # A parameter of the template without an argument is no type yet.
+            return match[0] if {a, b} & self._hidden else str(int((dtype_of(a) or a) == (dtype_of(b) or b)))
+
+        if len(arguments) != 3:
+            return None
+        condition = _WORD.sub(lambda word: self._given.get(word[0], word[0]), _SAME.sub(same, arguments[0]))
+        value = value_of(re.sub(r"\bfalse\b", "0", self.expanded(condition)))
+        return (
+            None if value is None or set(_WORD.findall(condition)) - {"true", "false"} else arguments[1 if value else 2]
+        )
+
+    def _widened(self, base: str) -> str | None:
+        """Returns the type in which PyTorch computes with numbers of a type, or None."""
+        target = self.target(base)
+        if target == "scalar_t":
+            return "acc_t"
+        dtype = dtype_of(target)
+        return None if dtype is None else "float" if dtype in ("float16", "bfloat16") else target
 
     def instance(self, base: str) -> str:
         """Returns the name of a class, or of an instance of a template with the arguments that its names stand for.
@@ -173,37 +246,47 @@ def type_names(
     """
     found = preprocess(text, headers, defines, until)
     types: dict[str, list[tuple[Scope, str | None]]] = {}
+    templates: dict[str, list[tuple[Scope, tuple[str, ...], str]]] = {}
     for where, source in (("", text), *headers.items()):
-        for place, scope_of, name, target in _aliases(source):
+        for place, scope_of, name, target, parameters in _aliases(source):
             live = found.live(where, place)
             if live is not False and (where or place < until):
-                types.setdefault(name, []).append((scope_of, target if live else None))
+                types.setdefault(name, []).append((scope_of, target if live and parameters is None else None))
+                if live and parameters and target:
+                    templates.setdefault(name, []).append((scope_of, parameters, target))
+
+    def structs() -> dict[str, Struct]:
+        texts = (("", text), *headers.items())
+        compiled = ((source, found.compiled(where, scan(source).bare)) for where, source in texts)
+        return {name: struct for source, bare in compiled for name, struct in structs_in(source, bare).items()}
+
     numbers = {name for name, value in defines.items() if value.lstrip("-").isdigit()}
     macros = {name: value for name, value in found.macros.items() if name not in numbers}
-    return TypeNames(macros, types, scope, given, hidden, found.functions)
+    return TypeNames(macros, types, scope, given, hidden, found.functions, templates, structs)
 
 
 def defined_types(text: str) -> tuple[frozenset[str], Mapping[str, Sequence[Scope]]]:
     """Returns the macros without parameters that a text defines, and the type names that the text declares outside
     functions and classes. Each type name maps to the namespaces of its declarations."""
     types: dict[str, list[Scope]] = {}
-    for _, scope, name, _ in _aliases(text):
+    for _, scope, name, *_ in _aliases(text):
         types.setdefault(name, []).append(scope)
     macros = (_MACRO.match(d.rest) for d in scan(text).directives if d.name == "define")
     return frozenset(m[1] for m in macros if m), types
 
 
 @lru_cache(64)
-def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
-    """Returns offset, scope, name and target of the type names that a text declares outside functions and classes."""
+def _aliases(text: str) -> list[tuple[int, Scope, str, str | None, tuple[str, ...] | None]]:
+    """Returns offset, scope, name and target of the type names that a text declares outside functions and classes, and the
+    parameters of a template of a name."""
     code = scan(text)
-    found: list[tuple[int, Scope, str, str | None]] = []
+    found: list[tuple[int, Scope, str, str | None, tuple[str, ...] | None]] = []
     for match in _ENUMERATION.finditer(code.bare):
         scope = code.scope(match.start())
         names = {match["tag"], match["name"]} if "typedef" in _before(code.bare, match.start()) else {match["tag"]}
         if scope is not None:
             of = " ".join((match["of"] or "int").split())
-            found += [(match.start(), scope, name, of) for name in sorted(filter(None, names))]
+            found += [(match.start(), scope, name, of, None) for name in sorted(filter(None, names))]
     for match in _ALIAS.finditer(code.bare):
         place = match.start()
         scope = code.scope(place)
@@ -211,18 +294,18 @@ def _aliases(text: str) -> list[tuple[int, Scope, str, str | None]]:
             continue
         if match["using"]:
             before = code.bare[max(0, place - 256) : place].rstrip()
-            target = None if before.endswith(">") else " ".join(match["target"].split())  # of a template
-            found.append((place, scope, match["using"], target))
+            parameters = (template_parameters(before) or ()) if before.endswith(">") else None
+            found.append((place, scope, match["using"], " ".join(match["target"].split()), parameters))
             continue
         declared = match["typedef"].rstrip()
         if (function := _FUNCTION.search(declared)) is not None:
-            found.append((place, scope, function[1], "unsigned long long"))  # the address of a function
+            found.append((place, scope, function[1], "unsigned long long", None))  # the address of a function
             continue
         plain = _ARGUMENTS.sub(lambda m: "_" * len(m[0]), declared)
         for name in _LAST_WORD.findall(plain):
             # A typedef of several names, of an array or of a function is not taken apart.
             simple = not re.search(r"[,()[\]]", plain) and declared.endswith(name)
-            found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None))
+            found.append((place, scope, name, " ".join(declared[: -len(name)].split()) if simple else None, None))
     return found
 
 

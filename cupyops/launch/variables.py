@@ -99,9 +99,10 @@ class LoadedCode(ABC):
 
         if variable.pointer:
             return numpy.dtype("uint64"), ()
-        if variable.type in self._structs:
-            return self._structs[variable.type].record, ()
-        if vector := vector_of(variable.type):
+        struct = self._structs.get(variable.type)
+        if struct is not None and struct.record is not None:
+            return struct.record, ()
+        if vector := struct or vector_of(variable.type):
             return numpy_dtype(vector.dtype), (vector.width,)
         decided = self._types.get("scalar_t" if variable.type == "acc_t" else variable.type)
         name = DTYPES[decided].acc if decided and variable.type == "acc_t" else decided or c_dtype(variable.type)

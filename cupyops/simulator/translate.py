@@ -29,7 +29,7 @@ _SIMD = re.compile(
     r"\b__(?:v(?:abs|add|avg|cmp|hadd|max|min|neg|sad|set|sub)\w*[24]|vib?(?:add|max|min)\w+|fns|dp2a_(?:lo|hi))\b"
 )
 # The types of cuda/textures.h, which a text has that uses textures or surfaces.
-_TEXTURES = re.compile(r"\bcuda(?:Texture|Surface)Object_t\b")
+_TEXTURES = re.compile(r"\b(?:cuda(?:Texture|Surface)Object_t|CU(?:tex|surf)Object)\b")
 # The types of cuda/host_types.h.
 _HOST_TYPES = re.compile(
     r"\bcuda(?:(?:Error|Stream|Event|Graph|GraphExec|GraphNode|MemPool|ExternalMemory|ExternalSemaphore|MipmappedArray|GraphicsResource"

@@ -1,5 +1,5 @@
-// The names that PyTorch's headers define for kernels of C++ extensions: packed accessors, types of the arithmetic,
-// macros, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
+// The names that PyTorch's headers define for kernels of C++ extensions: packed accessors, types of the arithmetic, complex
+// numbers, macros, atomic sums, and functions of warps. A text that was written for <torch/extension.h> includes this header in its place.
 //
 // A kernel that takes an accessor by value is called with the array itself. The launch fills the accessor: the address of the
 // first element, then the sizes, then the strides, in elements, as 32-bit or 64-bit integers (cupyops/launch/accessors.py).
@@ -153,6 +153,75 @@ PYTORCH_LIMITS(
 
 template <typename T> __device__ __forceinline__ T ceil_div(T a, T b) { return (a + b - 1) / b; }
 
+// A complex number: the real part, then the imaginary part. An array of them is an array of T whose last dimension is 2, as
+// torch.view_as_real(x) is.
+// A variable without an initializer is 0, except of Half, as in PyTorch.
+template <typename T> struct ComplexParts {
+    T real_ = T(0), imag_ = T(0);
+};
+#ifdef __CUDA_FP16_TYPES_EXIST__
+template <> struct ComplexParts<__half> {
+    __half real_, imag_;
+};
+#endif
+template <typename T> struct alignas(2 * sizeof(T)) complex : ComplexParts<T> {
+    typedef T value_type;
+
+    complex() = default;
+    __device__ __forceinline__ complex(const T& real, const T& imag = T(0)) {
+        this->real_ = real;
+        this->imag_ = imag;
+    }
+    template <typename U> __device__ __forceinline__ complex(const complex<U>& z) : complex(T(z.real_), T(z.imag_)) {}
+    __device__ __forceinline__ T real() const { return this->real_; }
+    __device__ __forceinline__ T imag() const { return this->imag_; }
+    __device__ __forceinline__ void real(T value) { this->real_ = value; }
+    __device__ __forceinline__ void imag(T value) { this->imag_ = value; }
+    __device__ __forceinline__ complex& operator+=(const complex& z) { return *this = *this + z; }
+    __device__ __forceinline__ complex& operator-=(const complex& z) { return *this = *this - z; }
+    __device__ __forceinline__ complex& operator*=(const complex& z) { return *this = *this * z; }
+    __device__ __forceinline__ complex& operator/=(const complex& z) { return *this = *this / z; }
+
+    friend __device__ __forceinline__ complex operator+(const complex& a) { return a; }
+    friend __device__ __forceinline__ complex operator-(const complex& a) { return complex(-a.real_, -a.imag_); }
+    friend __device__ __forceinline__ complex operator+(const complex& a, const complex& b) {
+        return complex(a.real_ + b.real_, a.imag_ + b.imag_);
+    }
+    friend __device__ __forceinline__ complex operator-(const complex& a, const complex& b) {
+        return complex(a.real_ - b.real_, a.imag_ - b.imag_);
+    }
+    friend __device__ __forceinline__ complex operator*(const complex& a, const complex& b) {
+        return complex(a.real_ * b.real_ - a.imag_ * b.imag_, a.real_ * b.imag_ + a.imag_ * b.real_);
+    }
+    // The smaller part of b is divided by the larger one, so the squares of large numbers do not overflow (Smith 1962,
+    // https://doi.org/10.1145/368637.368661).
+    friend __device__ __forceinline__ complex operator/(const complex& a, const complex& b) {
+        typedef typename OpMathType<T>::type acc;
+        const acc c = acc(b.real_), d = acc(b.imag_), x = acc(a.real_), y = acc(a.imag_);
+        if ((c < acc(0) ? -c : c) >= (d < acc(0) ? -d : d)) {
+            const acc ratio = d / c, scale = acc(1) / (c + d * ratio);
+            return complex(T((x + y * ratio) * scale), T((y - x * ratio) * scale));
+        }
+        const acc ratio = c / d, scale = acc(1) / (c * ratio + d);
+        return complex(T((x * ratio + y) * scale), T((y * ratio - x) * scale));
+    }
+    friend __device__ __forceinline__ bool operator==(const complex& a, const complex& b) {
+        return a.real_ == b.real_ && a.imag_ == b.imag_;
+    }
+    friend __device__ __forceinline__ bool operator!=(const complex& a, const complex& b) { return !(a == b); }
+    friend __device__ __forceinline__ T real(const complex& a) { return a.real_; }
+    friend __device__ __forceinline__ T imag(const complex& a) { return a.imag_; }
+    friend __device__ __forceinline__ complex conj(const complex& a) { return complex(a.real_, -a.imag_); }
+    friend __device__ __forceinline__ T norm(const complex& a) { return a.real_ * a.real_ + a.imag_ * a.imag_; }
+    friend __device__ __forceinline__ T abs(const complex& a) { return hypot(a.real_, a.imag_); }
+    friend __device__ __forceinline__ T arg(const complex& a) { return atan2(a.imag_, a.real_); }
+    friend __device__ __forceinline__ complex exp(const complex& a) {
+        const T size = exp(a.real_);
+        return complex(size * cos(a.imag_), size * sin(a.imag_));
+    }
+    friend __device__ __forceinline__ complex log(const complex& a) { return complex(log(abs(a)), arg(a)); }
+};
+
 }  // namespace at
 
 namespace torch {
@@ -168,6 +237,22 @@ template <typename T, typename Value> __device__ __forceinline__ T gpuAtomicAdd(
 template <typename T, typename Value> __device__ __forceinline__ void gpuAtomicAddNoReturn(T* address, Value value) {
     atomicAdd(address, T(value));
 }
+
+// The sum at an index of an array of n elements. PyTorch adds two 16-bit floats at once where it can; the sums are the same.
+template <typename T, typename Index>
+__device__ __forceinline__ void fastAtomicAdd(T* array, Index index, Index n, T value, bool fast = true) {
+    atomicAdd(array + index, value);
+}
+template <typename T, typename Index>
+__device__ __forceinline__ void fastSpecializedAtomicAdd(T* array, Index index, Index n, T value) {
+    atomicAdd(array + index, value);
+}
+namespace at {
+namespace native {
+using ::fastAtomicAdd;
+using ::fastSpecializedAtomicAdd;
+}  // namespace native
+}  // namespace at
 
 template <typename T>
 __device__ __forceinline__ T WARP_SHFL(T value, int lane, int width = 32, unsigned mask = 0xffffffffu) {

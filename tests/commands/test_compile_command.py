@@ -289,7 +289,7 @@ def test_a_skipped_architecture_is_told(capsys: pytest.CaptureFixture[str], monk
         ),
         (["--file", "own.cu", "--kernels", "scale", "--define", "N"], "expected NAME=INTEGER, got 'N'"),
         (["--file", "binary.cu", "--kernels", "scale"], "must be UTF-8"),
-        (["--file", "strange.cu", "--kernels", "k"], 'strange.cu: #include "absent.cuh": no such shared header'),
+        (["--file", "strange.cu", "--kernels", "k"], 'strange.cu: #include "absent.cuh": no such header is known'),
     ],
 )
 def test_mistakes_end_with_one_line_and_status_2(

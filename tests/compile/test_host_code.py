@@ -80,7 +80,7 @@ def test_host_code_stays(code: str, name: str, around: str) -> None:
 )
 def test_device_code_goes(code: str) -> None:
     text = f"{code}\n{KERNEL}"
-    assert host_code(text) == (text, ())
+    assert host_code(text)[:2] == (text, ())
 
 
 def test_the_bodies_of_member_functions_of_the_host_stay() -> None:

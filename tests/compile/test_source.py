@@ -1,11 +1,17 @@
 """From an author's text to what NVRTC sees: types, constants, headers, and lines that keep their numbers."""
 
+import importlib.util
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import cupyops
 import kernels_cu
-from cupyops.compile.source import assemble
+from cupyops import Kernel, Threads
+from cupyops.compile.pytorch_names import foreign, with_pytorch
+from cupyops.compile.source import assemble, read
 from cupyops.dtypes import DTYPES
 
 ACC = {"float16": "float", "bfloat16": "float", "float32": "float", "float64": "double"}
@@ -186,3 +192,61 @@ def test_names_that_shared_headers_declare_are_searched_once(monkeypatch: pytest
     monkeypatch.setattr("cupyops.compile.source._DECLARES", None)
     again = assemble(text, "k.cu", {"scalar_t": "float32"}, {"N": 4})
     assert again == first.replace("#define N 3", "#define N 4")
+
+
+# Headers of a file, and of a folder
+
+
+def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
+    """As a compiler finds them: beside the including file, then beside the text."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "k.cu").write_text('#include "parts/a.inl"\n#include <cub/cub.cuh>\n// #include "unread.h"\n')
+    (tmp_path / "parts" / "a.inl").write_text('#include "b.h"\n#include "../top.h"\n#include "absent.h"\n')
+    (tmp_path / "parts" / "b.h").write_text('#include "top.h"\nconstexpr int B = 1;\n')
+    (tmp_path / "b.h").write_text("constexpr int B = 2;\n")
+    (tmp_path / "top.h").write_text("constexpr int TOP = 3;\n")
+    (tmp_path / "unread.h").write_text("")
+    text, headers = read(tmp_path / "k.cu")
+    assert sorted(headers) == ["../top.h", "b.h", "parts/a.inl", "top.h"]
+    assert "B = 1" in headers["b.h"]
+    assert "parts/a.inl" in text
+
+
+@pytest.mark.simulator
+def test_a_quoted_header_of_a_folder_is_left_to_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "outer.h").write_text("__device__ inline float twice(float v) { return 2 * v; }\n")
+    text = '#include "outer.h"\n__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = twice(y[threadIdx.x]); }'
+    with pytest.raises(
+        ValueError, match=re.escape("give its text as headers={'outer.h': ...}, or its folder as options=('-I")
+    ):
+        Kernel(text, "k", Threads("n")).final_text({})
+    kernel = Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
+    assert '#include "outer.h"' in kernel.final_text({})
+    y = np.ones(3, np.float32)
+    with cupyops.simulate():
+        kernel(y, 3)
+    assert y.tolist() == [2.0] * 3
+    if importlib.util.find_spec("cupy"):
+        from cupyops.compile.compiler import OPTIONS, compile_text
+
+        compile_text(kernel.final_text({}), "k", "sm_80", (*OPTIONS, *kernel.options))
+
+
+# Names of PyTorch's headers
+
+
+def test_shuffles_of_pytorchs_halves_are_left_to_cuda() -> None:
+    text = (
+        "#include <ATen/ATen.h>\n__device__ __inline__ at::Half\n__shfl_up_sync(unsigned mask, const at::Half v, int by) {\n"
+        " return __shfl_up_sync(mask, v.operator __half(), by); }\n__device__ at::Half mine(at::Half v) { return v; }\n"
+    )
+    found, _, floats = with_pytorch(text, {})
+    assert "__shfl_up_sync" not in found
+    assert "at::Half mine(at::Half v)" in found
+    assert found.count("\n") == text.count("\n")
+    assert floats == ["cuda_fp16.h"]
+
+
+def test_a_name_within_a_namespace_of_pytorch_is_named_whole() -> None:
+    bare = "at::native::fastAtomicAdd(p, i, n, v); at::cuda::detail::TensorInfo<float> a; at::Tensor b; c10::complex<float> c;"
+    assert [name for _, name in foreign(bare, bare)] == ["at::Tensor"]

@@ -1,46 +1,18 @@
 """Kernels as people write them for nvcc: each construct of a declaration, of a template and of the standard names runs with the
 same values in the simulator and on a GPU, and a fault planted in it is noticed."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 
 import cupyops
 from cupyops import Kernel, Threads
+from tests.kernels.construct import AT, LIST, TYPED, Construct
+from tests.kernels.constructs_of_projects import OF_PROJECTS
 
 pytestmark = pytest.mark.simulator
 
-
-@dataclass(frozen=True)
-class Construct:
-    """A kernel `text` of n elements of x that are written to y.
-
-    Attributes:
-        text: with ``BODY`` for the loop's condition.
-        name: of the kernel.
-        result: the expected values.
-        fault: what is replaced in the text, and by what.
-        dtype: of x and y.
-        more: further arguments of the call.
-        given: further arguments of the kernel.
-    """
-
-    text: str
-    name: str
-    result: Callable[[torch.Tensor], torch.Tensor]
-    fault: tuple[str, str]
-    dtype: torch.dtype = torch.float32
-    more: tuple[Any, ...] = ()
-    given: dict[str, Any] = field(default_factory=dict)
-
-
-AT = "const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-LIST = "(const float* x /* (n) */, float* y /* (n) */, int n)"
-TYPED = "(const T* x,  // (n)\n T* y,  // (n)\n int n)"
 
 CONSTRUCTS = {
     "no extern C": Construct(
@@ -341,6 +313,7 @@ CONSTRUCTS = {
         lambda x: 2 * x,
         ("FACTOR 2", "FACTOR 4"),
     ),
+    **OF_PROJECTS,
 }  # fmt: skip
 
 
@@ -349,11 +322,12 @@ def run(construct: Construct, text: str, device: str) -> tuple[torch.Tensor, tor
     torch.manual_seed(0)
     x = torch.randn(300, dtype=torch.float64).to(construct.dtype).to(device)
     y = torch.zeros_like(x)
+    a, b = x.view(construct.shape), y.view(construct.shape)
     kernel = Kernel(text, construct.name, **{"geometry": Threads("n"), **construct.given})
     by_reference = kernel.signature.parameters[2].pointer
-    n = torch.tensor([len(x)], dtype=torch.int32, device=device) if by_reference else len(x)
+    n = torch.tensor([len(a)], dtype=torch.int32, device=device) if by_reference else len(a)
     with cupyops.simulate(sanitize=True) if device == "cpu" else nullcontext():
-        (kernel[1] if by_reference else kernel)(x, y, n, *construct.more)
+        (kernel[1] if by_reference else kernel)(a, b, n, *construct.more)
     return y, construct.result(x)
 
 

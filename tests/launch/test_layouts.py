@@ -54,6 +54,22 @@ def test_a_layout_is_that_of_c() -> None:
             [0, 4],
             8,
         ),
+        ("struct S { float a = (1 + 1); float operator=(float); float operator()(int); };", [0], 4),
+        ("class S { public: int a; S(int n); private: void f(); };", [0], 4),
+        ("class alignas(16) S { public: int a; };", [0], 16),
+        ('struct __attribute__((visibility("default"), aligned(16))) S { int a; };', [0], 16),
+        ("#define API\nclass API S final { public: int a; };", [0], 4),
+        ("class S { int a; public: double b; int get() { return a; } };", [0, 8], 16),
+        ("class B { double a; char b; }; struct S : public B { char c; };", [0, 8, 9], 16),
+        ("#ifdef M\nstruct S { int a; };\n#else\nstruct S { double a, b; };\n#endif", [0], 4),
+        ("struct S { int a;\n#if M == 2\n float* b;\n#else\n char b;\n#endif\n char c; };", [0, 8, 16], 24),
+        # By the Itanium C++ ABI: members lie in the padding behind a base that is no POD, and not behind a POD.
+        ("struct B { double a; char b; }; struct S : public B { char c; };", [0, 8, 16], 24),
+        ("struct B { double a; char b; B(); }; struct S : B { char c; };", [0, 8, 9], 16),
+        ("struct A { double a; }; struct B : A { char b; }; struct S : B { char c; };", [0, 8, 9], 16),
+        ("struct E { void* operator new(size_t n); }; struct S : E { char a; int b; };", [0, 4], 8),
+        ("class M {}; class A : public M { int* a; }; struct S : public M { A b; char c; };", [8, 16], 24),
+        ("template <class T> struct B { T b; }; struct S : B<short> { char a; };", [0, 2], 4),
     ],
 )
 def test_the_members_of_a_struct(text: str, offsets: list[int], size: int) -> None:
@@ -70,8 +86,15 @@ def test_the_members_of_a_struct(text: str, offsets: list[int], size: int) -> No
         "struct S { int (*f)(int); };",
         "struct S { float a[n]; };",
         "struct S {};",
-        "struct B { int b; }; struct S : B { int a; };",
+        "struct B { int b; }; struct S : virtual B { int a; };",
+        "struct S { int a; virtual void f(); };",
+        "struct B { int a; }; struct S : B { int a; };",
+        "struct S : Unknown { int a; };",
+        "struct B {}; struct S : B {};",
+        "struct B { int b; }; class S : B { int a; };",
+        "struct B { int b; }; struct S : private B { int a; };",
         "template <typename T> struct S { T a; };",
+        "#if __CUDA_ARCH__ > 800\nstruct S { int a; };\n#else\nstruct S { int a; float a; };\n#endif",
     ],
 )
 def test_a_struct_of_which_a_text_tells_no_layout(text: str) -> None:
@@ -80,10 +103,33 @@ def test_a_struct_of_which_a_text_tells_no_layout(text: str) -> None:
 
 @pytest.mark.simulator
 def test_a_layout_that_the_compiler_does_not_have_is_refused() -> None:
-    text = "struct S { float a; virtual void f() {} };\n__global__ void k(const S* s, float* y, int n) {}"
+    text = "#pragma pack(push, 1)\nstruct S { char a; float b; };\n#pragma pack(pop)\n__global__ void k(const S* s, float* y, int n) {}"
     kernel = Kernel(text, "k", Threads("n"))
     with cupyops.simulate(), pytest.raises(CompileError, match="the struct S of the text has another layout"):
-        kernel(np.zeros((1, 4), np.uint8), np.zeros(1, np.float32), 1)
+        kernel(np.zeros((1, 8), np.uint8), np.zeros(1, np.float32), 1)
+
+
+@pytest.mark.simulator
+def test_private_data_of_a_class_by_value() -> None:
+    text = (
+        "class Inner { short a, b[2] = {1, 2}; protected: float* c; public: __device__ int last() const { return b[1]; } };\n"
+        "class Box { Inner inner; double scale; public: char by; __device__ double get() const { return scale + inner.last(); } };\n"
+        "__global__ void k(Box box, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = box.get() * box.by; }"
+    )
+    kernel, y = Kernel(text, "k", Threads("n")), np.zeros(3, np.float32)
+    assert "CUPYOPS_OFFSET_OF(Box, by)" in kernel.final_text({})
+    assert "scale)" not in kernel.final_text({}).partition("cupyops/structs")[2]
+    with cupyops.simulate():
+        kernel(((4, (5, 6), 0), 1.5, 2), y, 3)
+        assert y.tolist() == [15.0] * 3
+    wrong = Kernel(
+        text, "k", Threads("n"), structs={"Box": np.dtype([("inner", "V16"), ("scale", "f8"), ("by", "i2")])}
+    )
+    with (
+        cupyops.simulate(),
+        pytest.raises(CompileError, match="(?s)the struct Box of the text has another layout.*by .*<-"),
+    ):
+        wrong(np.zeros(1, wrong.source.structs["Box"].record)[0], y, 3)
 
 
 @pytest.mark.simulator

@@ -346,12 +346,27 @@ def test_a_comment_in_the_body_is_no_shape() -> None:
     assert parameters("float* y", behind=") { y[0] = 1; }  // (n)\n")[0].shape is None
 
 
-@pytest.mark.parametrize(
-    "comment", ["// (M * N)", "// (2n)", "// (n", "/* (M, N */", "/* (M, N + 1) */", "// (optional: may be null)"]
-)
-def test_a_shape_that_cannot_be_checked_is_refused(comment: str) -> None:
-    with pytest.raises(ValueError, match=r"k: the shape .* of `x` must be names and numbers"):
-        parameters(f"float* x {comment}\n, int n")
+@pytest.mark.parametrize("comment", ["// (M * N)", "// (2n)", "/* (M, N + 1) */", "// (B, H/2, 3)", "/// (n - 1, 2)"])
+def test_a_warning_tells_that_an_expression_is_not_checked(comment: str) -> None:
+    with pytest.warns(UserWarning, match=r"^k: the comment `.*` gives `x` no shape to check, which must be names and"):
+        found = parameters(f"float* x {comment}\n, float* y, // (n)\n int n")
+    assert [p.shape for p in found] == [None, ("n",), None]
+
+
+@pytest.mark.parametrize("comment", ["// (n", "/* (M, N */", "// (optional: may be null)", "// (the input)"])
+def test_words_in_parentheses_are_no_shape(comment: str) -> None:
+    assert parameters(f"float* x {comment}\n, int n")[0].shape is None
+
+
+def test_a_warning_tells_that_no_call_decides_a_name_of_a_shape() -> None:
+    text = "__global__ void k(float* x /* (F, 3) */, float* y /* (n) */, float* z /* (count) */, int n, int counts) {}"
+    with pytest.warns(
+        UserWarning, match=r"`\(F, 3\)` gives `x` no shape to check, since the kernel has no integer parameter `F`"
+    ):
+        found = Signature.parse(text, "k", defines={}).parameters
+    # A name that resembles a parameter's is refused by the kernel as a misspelling.
+    assert [p.shape for p in found[:3]] == [None, ("n",), ("count",)]
+    assert Signature.parse(text, "k", defines={"F": "2"}).parameters[0].shape == ("F", "3")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,19 @@ def test_variables_are_set_and_read(lane: str) -> None:
     assert use.variables["spare"].tolist() == [0, 0, 1000]
 
 
+def test_a_variable_of_a_name_of_an_array(lane: str) -> None:
+    text = (
+        "typedef float pair_t[2];\n__device__ pair_t table[3];\n"
+        "__global__ void k(const pair_t* x /* (n) */, float* y, int n) { const int i = threadIdx.x;\n"
+        " if (i < n) { y[i] = table[i][1] + x[i][0]; table[i][0] = y[i]; } }"
+    )
+    kernel, y = Kernel(text, "k", Threads("n")), torch.zeros(3, device=lane)
+    kernel.variables["table"] = np.arange(6, dtype=np.float32).reshape(3, 2)
+    kernel(torch.full((3, 2), 10.0, device=lane), y, 3)
+    assert y.tolist() == [11.0, 13.0, 15.0]
+    assert kernel.variables["table"].tolist() == [[11.0, 1.0], [13.0, 3.0], [15.0, 5.0]]
+
+
 def test_another_kernel_of_the_text_has_variables_of_its_own(lane: str) -> None:
     first, second = variables_kernel(), variables_kernel()
     first.variables["count"] = 1

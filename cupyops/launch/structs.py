@@ -1,0 +1,129 @@
+"""Reads the structs, unions and classes that a text declares."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from cupyops.compile.cuda_text import scan
+from cupyops.compile.definitions import split
+
+__all__ = ["Struct", "members_in", "private_names", "structs_in", "substituted", "template_parameters"]
+
+_ALIGNED = r"(?:__align__|alignas|__builtin_align__|\baligned)\s*\("
+_INSIDE = r"(?:[^()]|\([^()]*\))*"
+_ATTRIBUTE = r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|__declspec\s*\([^()]*\)"
+# Attributes, and a macro for attributes before the name.
+_ALIGNMENTS = (
+    rf"((?:\s*(?:{_ALIGNED}{_INSIDE}\)|{_ATTRIBUTE}|\b[A-Z][A-Z0-9_]+\b(?=\s+[A-Za-z_]\w*\s*(?:final\s*)?[:{{])))*)"
+)
+# The counts bound the time.
+_STRUCT = re.compile(
+    rf"\b(?P<kind>struct|union|class)\b(?P<align>{_ALIGNMENTS})"
+    r"(?:\s+(?P<tag>[A-Za-z_]\w*)(?P<special>\s*<[^{};()]{0,400}>)?)?\s*(?:final\s*)?(?P<bases>:[^{};()]{0,400})?(?P<open>\{)",
+    re.DOTALL,
+)
+_TYPEDEF = re.compile(rf"\}}{_ALIGNMENTS}\s*([A-Za-z_]\w*)\s*;")
+_SKIPPED = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
+_ACCESS = re.compile(r"\b(public|private|protected)\s*:(?!:)")
+_DECLARED = re.compile(r"(\w+)\s*(?:\[[^][]*\]\s*)*\Z")
+_TEMPLATE = re.compile(r"\btemplate\s*<([^;{}]*)>\Z")
+
+
+class Struct(NamedTuple):
+    """A struct of a text: its body, its declared alignments, its keyword, the parameters of its template, its namespaces, and
+    its bases."""
+
+    body: str
+    alignments: tuple[str, ...]
+    kind: str
+    parameters: tuple[str, ...]
+    scope: tuple[str, ...]
+    bases: tuple[str, ...]
+
+
+@lru_cache(256)
+def structs_in(text: str, bare: str) -> dict[str, Struct]:
+    """Returns the structs, unions and classes that a text defines outside functions and classes, by name. The name of a
+    specialization has its arguments, ``Vector<float>``.
+
+    Args:
+        text: CUDA C++.
+        bare: the code of the text that conditions do not remove.
+    """
+    found: dict[str, Struct] = {}
+    for match in _STRUCT.finditer(bare):
+        before = bare[max(0, match.start() - 400) : match.start()].rstrip()
+        scope = scan(text).scope(match.start())
+        parameters = template_parameters(before)
+        if scope is None or parameters is None or re.search(r"\benum\Z", before):
+            continue  # within a class, or an enumeration
+        end = scan(text).end_of_function(match.start("open"))
+        body = bare[match.end() : end - 1]
+        behind = _TYPEDEF.match(bare, end - 1) if re.search(r"\btypedef\Z", before) else None
+        aligned = tuple(re.findall(rf"{_ALIGNED}({_INSIDE})\)", match["align"] + (behind[1] if behind else "")))
+        bases = tuple(part.strip() for _, part in split((match["bases"] or ":")[1:]) if part.strip())
+        if match["special"] and parameters:
+            continue  # of several instances
+        tag = match["tag"] and match["tag"] + _spelled(match["special"] or "")
+        for name in (tag, behind[2] if behind else None):
+            if name:
+                found[name] = Struct(body, aligned, match["kind"], parameters, scope, bases)
+    return found
+
+
+def template_parameters(before: str) -> tuple[str, ...] | None:
+    """Returns the parameters of the template whose head, ``template <...>``, ends the code before a declaration: none for no
+    template and for a specialization, None for another head."""
+    found = _TEMPLATE.search(before) if before.endswith(">") else None
+    if found is None:
+        return None if before.endswith(">") else ()
+    names = (re.findall(r"\w+", part.partition("=")[0])[-1:] for _, part in split(found[1]))
+    return tuple(name[0] for name in names if name)
+
+
+def substituted(text: str, struct: Struct, name: str) -> str:
+    """Returns a text of a struct with the template's parameters replaced by the arguments in a name, ``Pair<float, 2>``.
+
+    Raises:
+        ValueError: the name has another number of arguments.
+    """
+    given = [" ".join(part.split()) for _, part in split(name.partition("<")[2].removesuffix(">"))]
+    by_name = dict(zip(struct.parameters, given, strict=True)) if struct.parameters else {}
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: by_name.get(word[0], word[0]), text)
+
+
+def _spelled(arguments: str) -> str:
+    """Returns the arguments of a template as :meth:`.TypeNames.instance` spells them."""
+    listed = (" ".join(part.split()) for _, part in split(arguments.strip()[1:-1]))
+    return f"<{', '.join(listed)}>" if arguments.strip() else ""
+
+
+def private_names(struct: Struct) -> set[str]:
+    """Returns the names of the data that code outside a struct or class cannot read."""
+    hidden, found = struct.kind == "class", set()
+    for part in _ACCESS.split(struct.body):
+        if part in ("public", "private", "protected"):
+            hidden = part != "public"
+        elif hidden:
+            listed = (piece for member in members_in(part) for _, piece in split(member))
+            found |= {name[1] for piece in listed if (name := _DECLARED.search(piece.partition("=")[0]))}
+    return found
+
+
+def members_in(body: str) -> Sequence[str]:
+    """Returns the declarations of data in the body of a struct, without functions."""
+    body = _SKIPPED.sub(" ", body)
+    while "{" in body:  # the bodies of functions, from within
+        body, count = re.subn(r"\{[^{}]*\}", ";", body)
+        if not count:
+            break
+    found = (part.strip() for part in body.split(";"))
+    # A pointer to a function is data, of no type that a dtype has. An initializer may have parentheses.
+    return [
+        p
+        for p in found
+        if p
+        and ("(" not in (p if "operator" in p else p.partition("=")[0]) or "(*" in p)
+        and not re.match(r"(?:static|using|typedef|friend|template|enum|static_assert|struct\s+\w+\Z)\b", p)
+    ]

@@ -1,0 +1,145 @@
+"""Constructs of the kernels of public projects: structs and names of types, and what the headers of libraries define."""
+
+import torch
+
+from tests.kernels.construct import AT, LIST, Construct
+
+
+def _complex(x: torch.Tensor) -> torch.Tensor:
+    z = torch.view_as_complex(x.view(-1, 2))
+    return torch.view_as_real(z * (2 + 0.5j) - 25).flatten()
+
+
+OF_PROJECTS = {
+    "structs with bases": Construct(
+        # `by` lies behind the base, and `more` in the padding behind `by`.
+        "struct Empty { __device__ int zero() const { return 0; } };\n"
+        "template <typename T> struct Base { T scale; char pad; };\n"
+        "struct Middle : public Base<double>, Empty { char by; };\nstruct Sizes : Middle { short more; };\n"
+        f"__global__ void k(const float* x, float* y, int n, Sizes s) {{ {AT} "
+        "if (i < n) y[i] = x[i] * s.scale + s.by * s.more + s.zero(); }",
+        "k",
+        lambda x: 2 * x + 10,
+        ("s.by * s.more", "s.by"),
+        more=((2.0, 1, 2, 5),),
+    ),
+    "templates of names, and names that a struct declares": Construct(
+        "template <bool WIDE> using Out = std::conditional_t<WIDE, float, int>;\n"
+        "template <typename T> struct Vector;\ntemplate <> struct Vector<float> { typedef float2 Type; };\n"
+        "template <typename T, bool WIDE> __global__ void k(const T* x /* (n) */, Out<WIDE>* y /* (n) */, int n,\n"
+        f" typename Vector<T>::Type s) {{ {AT} if (i < n) y[i] = s.x * x[i] + s.y; }}",
+        "k<float, true>",
+        lambda x: 2 * x + 1,
+        ("s.x * x[i] + s.y", "s.y * x[i] + s.x"),
+        more=((2.0, 1.0),),
+    ),
+    "names of arrays": Construct(
+        f"typedef float pair_t[2];\n__global__ void k(const pair_t* x /* (n) */, pair_t* y /* (n) */, int n) {{ {AT} "
+        "if (i < n) { y[i][0] = x[i][1]; y[i][1] = 2 * x[i][0]; } }",
+        "k",
+        lambda x: torch.stack([x[1::2], 2 * x[::2]], 1).flatten(),
+        ("y[i][0] = x[i][1]", "y[i][0] = x[i][0]"),
+        shape=(-1, 2),
+    ),
+    "complex numbers of PyTorch": Construct(
+        "#include <ATen/ATen.h>\n#include <c10/util/complex.h>\nusing complex_t = typename c10::complex<float>;\n"
+        "__global__ void k(const complex_t* x /* (n) */, complex_t* y /* (n) */, int n, c10::complex<double> by) {\n"
+        f" {AT} if (i >= n) return;\n complex_t sum;\n const c10::complex<at::Half> one(at::Half(1.f), at::Half(0.f));\n"
+        " sum += x[i] * complex_t(by);\n y[i] = sum / exp(complex_t()) / complex_t(one) - norm(complex_t(3.f, 4.f));\n"
+        " if (!(conj(conj(x[i])) == x[i]) || real(x[i]) != x[i].real()) y[i] = 0.f; }",
+        "k",
+        _complex,
+        ("x[i] * complex_t(by)", "x[i]"),
+        more=((2.0, 0.5),),
+        shape=(-1, 2),
+    ),
+    "atomic sums and types of the arithmetic of PyTorch": Construct(
+        "#include <ATen/native/cuda/KernelUtils.cuh>\n"
+        f"template <typename T> __global__ void k(const T* x, T* y, int n, at::opmath_type<T> by) {{ {AT} "
+        "if (i < n) { at::native::fastAtomicAdd(y, i, n, x[i], true); fastAtomicAdd(y, i, n, T(by)); } }",
+        "k<float>",
+        lambda x: x + 2,
+        ("T(by)", "T(-by)"),
+        more=(2.0,),
+    ),
+    "device code for CUTLASS that no kernel calls": Construct(
+        "#include <cutlass/cutlass.h>\n#include <cute/tensor.hpp>\n"
+        "template <typename T> using Op = cutlass::arch::OpClassSimt;\n"
+        "template <typename T> static constexpr int WIDTH = cutlass::sizeof_bits<T>::value;\n"
+        "template <typename T> struct Epilogue { Op<T> op; static const int N = WIDTH<T>; };\nusing Last = Epilogue<float>;\n"
+        "__device__ Last never(cutlass::half_t v) { return Last(); }\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
+    ),
+    "classes of the host that name classes of another header": Construct(
+        f'#include "loss.h"\nclass Other : public Loss {{ Blob<float> b; }};\n'
+        "class Timed { Watch* w; static void call(cudaStream_t s); public: Timed() { start(&w); } };\n"
+        f'__global__ void k{LIST} {{ {AT} '
+        "if (i < n) y[i] = 2 * x[i]; }",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
+        given={
+            "headers": {
+                "blob.h": "#include <array>\n#include <cudnn.h>\ntemplate <typename T> class Blob { public:\n"
+                " Blob(std::array<int, 4> size) {} cudnnTensorDescriptor_t d; };\n",
+                "loss.h": '#include "blob.h"\nclass Loss { public: float of(Blob<float>* a); private: float l = 0.f; };\n',
+            }
+        },
+    ),
+    "code of the host behind a condition": Construct(
+        "#ifdef __CUDACC__\n#define DEVICE __host__ __device__\n#else\n#define DEVICE\n#endif\n"
+        "struct Three { float v; DEVICE float get(int i) const {\n#ifdef __CUDACC__\n return v;\n#else\n"
+        " if (i) throw std::invalid_argument(std::to_string(i));\n return v;\n#endif\n} };\n"
+        f"__global__ void k{LIST} {{ {AT} const Three three = {{3}}; if (i < n) y[i] = three.get(i) * x[i]; }}",
+        "k",
+        lambda x: 3 * x,
+        ("three = {3}", "three = {4}"),
+    ),
+    "member functions that name types of the host": Construct(
+        "#define BOTH __host__ __device__\n#include <array>\n#include <string>\n"
+        "class Box { float v; public: BOTH explicit Box(float v) : v(v) {} BOTH float get() const { return v; }\n"
+        " explicit Box(const std::array<float, 6>& all) : v(all[0]) {}\n protected: std::string name() const;\n"
+        " public: template <class Archive> std::string write(Archive& to) { return to(v); } BOTH float last() const { return v; } };\n"
+        f"__global__ void k(const float* x, float* y, int n, Box box) {{ {AT} if (i < n) y[i] = box.get() * x[i] + box.last(); }}",
+        "k",
+        lambda x: 2 * x + 2,
+        ("box.get()", "3"),
+        more=((2.0,),),
+    ),
+    "member functions of the host": Construct(
+        "struct Status { int v; int __host__ status() ; int other() { return v; } __host__ __device__ int get() const { return v; } };\n"
+        f"__global__ void k(const float* x, float* y, int n, Status s) {{ {AT} if (i < n) y[i] = s.get() * x[i]; }}",
+        "k",
+        lambda x: 3 * x,
+        ("s.get()", "2"),
+        more=((3,),),
+    ),
+    "conditions on the system": Construct(
+        "#if defined(_WIN32) || defined(__APPLE__) || defined(_MSC_VER)\nusing uint = unsigned int;\n#endif\n"
+        f"__global__ void k{LIST} {{ {AT} const uint two = 2; if (i < n) y[i] = two * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("two = 2", "two = 3"),
+    ),
+    "functors that CUB 3 removed": Construct(
+        f"#include <cub/cub.cuh>\n__global__ void k{LIST} {{ {AT} typedef cub::WarpReduce<float> Reduce;\n"
+        " __shared__ typename Reduce::TempStorage room[8];\n"
+        " const float v = i < n ? x[i] : -1e30f;\n const float m = Reduce(room[threadIdx.x / 32]).Reduce(v, cub::Max());\n"
+        " const float all = __shfl_sync(0xffffffffu, m, 0); if (i < n) y[i] = all; }",
+        "k",
+        lambda x: torch.cat([part.max().expand(len(part)) for part in x.split(32)]),
+        ("cub::Max()", "cub::Min()"),
+    ),
+    "an order of a matrix, and an 8-bit float, by value": Construct(
+        "#include <mma.h>\n#include <cuda_fp8.h>\nusing namespace nvcuda;\n"
+        f"__global__ void k(const float* x, float* y, int n, wmma::layout_t order, __nv_fp8_e4m3 by) {{ {AT} "
+        "if (i < n) y[i] = float(by) * x[i] + (order == wmma::mem_col_major ? 1 : 0); }",
+        "k",
+        lambda x: 2 * x + 1,
+        ("mem_col_major", "mem_row_major"),
+        more=(1, 0x40),
+    ),
+}  # fmt: skip
