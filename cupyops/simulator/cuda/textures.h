@@ -2,7 +2,8 @@
 // translation includes this header if the text names one of its functions or types.
 //
 // Coordinates and filters follow the section "Texture Fetching" of CUDA's programming guide. The guide leaves open how a
-// linear filter rounds. shares_of() and filtered() round as an H200 was measured to round.
+// linear filter rounds. sample(), shares_of() and filtered() round as an H200 was measured to round; filtered() differs from it
+// by up to 1/32767 for normalized integers of 8 bits with a sign.
 #pragma once
 
 typedef unsigned long long cudaTextureObject_t;
@@ -131,21 +132,29 @@ inline void shares_of(const int (&weights)[3], int (&shares)[8]) {
     }
 }
 
-// A channel that a linear filter weighed. Normalized integers of 8 and 16 bits are filtered as integers of 16 bits.
+// A channel that a linear filter weighed. The result of normalized integers of 8 and 16 bits has 16 bits. The values are
+// multiples of 1/1024 of its last bit, so that their sum is exact.
 CUPYOPS_UNCHECKED double filtered(const CupyopsTexture& t, const double (&values)[8], const int (&shares)[8]) {
     const double top = !t.scaled ? 0.0 : t.format == UINT8 || t.format == UINT16 ? 65535.0 : 32767.0;
     double sum = 0.0;
     for (int corner = 0; corner < 1 << t.dimensions; ++corner)
-        if (shares[corner]) sum += shares[corner] / 256.0 * (t.scaled ? floor(values[corner] * top + 0.5) : values[corner]);
+        if (shares[corner]) sum += shares[corner] / 256.0 * (t.scaled ? rint(values[corner] * top * 1024.0) / 1024.0 : values[corner]);
     return t.scaled ? floor(sum + 0.5) / top : sum;
 }
 
 CUPYOPS_UNCHECKED Texel sample(const CupyopsTexture& t, const float (&coordinate)[3], int slice) {
     int first[3] = {0, 0, 0}, weights[3] = {0, 0, 0};
     for (int d = 0; d < t.dimensions; ++d) {
-        const double x = t.normalized ? double(coordinate[d] * float(t.size[d])) : double(coordinate[d]);
-        first[d] = whole(t.linear ? x - 0.5 : x);
-        if (t.linear && fabs(x) < 1e9) weights[d] = int(floor((x - 0.5 - first[d]) * 256.0 + 0.5));
+        double x = t.normalized ? double(coordinate[d] * float(t.size[d])) : double(coordinate[d]);
+        if (t.linear) {
+            const bool repeats = t.normalized && (t.address[d] == WRAP || t.address[d] == MIRROR);
+            if (!repeats && t.address[d] != BORDER) x = fmin(fmax(x, 0.5), t.size[d] - 0.5);
+            x = floor((x - 0.5) * 256.0 + 0.5) / 256.0;
+            first[d] = whole(x);
+            if (fabs(x) < 1e9) weights[d] = int((x - first[d]) * 256.0);
+        } else {
+            first[d] = whole(x);
+        }
     }
     if (!t.linear) return texel(t, first, slice);
     int shares[8];
