@@ -131,6 +131,11 @@ def _launches() -> Iterator[LaunchCase]:
                 yield launch_case("layer_norm_jvp", d, moved, *given)
                 infer = lambda x, w, b: _layer_norm_inference(x, w, b, x.shape[-1:], 1e-5)  # noqa: E731
                 yield launch_case("layer_norm_inference", d, infer, (*x, False), frozen, frozen)
+    for dtype in (torch.float32, torch.bfloat16):  # many rows that are longer than the registers of a cluster hold
+        x, weight = ((150, 262144), dtype), ((262144,), dtype)
+        d = f"{dtype_name(dtype)} 150 x 262144"
+        yield launch_case("layer_norm", f"affine {d}", plain, x, weight, weight)
+        yield launch_case("layer_norm", f"plain {d}", plain, x)
     moved = lambda t, x, s: _layer_norm_jvp(t, x, s, None, None, None, x.shape[-1:], 1e-5)  # noqa: E731
     x = (3, 10**6), torch.float32, False
     yield launch_case("layer_norm_jvp", "streaming", moved, x, x, ((2, 3, 1), torch.float32, False))

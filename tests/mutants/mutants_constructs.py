@@ -56,7 +56,7 @@ CONSTRUCTS = (
     ),
     (
         "an expression in a comment is a shape",
-        "cupyops/launch/signature.py",
+        "cupyops/launch/shape_comments.py",
         "if not _SHAPE_BEGINS.match(comment):",
         "if '(' not in comment:",
     ),
