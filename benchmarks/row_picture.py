@@ -15,7 +15,7 @@ __all__ = ["PATH", "draw", "main", "words"]
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "plots" / "row_cut.svg"
 # Rows of a few threads, of a warp, of a block, of a cluster, and rows that are read again in each pass.
-LENGTHS = (96, 1024, 16384, 65536, 1_000_000)
+LENGTHS = (96, 512, 16384, 65536, 4_000_000)
 DTYPE, ITEMSIZE, CAPABILITY = "bfloat16", 2, 90
 # Pixels. A panel is a line of words above a strip, and the numbers of the blocks below.
 WIDTH, MARGIN, PANEL, STRIP = 840, 10, 66, 18
@@ -56,6 +56,8 @@ def words(n: int, found: ProgramConfig) -> str:
     else:
         who = f"a block of {found.row_threads} threads"
     how = " at a time, in every pass" if found.stream else ", kept in registers"
+    if found.row_shared:
+        how = " at a time; every pass reads shared memory"
     return f"{n} elements: {who}; a thread has {accesses}{how}"
 
 
