@@ -132,16 +132,14 @@ def measure(
     Args:
         batch: samples of a step.
         rounds: timed steps of each variant.
-        warm_up: steps before the first timed one; the first of them compiles.
+        warm_up: steps between the first, which compiles, and the first timed one.
     """
-    return timed(prepared(model, batch, mode, variants, device, warm_up), rounds)
+    return timed(prepared(model, batch, mode, variants, device), rounds, warm_up)
 
 
-def prepared(
-    model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device, warm_up: int = 4
-) -> dict[str, Steps]:
-    """Returns the variants of a model, compiled and warmed up. They begin with the same weights and take the same
-    inputs."""
+def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], device: torch.device) -> dict[str, Steps]:
+    """Returns the variants of a model after a first step, which compiles. They begin with the same weights and take the
+    same inputs. The memory of the step is free again: CUDA graphs are recorded in later steps."""
     torch.compiler.reset()  # else the compiled models of earlier measurements count against the limit of recompilations
     generator = torch.Generator().manual_seed(1)
     inputs = [model.draw(batch, generator)]
@@ -150,22 +148,29 @@ def prepared(
     built = {v: Steps(copy.deepcopy(first), model.loss, inputs, device, mode, v) for v in variants}
     for steps in built.values():
         with steps.scope():
-            for _ in range(warm_up):
-                steps.step()
+            steps.step()
             steps.wait()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
     return built
 
 
-def timed(built: dict[str, Steps], rounds: int) -> dict[str, Timing]:
+def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, Timing]:
     """Times the steps of prepared variants in turns, one step at a turn. Each round begins with another variant.
+
+    Args:
+        rounds: timed steps of each variant.
+        warm_up: steps of each variant before the timed ones. They allocate memory, and record CUDA graphs.
 
     Python's collector of garbage leaves out what exists before the first timed step: a collection of the models would
     take as long as a small step, in the turn of some variant.
     """
     timings = {v: Timing([], []) for v in built}
-    for steps in built.values():  # the memory that other processes took meanwhile is allocated again
+    for steps in built.values():
         with steps.scope():
-            steps.step()
+            for _ in range(warm_up):
+                steps.step()
+            steps.wait()
     gc.collect()
     gc.freeze()
     try:

@@ -55,6 +55,8 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
             # One model that cannot be compiled must not lose the rows of the others.
             traceback.print_exc()
             found, built = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", None
+        if built is None:
+            torch.compiler.reset()  # else CUDA graphs keep their memory
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()  # the other models of this GPU need memory
