@@ -228,13 +228,12 @@ def first_part(x: Array, shape: Sequence[int]) -> Array:
 
 
 class _Libraries(dict[type, ArrayLibrary]):
-    """Maps an array type to its library. The first lookup of a subclass stores the library of its base class."""
+    """Maps an array type to its library. A subclass has the library of its base class."""
 
     def __missing__(self, kind: type) -> ArrayLibrary:
         for base in kind.__mro__[1:]:
             if base in self:
-                self[kind] = self[base]
-                return self[kind]
+                return self[base]  # not stored: a graph that torch.compile has traced would be compiled again
         cupy = sys.modules.get("cupy")
         if cupy is not None and issubclass(kind, getattr(cupy, "ndarray", ())):
             self[kind] = CupyLibrary()

@@ -111,7 +111,7 @@ def test_subclasses_belong_to_the_library_of_their_base() -> None:
     assert library.name == "torch"
     assert library_of(torch.nn.Parameter(torch.ones(1))) is library
     assert library_of(torch.ones(1).as_subclass(Subclass)) is library  # type: ignore[no-untyped-call]
-    assert Subclass in LIBRARIES  # and is looked up once
+    assert Subclass not in LIBRARIES  # a graph of torch.compile that holds the number of entries stays valid
 
 
 def test_a_function_of_any_arrays_converts_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,15 +251,61 @@ class Skipping(nn.Module):
         return self.act(self.norm(x))  # type: ignore[no-any-return]
 
 
-def test_dynamo_compiles_a_module_of_its_own_where_it_cannot_compile_the_model() -> None:
-    """A graph of one operator takes more of the host's time than the operator, so PyTorch's modules are no graphs, either."""
+def test_dynamo_compiles_no_function_of_its_own_where_it_cannot_compile_the_model() -> None:
+    """A graph of one operator takes more of the host's time than the operator, so PyTorch's functions are no graphs, either."""
     model, x = Skipping(), torch.randn(FEW)
-    torch.compiler.reset()
+    graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(len(inputs))
+        return graph
+
     with torch.no_grad():
         wanted = model(x)
         report = optimize(model)
         assert len(report.replaced) > 1, report
-        torch.testing.assert_close(torch.compile(model, backend="eager")(x), wanted)
-    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-    found = {name: len(entries(type(m).forward.__code__)) for name, m in model.named_children() if name != "layers"}
-    assert found == {"norm": 0, "act": 0}
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(model, backend=backend)(x), wanted)
+    assert not graphs
+
+
+class Stack(nn.Module):
+    """Layers that are fused, one like the other."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(PreNorm() for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _guards(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The guards of the compiled model, a line for each."""
+    from torch._dynamo import guards
+
+    found: list[Any] = []
+    make = guards.CheckFunctionManager.__init__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        found.append(self)
+
+    monkeypatch.setattr(guards.CheckFunctionManager, "__init__", made)
+    torch.compiler.reset()
+    torch.compile(model, backend="eager")(torch.randn(FEW))
+    assert len(found) == 1
+    return str(found[0].guard_manager)
+
+
+def test_a_compiled_layer_adds_no_guard_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python evaluates a guard that two modules have the same class, C++ one that a module has a class."""
+    counts = []
+    for count in (2, 6):
+        model = Stack(count)
+        assert {"linear_gelu", "add_layer_norm"} <= {entry.operator for entry in optimize(model).replaced}
+        lines = _guards(model, monkeypatch).splitlines()
+        counts.append(sum("LAMBDA_GUARD" in line for line in lines))
+    assert counts[0] == counts[1]

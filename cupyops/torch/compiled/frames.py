@@ -17,10 +17,11 @@ def inlined_only(function: F) -> F:
 
     Dynamo treats the functions of ``torch.nn`` so. Where a model's ``forward`` cannot be compiled, Dynamo compiles the
     functions that it calls, each by itself. A compiled function that makes a single call of an operator takes more of
-    the host's time than the call. On other versions of PyTorch than the tested ones, nothing changes.
+    the host's time than the call. The same holds for the functions that the function calls. On other versions of
+    PyTorch than the tested ones, nothing changes.
     """
     if supported():
         dynamo: Any = torch._C._dynamo.eval_frame
         action = dynamo._FrameAction
-        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT))
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(action.SKIP, action.SKIP))
     return function

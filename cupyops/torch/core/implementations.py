@@ -14,6 +14,7 @@ from cupyops import simulator
 
 from .dispatch import forward_mode, has_tangent
 from .gradients import Context, Gradient, Schema
+from .layouts import with_strides_of
 from .tangents import Tangents
 
 __all__ = [
@@ -32,15 +33,16 @@ __all__ = [
 def on_cpu(body: Callable[..., Any], reference: Callable[..., Any] | None) -> Callable[..., Any]:
     """Returns the implementation for CPU tensors.
 
-    The implementation is the reference. Inside ``cupyops.simulate()``, or if the operator has no reference, the
-    implementation is the body, whose kernels run in the simulator.
+    The implementation is the reference, with results in the body's strides. Inside ``cupyops.simulate()``, or if the
+    operator has no reference, the implementation is the body, whose kernels run in the simulator.
     """
+    plain = None if reference is None else with_strides_of(body, reference)
 
     def either(*args: Any) -> Any:
         if simulator.enabled():
             return body(*args)
-        if reference is not None:
-            return reference(*args)
+        if plain is not None:
+            return plain(*args)
         with simulator.simulate():
             return body(*args)
 

@@ -201,4 +201,6 @@ class TorchLibrary:
             return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-register(torch.Tensor, TorchLibrary())
+_LIBRARY = TorchLibrary()
+register(torch.Tensor, _LIBRARY)
+register(torch.nn.Parameter, _LIBRARY)  # a lookup of another subclass takes longer

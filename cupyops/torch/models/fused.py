@@ -25,7 +25,7 @@ from cupyops.torch.ops.rms_norm import rms_norm
 
 from .leaves import by_operator, product_of
 from .recognise import RMS_NORM_KEEPS_DTYPE, Form
-from .small import is_small, is_small_product
+from .small import is_small, is_small_product, is_traced
 
 __all__ = [
     "FUNCTIONS",
@@ -127,7 +127,7 @@ _global_forward, _global_forward_pre, _global_backward, _global_backward_pre = _
 
 def _observed(module: Any) -> bool:
     """Returns whether a call of a module does more than its class's ``forward``."""
-    if type(module) is GeluCall:
+    if isinstance(module, GeluCall):
         module = module.function
         if not isinstance(module, nn.Module):
             return False
@@ -136,7 +136,7 @@ def _observed(module: Any) -> bool:
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
-        or module._compiled_call_impl is not None
+        or (not is_traced() and module._compiled_call_impl is not None)  # Dynamo traces through a compiled module
         or "forward" in module.__dict__
         or _global_forward
         or _global_forward_pre
@@ -151,13 +151,13 @@ def linear_then_gelu(linear: Any, act: Any, x: Any) -> Any:
     if type(x) is Tensor and is_small_product(x):
         return act(linear(x))
     product = product_of(linear)
-    form = getattr(type(act), "_cupyops_gelu", None)
+    form = getattr(act, "_cupyops_gelu", None)
     if (
         product is not None
         and form is not None
         and type(x) is Tensor
         and not (_observed(linear) or _observed(act))
-        and (approximate := form(act, x)) is not None
+        and (approximate := form(x)) is not None
     ):
         weight, bias = product(linear)
         # A library for quantised weights exchanges the weight for a subclass of Tensor, and keeps the layer.
@@ -189,14 +189,14 @@ def add_and_norm(norm: Any, a: Any, b: Any) -> tuple[list[Any], Any]:
 @inlined_only
 def _add_norm(norm: Any, a: Any, b: Any) -> tuple[Tensor, Tensor] | None:
     operator: Callable[..., tuple[Tensor, Tensor]] = add_layer_norm
-    operands = getattr(type(norm), "_cupyops_norm", None)
+    operands = getattr(norm, "_cupyops_norm", None)
     if operands is None:
-        operator, operands = add_rms_norm, getattr(type(norm), "_cupyops_rms_norm", None)
+        operator, operands = add_rms_norm, getattr(norm, "_cupyops_rms_norm", None)
     if operands is None or type(a) is not Tensor or type(b) is not Tensor or a.shape != b.shape:
         return None
     if not (a.is_floating_point() and b.is_floating_point() and a.device == b.device) or _observed(norm):
         return None
-    shape, *parameters, eps = operands(norm, a)
+    shape, *parameters, eps = operands(a)
     dtype = a.dtype if a.dtype is b.dtype else torch.promote_types(a.dtype, b.dtype)
     given = {p.dtype for p in parameters if p is not None}
     # Autocast converts the operands of the norms to float32, and does not convert the operands of the fused operators.

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from cupyops.ops.linear import config as linear_config
 
-__all__ = ["LEAST_ELEMENTS", "is_small", "is_small_product"]
+__all__ = ["LEAST_ELEMENTS", "is_small", "is_small_product", "is_traced"]
 
 # Forward and backward of PyTorch's layer norm on an H200 take 61 us of the host's time, and the kernels take as long for
 # 10 million elements in 16 bits (1.6 ms for 2^28). The operator takes 79 us of the host's time. The other operations of
 # a model keep the GPU busier than the norms do, hence less than half of that number.
 LEAST_ELEMENTS = 2**22
 
-_is_traced = torch.compiler.is_dynamo_compiling
+is_traced = torch.compiler.is_dynamo_compiling
 
 
 def is_small(x: Tensor) -> bool:
@@ -29,7 +29,7 @@ def is_small(x: Tensor) -> bool:
     A call in the capture of a CUDA graph takes the road of the eager calls before the capture. The operator's first
     call loads a kernel, which CUDA forbids during a capture. Eager calls on as few elements have not loaded the kernel.
     """
-    return not _is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
+    return not is_traced() and x.numel() < LEAST_ELEMENTS and x.is_cuda
 
 
 def is_small_product(x: Tensor) -> bool:
@@ -40,6 +40,6 @@ def is_small_product(x: Tensor) -> bool:
     is a call of the operator, which has kernels of its own for few rows. Compiled models call the operator for any
     size, as :func:`is_small` says.
     """
-    if _is_traced() or not x.dim() or not x.is_cuda:
+    if is_traced() or not x.dim() or not x.is_cuda:
         return False
     return linear_config.MOST_FEW * x.size(-1) < x.numel() < LEAST_ELEMENTS // 4
