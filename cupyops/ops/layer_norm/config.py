@@ -107,17 +107,16 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
-# The configs of forwards of 16-bit rows that leave registers and shared memory little room: with float32 weights from
-# _WIDER_SINCE accesses on, and with a residual where the rows are longer than _AHEAD. Registers keep the weight, and shared memory
-# the bias: registers would run short with both.
+# The configs of forwards of 16-bit rows that leave few registers: with float32 weights from _WIDER_SINCE accesses on, and with
+# a residual from _AHEAD_SINCE elements on. Registers keep the weight and shared memory the bias, but for rows summed ahead.
 _FORWARD_KEPT = (
     *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 1, cluster=4, stages=4)),
     *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
 )
 _WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_KEPT with float32 weights
-# Longer rows are summed ahead, in elements: persistent blocks sum their next row before they store this row. Measured on an H200,
-# as shares of a copy's bandwidth, without and with it: float32 262144 86, 93; float32 131072 93, 93.
-_AHEAD = 65536
+# Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, as shares of a copy's
+# bandwidth, without and with it: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4; docs/architecture.md has those of a sum.
+_AHEAD_SINCE = 65537
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
 _NARROW_UP_TO, _NARROW_AGAIN = 1024, 1536
@@ -142,7 +141,7 @@ def _kept_forward(
     if cut is None or cut.cluster > most_blocks:
         return None
     config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", pieces_apart=weight_bytes * vector_width > 16)
-    if n > _AHEAD:
+    if n >= _AHEAD_SINCE:
         return _ahead_forward(config, input_bytes, weight_bytes, capability)
     return replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
 
@@ -156,10 +155,8 @@ def _ahead_forward(
     Registers hold both rows, and shared memory keeps weight and bias. If shared memory has no room for both beside a stage,
     registers keep the weight instead of the next row.
     """
-    ahead = replace(config, kind="wide", sum_ahead=True).staged(input_bytes, 2 * weight_bytes, capability)
-    if ahead is not None:
-        return ahead
-    return replace(config, kind="wide", affine_registers=1).staged(input_bytes, weight_bytes, capability)
+    ahead = replace(config, sum_ahead=True).staged(input_bytes, 2 * weight_bytes, capability)
+    return ahead or replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
 
 
 def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) -> LayerNormConfig:
@@ -194,7 +191,7 @@ def forward_config(
         1 if capability < CLUSTERS_SINCE or vector_width * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
     )
     wider, residual = weight_bytes > itemsize, input_bytes > itemsize
-    if (wider and n // vector_width >= _WIDER_SINCE) or (residual and n > _AHEAD):
+    if (wider and n // vector_width >= _WIDER_SINCE) or (residual and n >= _AHEAD_SINCE):
         kept = _kept_forward(n, vector_width, input_bytes, weight_bytes, capability, most_blocks)
         if kept is not None:
             return kept
@@ -206,7 +203,7 @@ def forward_config(
             continue
         config = LayerNormConfig.cut(n, vector_width, cut)
         if cut.stages:
-            if itemsize == 4 and n > _AHEAD:
+            if itemsize == 4 and n >= _AHEAD_SINCE:
                 staged = _ahead_forward(config, input_bytes, weight_bytes, capability)
             else:
                 staged = config.staged(input_bytes, 2 * weight_bytes, capability)
@@ -263,7 +260,8 @@ _BACKWARD_32 = (
 
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
 # float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
-# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring.
+# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring. With grad_sum, a
+# ring and rows read twice: float32 262144 71, 49; float32 131072 76, 49; bfloat16 262144 59, 48.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
 
