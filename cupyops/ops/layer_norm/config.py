@@ -261,7 +261,7 @@ _BACKWARD_32 = (
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
 # float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
 # 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring. With grad_sum, a
-# ring and rows read twice: float32 262144 71, 49; float32 131072 76, 49; bfloat16 262144 59, 48.
+# ring and rows read twice: float32 262144 70.5, 48.5; float32 131072 76, 48.5; bfloat16 262144 58.5, 48.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
 
