@@ -20,6 +20,13 @@
 
 constexpr int STRIP_ROWS = 4;  // rows of a strip that a thread has in flight
 
+// Whether a thread's registers hold its elements of g, s, γ and grad_sum at once, and 16 other values, or 24 with bounds checks.
+// Otherwise grad_sum is loaded where it is added: a spill of registers would take longer than the latency of this load. Each
+// quarter of a multiprocessor has 16384 registers, for a whole number of warps.
+constexpr int WARPS_OF_QUARTER = (BLOCK_THREADS * MIN_BLOCKS + 127) / 128;
+constexpr int HELD = VECTORS * (Packed<y_t>::BYTES + 2 * Packed<scalar_t>::BYTES + WEIGHTED * Packed<weight_t>::BYTES) / 4;
+constexpr bool MORE_HELD = HELD + (FULL ? 16 : 24) <= 16384 / 32 / WARPS_OF_QUARTER;
+
 typedef Exchange<TwoSums, 1> RowExchange;
 
 // The vectors that are summed over rows: dL/dγ and dL/dβ, each may be null.
@@ -88,7 +95,7 @@ __device__ __forceinline__ void backward_row(const Operands& of, long long at_ro
             g[v] = load_packed(of.grad_y + at, vectors);
             s[v] = load_packed(of.s + at, vectors);
             weight[v] = load_or(of.weight, 1, columns.of(v), vectors);
-            more[v] = of.load_more(at, vectors);
+            if (MORE_HELD) more[v] = of.load_more(at, vectors);
         }
     row.one_by_n = columns.one_by_n();
     acc_t sums[2] = {0, 0};
@@ -102,8 +109,11 @@ __device__ __forceinline__ void backward_row(const Operands& of, long long at_ro
     }
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (any && columns.has(v))
-            row.store(g[v], s[v], weight[v], sums, more[v], of.grad_x + at_row * of.N + columns.of(v), vectors);
+        if (any && columns.has(v)) {
+            const long long at = at_row * of.N + columns.of(v);
+            if (!MORE_HELD) more[v] = of.load_more(at, vectors);
+            row.store(g[v], s[v], weight[v], sums, more[v], of.grad_x + at, vectors);
+        }
 }
 
 template <typename Vectors>

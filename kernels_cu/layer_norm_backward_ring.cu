@@ -15,7 +15,8 @@
 // With SUM_AHEAD, the next row is summed while the warps exchange this row's sums. The ring then holds both rows.
 //
 // A piece is read twice, since the registers hold dL/dγ and dL/dβ (layer_norm_column_gradients.cuh). Shared memory behind the
-// ring keeps γ. The lanes of a warp hold the statistics of 32 rows: a load for each row would delay the row's sums.
+// ring keeps γ. The lanes of a warp hold the statistics of 32 rows: a load for each row would delay the row's sums. The ring has
+// no place for grad_sum: a thread loads its elements where it stores dL/ds.
 //
 // Macro       values            meaning                                          set by
 // RING        VECTORS or more   pieces that shared memory has room for           LayerNormConfig.ring

@@ -111,6 +111,9 @@ def _launches() -> Iterator[LaunchCase]:
     def plain(x: Tensor, *affine: Tensor) -> Tensor:
         return layer_norm(x, x.shape[-1:], *affine)
 
+    def add(x: Tensor, residual: Tensor, *affine: Tensor) -> tuple[Tensor, Tensor]:
+        return add_layer_norm(x, residual, x.shape[-1:], *affine)
+
     for dtype in FLOATS:
         for n in LENGTHS if dtype != torch.float16 else (100, 1024):
             for rows in (3, 5000) if n <= 4096 else (3,):
@@ -124,7 +127,6 @@ def _launches() -> Iterator[LaunchCase]:
                 yield launch_case("layer_norm", f"gradient of x alone {d}", plain, x, frozen, frozen)
                 yield launch_case("layer_norm", f"gradient of weight alone {d}", plain, (*x, False), weight, weight)
                 yield launch_case("layer_norm", f"bias alone {d}", lambda x, b: plain(x, None, b), x, weight)
-                add = lambda x, r, w, b: add_layer_norm(x, r, x.shape[-1:], w, b)  # noqa: E731
                 yield launch_case("add_layer_norm", d, add, x, x, weight, weight)
                 moved = lambda t, x, s, w, u, b: _layer_norm_jvp(t, x, s, w, u, b, x.shape[-1:], 1e-5)  # noqa: E731
                 given = (*x, False), (*x, False), ((2, 2500, 1), wide_dtype(dtype), False), *[frozen] * 3
@@ -136,6 +138,17 @@ def _launches() -> Iterator[LaunchCase]:
         d = f"{dtype_name(dtype)} 150 x 262144"
         yield launch_case("layer_norm", f"affine {d}", plain, x, weight, weight)
         yield launch_case("layer_norm", f"plain {d}", plain, x)
+        # The sum of two such arrays; the last rows are few.
+        for m, n in ((40, 65536), (40, 131072), (40, 262144), (3, 131072), (3, 262144)):
+            x, weight = ((m, n), dtype), ((n,), dtype)
+            d = f"{dtype_name(dtype)} {m} x {n}"
+            yield launch_case("add_layer_norm", f"affine {d}", add, x, x, weight, weight)
+            yield launch_case("add_layer_norm", f"plain {d}", add, x, x)
+    for n in (131072, 262144):
+        x, weight = ((40, n), torch.bfloat16), ((n,), torch.float32)
+        yield launch_case("add_layer_norm", f"bfloat16 40 x {n}, weight float32", add, x, x, weight, weight)
+    x, weight = ((40, 131072), torch.float32), ((131072,), torch.float32)
+    yield launch_case("layer_norm", "affine float32 40 x 131072", plain, x, weight, weight)
     moved = lambda t, x, s: _layer_norm_jvp(t, x, s, None, None, None, x.shape[-1:], 1e-5)  # noqa: E731
     x = (3, 10**6), torch.float32, False
     yield launch_case("layer_norm_jvp", "streaming", moved, x, x, ((2, 3, 1), torch.float32, False))

@@ -122,6 +122,11 @@ FORWARD = {
     "wide and summed ahead": staged(
         Way(LayerNormConfig(64, 64, 4, 2, kind="wide", cluster=2, stages=2, sum_ahead=True), 508), 4, 4
     ),
+    "wide, summed ahead in sixteen blocks": staged(
+        Way(LayerNormConfig(32, 32, 4, 2, kind="wide", cluster=16, stages=1, sum_ahead=True, full=True), 4096),
+        4,
+        4,
+    ),
     "wide, summed ahead with one stage": staged(
         Way(
             LayerNormConfig(

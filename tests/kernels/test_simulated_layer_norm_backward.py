@@ -119,6 +119,8 @@ APART = {
     "vectors of eight": Way(apart(LayerNormConfig(64, 32, 8, 2), width=2), 328, torch.bfloat16),
     "pairs": Way(apart(LayerNormConfig(128, 64, 2, 2), width=16), 250, torch.float64),
     "odd": Way(apart(LayerNormConfig(64, 16, 1, 3), width=32), 45, torch.bfloat16),
+    # Registers for 32 values a thread, of which the row and the weight take 24.
+    "sum's gradient loaded late": Way(apart(LayerNormConfig(64, 64, 4, 2, min_blocks=32), width=4), 380),
     "wide strips": Way(apart(LayerNormConfig(128, 128, 1, 2), width=64), 201),
     "folded": Way(apart(LayerNormConfig(128, 128, 4, 2), folded=4, width=8), 1012, torch.bfloat16),
     "folded and full": Way(apart(LayerNormConfig(128, 128, 4, 1, full=True), folded=2, width=8), 512),
@@ -169,6 +171,7 @@ def test_backward_apart(way: Way, m: int) -> None:
     assert alike(last[0], got[0][m - 1 :])
     more, *sums = run_apart(way, g, x, stats, weight, grad_sum)
     assert_near(more, wanted[0] + grad_sum.double(), way.dtype, "gradient of x and of the sum")
+    assert alike(run_apart(way, g, x, stats, weight, grad_sum, off=3)[0], more)
     assert all(map(alike, sums, got[1:]))
 
 
@@ -211,6 +214,25 @@ def test_backward_of_few_rows_in_a_ring(way: Way, m: int) -> None:
     assert_near(grad_x, wanted + grad_sum.double(), way.dtype, "gradient of x and of the sum")
     for got, exact, what in zip(partial.double().sum(1), sums, ("weight", "bias"), strict=True):
         assert_near(got, exact, stats.dtype, what)
+
+
+@ways({name: way for name, way in BACKWARD.items() if way.config.kind == "ring"})
+def test_backward_in_a_ring_adds_the_gradient_of_a_sum(way: Way) -> None:
+    """As PyTorch's addition behind the kernel, but for one rounding, and with the same gradients of weight and bias."""
+    m = rows_of(way)
+    g, x, grad_sum = ((torch.randn(m, way.n) + 1).to(d) for d in (way.result or way.dtype, way.dtype, way.dtype))
+    weight, _ = way.columns
+    for given in (weight, None):
+        stats, wanted, *_ = exact_gradients(way, g, x, given)
+        grad_x, partial = run_backward(way, g, x, stats, given, grad_sum)
+        assert_near(grad_x, wanted + grad_sum.double(), way.dtype, "gradient of x and of the sum")
+        assert alike(partial, run_backward(way, g, x, stats, given, None)[1])
+        for off in (0, 3):
+            again, parts = run_backward(way, g, x, stats, given, grad_sum, off=off)
+            assert alike(again, grad_x)
+            assert alike(parts, partial)
+        last = g[m - 1 :], x[m - 1 :], stats[:, m - 1 :].contiguous(), given, grad_sum[m - 1 :]
+        assert alike(run_backward(way, *last)[0], grad_x[m - 1 :])
 
 
 @ways({name: way for name, way in BACKWARD.items() if way.config.kind == "registers" and way.config.cluster == 1})

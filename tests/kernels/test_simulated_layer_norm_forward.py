@@ -193,6 +193,33 @@ SUMS = {
     # Halves of such a row do not begin at multiples of 16 bytes.
     "wide and not whole": (staged(FORWARD["wide"], 6, 4), torch.float16, torch.float32),
     "wide of halves": (staged(FORWARD["wide and full"], 4, 2), torch.float16, torch.float16),
+    "wide and summed ahead": (staged(FORWARD["wide and summed ahead"], 8, 4), torch.float32, torch.float32),
+    "wide, summed ahead, of halves": (
+        staged(
+            replace(FORWARD["wide and full"], config=replace(FORWARD["wide and full"].config, sum_ahead=True)), 4, 2
+        ),
+        torch.float16,
+        torch.float16,
+    ),
+    "wide, summed ahead, of wider weights": (
+        staged(
+            replace(
+                FORWARD["wide of wider weights"],
+                config=replace(FORWARD["wide of wider weights"].config, sum_ahead=True, stages=1),
+            ),
+            4,
+            4,
+        ),
+        torch.bfloat16,
+        torch.bfloat16,
+    ),
+    "wide and weight in registers": (
+        staged(
+            replace(FORWARD["wide"], config=replace(FORWARD["wide"].config, affine_registers=1, stages=1), n=1032), 6, 4
+        ),
+        torch.bfloat16,
+        torch.float32,
+    ),
     "streaming": (FORWARD["streaming"], torch.float32, torch.bfloat16),
     "registers of fewer bits": (FORWARD["of fewer bits"], torch.bfloat16, torch.float32),
     "wide of fewer bits": (staged(replace(FORWARD["wide of fewer bits"], n=1032), 6, 4), torch.bfloat16, torch.float32),

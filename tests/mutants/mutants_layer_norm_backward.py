@@ -166,6 +166,18 @@ LAYER_NORM_BACKWARD: dict[str, tuple[str, list[Fault]]] = {
                 "of.grad_y + at * of.N",
                 "of.grad_y + int(at * of.N)",
             ),
+            (
+                "gradient of the sum left out where registers are few",
+                APART,
+                "if (!MORE_HELD) more[v] = of.load_more(at, vectors);",
+                "",
+            ),
+            (
+                "gradient of the sum of the first column where registers are few",
+                APART,
+                "if (!MORE_HELD) more[v] = of.load_more(at, vectors);",
+                "if (!MORE_HELD) more[v] = of.load_more(at_row * of.N, vectors);",
+            ),
             ("rows of a warp left out", COLUMNS, "rows >= WIDTH; rows /= 2)", "rows > WIDTH; rows /= 2)"),
             (
                 "rows of a warp added to its columns",

@@ -1,6 +1,7 @@
 """The mutants of layer normalisation's backward with a ring, as those of ``mutants_layer_norm_backward.py``."""
 
-RING, GRADIENTS, NORM = "layer_norm_backward_ring.cu", "layer_norm_column_gradients.cuh", "layer_norm.cuh"
+RING, BACKWARD = "layer_norm_backward_ring.cu", "layer_norm_backward.cuh"
+GRADIENTS, NORM = "layer_norm_column_gradients.cuh", "layer_norm.cuh"
 
 Fault = tuple[str, str, str, str]  # what, file, old, new
 
@@ -99,6 +100,30 @@ LAYER_NORM_RING: dict[str, tuple[str, list[Fault]]] = {
                 "gradients.store(partial, columns, 0, parts)",
             ),
             ("the wrong gradient added", RING, "of.load_more(at, vectors)", "load_packed(s + at, vectors)"),
+            (
+                "gradient of the sum of the first row",
+                RING,
+                "of.load_more(at, vectors)",
+                "of.load_more(columns.of(v), vectors)",
+            ),
+            (
+                "gradient of the sum of the row ahead",
+                RING,
+                "of.load_more(at, vectors)",
+                "of.load_more(at_row + SUM_AHEAD * parts * N < M * N ? at + SUM_AHEAD * parts * N : at, vectors)",
+            ),
+            (
+                "gradient of the sum taken for aligned",
+                BACKWARD,
+                "all_aligned(grad_y, s, weight, grad_sum, grad_x)",
+                "all_aligned(grad_y, s, weight, grad_x)",
+            ),
+            (
+                "gradient of the sum over the deviation",
+                BACKWARD,
+                "fma(rstd, in_deviations, more[k])",
+                "rstd * (in_deviations + more[k])",
+            ),
             ("blocks do not wait for each other's counters", RING, "    sync_cluster();\n", ""),
             (
                 "weights in the places of the ring",

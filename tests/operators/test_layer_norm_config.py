@@ -166,7 +166,23 @@ def test_a_gpu_without_room_for_a_ring_reads_long_float32_rows_twice() -> None:
     assert backward_config(131072, "float32", 4, 90, portable=True).kind == "ring"
     for n in (131072, 262144):
         assert backward_config(n, "float32", 4, 120).kind == "streaming"
-        assert backward_config(n, "float32", 4, 90, grad_sum=True).kind == "streaming", "not measured"
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "weight_bytes"),
+    [
+        (65544, "float32", 4),
+        (131072, "float32", 4),
+        (262144, "float32", 0),
+        (131080, "bfloat16", 4),
+        (262144, "float16", 2),
+    ],
+)
+def test_a_backward_that_adds_another_gradient_has_the_ring_of_others(n: int, dtype: str, weight_bytes: int) -> None:
+    """The blocks add its elements where they store a row: no register and no piece of the ring holds them."""
+    config = backward_config(n, dtype, weight_bytes, 90, grad_sum=True)
+    assert config.kind == "ring"
+    assert config == backward_config(n, dtype, weight_bytes, 90)
 
 
 def test_few_rows_are_few_elements_and_few_of_them() -> None:
@@ -205,7 +221,8 @@ def test_a_backward_has_a_stage_for_the_row_that_it_begins() -> None:
 def test_streaming_is_for_what_fits_nowhere() -> None:
     assert forward_config(262_144, "float32", 4, 4, 90, 4).kind == "wide"
     assert forward_config(262_144, "float32", 4, 4, 90, 4, portable=True).kind == "registers"
-    assert forward_config(262_144, "float32", 8, 4, 90, 4).kind == "registers", "stages of two arrays would not fit"
+    assert forward_config(262_144, "float32", 8, 4, 90, 4).kind == "wide"
+    assert forward_config(262_144, "float32", 8, 4, 90, 4, portable=True).kind == "registers"
     assert forward_config(262_144, "float32", 4, 4, 120, 4).kind == "registers", (
         "a multiprocessor of less shared memory"
     )
@@ -320,10 +337,50 @@ def test_long_rows_keep_float32_weights_on_the_multiprocessor() -> None:
         assert config.shared == config.slice * (config.stages * 2 + (8 if ahead else 4))
         assert config.stages >= 2
         assert config.pieces_apart, "weights in shared memory lie without bank conflicts"
-    summed = forward_config(131072, "bfloat16", 4, 4, 90, 2)
-    assert (summed.sum_ahead, summed.affine_registers) == (False, 1), "a residual leaves room for one stage"
     assert forward_config(262144, "bfloat16", 2, 4, 90, 2, portable=True).kind == "registers"
     assert forward_config(65536, "bfloat16", 2, 4, 80, 2).cluster == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "inputs", "weight_bytes", "cluster", "vectors", "stages", "ahead"),
+    [
+        (65540, "float32", 4, 4, 8, 8, 1, True),
+        (131072, "float32", 4, 4, 8, 8, 1, True),
+        (262144, "float32", 4, 4, 16, 8, 1, True),
+        (98304, "float32", 8, 4, 8, 8, 1, True),
+        (131072, "float32", 8, 4, 8, 8, 1, False),
+        (262144, "float32", 8, 4, 16, 8, 1, False),
+        (262144, "float32", 6, 4, 16, 8, 1, False),
+        (65544, "bfloat16", 4, 2, 8, 4, 4, True),
+        (131072, "bfloat16", 4, 2, 8, 4, 2, True),
+        (131072, "bfloat16", 4, 4, 8, 4, 1, True),
+        (262144, "float16", 4, 2, 16, 4, 2, True),
+        (262144, "float16", 4, 4, 16, 4, 1, True),
+    ],
+)
+def test_the_longest_rows_are_summed_ahead_where_shared_memory_keeps_weight_and_bias(
+    n: int, dtype: str, inputs: int, weight_bytes: int, cluster: int, vectors: int, stages: int, ahead: bool
+) -> None:
+    config = forward_config(n, dtype, inputs, weight_bytes, 90, 4)
+    assert (config.kind, config.cluster, config.vectors, config.min_blocks) == ("wide", cluster, vectors, 1)
+    assert (config.stages, config.sum_ahead, config.affine_registers) == (stages, ahead, 1 - ahead)
+    assert config.shared == config.slice * (stages * inputs + (1 + ahead) * weight_bytes)
+    assert config.pieces_apart == (weight_bytes > DTYPES[dtype].itemsize)
+
+
+def test_rows_of_65536_elements_and_16_bit_rows_without_a_residual_are_not_summed_ahead() -> None:
+    for n, dtype, inputs in (
+        (65536, "float32", 4),
+        (65536, "float32", 8),
+        (65536, "bfloat16", 4),
+        (131072, "bfloat16", 2),
+        (262144, "bfloat16", 2),
+    ):
+        config = forward_config(n, dtype, inputs, DTYPES[dtype].itemsize, 90, 4)
+        assert (config.kind, config.cluster, config.sum_ahead, config.affine_registers) == ("wide", 8, False, 0)
+    assert forward_config(262144, "bfloat16", 4, 2, 90, 2, portable=True).kind == "registers"
+    assert forward_config(262144, "bfloat16", 4, 2, 80, 2).kind == "streaming"
+    assert forward_config(131076, "bfloat16", 4, 2, 90, 2).kind == "streaming", "no whole number of 16 bytes"
 
 
 def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> None:
@@ -336,16 +393,18 @@ def test_a_backward_moves_weights_to_shared_memory_where_registers_are_few() -> 
     assert backward_config(5120, "bfloat16", 4, 90, 4).min_blocks < backward_config(5120, "bfloat16", 4, 90).min_blocks
 
 
+@pytest.mark.parametrize("grad_sum", [False, True])
 @pytest.mark.parametrize("weight_bytes", [2, 4])
-def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(weight_bytes: int) -> None:
+def test_a_backward_of_the_longest_16_bit_rows_has_clusters_of_persistent_blocks(
+    weight_bytes: int, grad_sum: bool
+) -> None:
     for n, cluster, portable in ((131072, 8, True), (131080, 16, False), (262144, 16, False)):
-        config = backward_config(n, "float16", weight_bytes, 90, portable=portable)
+        config = backward_config(n, "float16", weight_bytes, 90, grad_sum=grad_sum, portable=portable)
         assert (config.kind, config.cluster, config.weight_shared) == ("ring", cluster, True)
         assert config.pieces_apart == (weight_bytes == 4)
     for other in (
         backward_config(131076, "float16", weight_bytes, 90),  # no whole number of 16 bytes
         backward_config(131072, "float16", weight_bytes, 90, 4),  # no room for a grad_y of 32 bits
-        backward_config(131080, "float16", weight_bytes, 90, grad_sum=True),
         backward_config(262144, "float16", weight_bytes, 120),  # a multiprocessor of less shared memory
         backward_config(131072, "float16", weight_bytes, 80),
         backward_config(262144, "float16", weight_bytes, 90, portable=True),

@@ -107,15 +107,16 @@ _FORWARD_32 = (
         RowsChoice(65536, 8, cluster=16, stages=1),
     ),
 )
-# 16-bit rows with float32 weights that are too long for one block to load the weights for each row. Registers keep the weight,
-# and shared memory the bias: registers would run short with both. In the longest rows, the next row is summed before this row is
-# stored; shared memory then keeps the weight, too, since the registers hold two rows.
-_FORWARD_WIDER = (
+# The configs of forwards of 16-bit rows that leave few registers: with float32 weights from _WIDER_SINCE accesses on, and with
+# a residual from _AHEAD_SINCE elements on. Registers keep the weight and shared memory the bias, but for rows summed ahead.
+_FORWARD_KEPT = (
     *(RowsChoice(4096, 4, 1, 4, cluster=8, stages=4), RowsChoice(8192, 4, 1, 1, cluster=4, stages=4)),
     *(RowsChoice(16384, 4, cluster=8, stages=4), RowsChoice(32768, 4, cluster=16, stages=4)),
 )
-_WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_WIDER
-_AHEAD_SINCE = 8193  # accesses of the shortest row in _FORWARD_WIDER whose next row is summed ahead
+_WIDER_SINCE = 2049  # accesses of the shortest row for _FORWARD_KEPT with float32 weights
+# Elements of the shortest row whose persistent blocks sum their next row ahead. Measured on an H200, as shares of a copy's
+# bandwidth, without and with it: float32 262144 85.7, 92.5; float32 131072 92.8, 93.4; docs/architecture.md has those of a sum.
+_AHEAD_SINCE = 65537
 # Accesses of the longest row with wider weights that has the blocks of rows with weights of their own dtype. Rows of
 # more than the second number, up to _WIDER_SINCE, have accesses of half the width.
 _NARROW_UP_TO, _NARROW_AGAIN = 1024, 1536
@@ -129,22 +130,33 @@ _FORWARD = {
 }
 
 
-def _wider_forward(
+def _kept_forward(
     n: int, vector_width: int, input_bytes: int, weight_bytes: int, capability: int, most_blocks: int
 ) -> LayerNormConfig | None:
-    """Returns the config of a forward of 16-bit rows with float32 weights whose persistent blocks keep the weights, or None
-    if the GPU has no room for it. The arguments are those of :func:`forward_config`; a cluster has up to ``most_blocks``
-    blocks."""
+    """Returns the config of a forward of 16-bit rows by ``_FORWARD_KEPT``, or None if the GPU has no room for it. The arguments
+    are those of :func:`forward_config`; a cluster has up to ``most_blocks`` blocks."""
     if capability < CLUSTERS_SINCE or vector_width < 8:
         return None
-    cut = choice_of(_FORWARD_WIDER, n // vector_width)
+    cut = choice_of(_FORWARD_KEPT, n // vector_width)
     if cut is None or cut.cluster > most_blocks:
         return None
-    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", affine_registers=1, pieces_apart=True)
-    ahead = replace(config, affine_registers=0, sum_ahead=True).staged(input_bytes, 2 * weight_bytes, capability)
-    if n // vector_width >= _AHEAD_SINCE and ahead is not None and ahead.stages > 1:
-        return ahead
-    return config.staged(input_bytes, weight_bytes, capability)
+    config = LayerNormConfig.cut(n, vector_width, cut, kind="wide", pieces_apart=weight_bytes * vector_width > 16)
+    if n >= _AHEAD_SINCE:
+        return _ahead_forward(config, input_bytes, weight_bytes, capability)
+    return replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
+
+
+def _ahead_forward(
+    config: LayerNormConfig, input_bytes: int, weight_bytes: int, capability: int
+) -> LayerNormConfig | None:
+    """Returns the config with persistent blocks that sum their next row before they store this row, or None if the GPU has no
+    room for it.
+
+    Registers hold both rows, and shared memory keeps weight and bias. If shared memory has no room for both beside a stage,
+    registers keep the weight instead of the next row.
+    """
+    ahead = replace(config, sum_ahead=True).staged(input_bytes, 2 * weight_bytes, capability)
+    return ahead or replace(config, affine_registers=1).staged(input_bytes, weight_bytes, capability)
 
 
 def _narrow_forward(n: int, vector_width: int, vectors: int, capability: int) -> LayerNormConfig:
@@ -178,11 +190,11 @@ def forward_config(
     most_blocks = (
         1 if capability < CLUSTERS_SINCE or vector_width * itemsize < 16 else PORTABLE_CLUSTER if portable else 16
     )
-    wider = weight_bytes > itemsize
-    if wider and n // vector_width >= _WIDER_SINCE:
-        held = _wider_forward(n, vector_width, input_bytes, weight_bytes, capability, most_blocks)
-        if held is not None:
-            return held
+    wider, residual = weight_bytes > itemsize, input_bytes > itemsize
+    if (wider and n // vector_width >= _WIDER_SINCE) or (residual and n >= _AHEAD_SINCE):
+        kept = _kept_forward(n, vector_width, input_bytes, weight_bytes, capability, most_blocks)
+        if kept is not None:
+            return kept
     if wider and vector_width == 8 and _NARROW_AGAIN < n // vector_width < _WIDER_SINCE:
         return _narrow_forward(n, vector_width, 4, capability)
     for table in _FORWARD[itemsize]:
@@ -191,7 +203,11 @@ def forward_config(
             continue
         config = LayerNormConfig.cut(n, vector_width, cut)
         if cut.stages:
-            if (staged := config.staged(input_bytes, 2 * weight_bytes, capability)) is None:
+            if itemsize == 4 and n >= _AHEAD_SINCE:
+                staged = _ahead_forward(config, input_bytes, weight_bytes, capability)
+            else:
+                staged = config.staged(input_bytes, 2 * weight_bytes, capability)
+            if staged is None:
                 continue
             return replace(staged, kind="wide", min_blocks=1 if wider else staged.min_blocks)
         if vector_width == 8 and (even := even_cut(n, _EVEN_FORWARD, config, 64)) is not None and cut.cluster == 1:
@@ -244,7 +260,8 @@ _BACKWARD_32 = (
 
 # Backwards of longer rows have a ring. Measured on an H200, as shares of a copy's bandwidth, a ring and the rows in stages:
 # float32 262144 90, 64; float32 131072 93, 86; bfloat16 262144 63, 58; bfloat16 131072 70, 65 with clusters of 8 blocks.
-# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring.
+# 16-bit rows of 131072 elements in the registers of a cluster of 16 blocks reach 73 percent, and have no ring. With grad_sum, a
+# ring and rows read twice: float32 262144 70.5, 48.5; float32 131072 76, 48.5; bfloat16 262144 58.5, 48.
 _RING_THREADS, _RING_COLUMNS = 512, 32  # the most threads of a block, and the columns of a thread
 _RING_MEMORY = 227 * 1024  # bytes of shared memory of a block on sm_90
 
@@ -321,7 +338,7 @@ def backward_config(
     # 16-bit rows of up to 131072 elements are in the registers of a cluster of 16 blocks.
     largest = 16 if most_blocks > 1 and itemsize == 2 and not portable else most_blocks
     held = max(c.most for c in _BACKWARD_16 if c.cluster <= max(largest, PORTABLE_CLUSTER))
-    if few and most_blocks > 1 and accesses > held and not grad_sum:
+    if few and most_blocks > 1 and accesses > held:
         ring = _ring_backward(n, itemsize, weight_bytes, grad_bytes, capability, 8 if portable else 16)
         if ring is not None:
             return ring
