@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import autograd_bridge as ab
-from cupyops.torch import row_reduce
+from cupyops.torch import Operator, check_op, row_reduce
+from cupyops.torch.check.run import CheckFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MESH = 4
@@ -145,3 +146,26 @@ def test_a_result_that_the_loss_does_not_read(mesh: Any, operator: str, used: in
     *shards, replicate, _ = placements(0, 1)
     for of_x in (*shards, replicate):
         compare(mine, plain, mesh, x=(x, of_x), residual=(residual, of_x), weight=(weight, replicate))
+
+
+def test_check_op_asks_for_the_gradient_of_one_result_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd's plain zeros reached the gradient's operator, beside a DTensor."""
+    from cupyops.torch.core import declared
+
+    pytest.importorskip("torch.distributed._local_tensor")
+
+    def two(name: str) -> Operator:
+        def both(x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.sin(), x.cos()
+
+        def gradient(grad_y: Tensor, grad_z: Tensor, x: Tensor) -> Tensor:
+            return grad_y * x.cos() - grad_z * x.sin()
+
+        schema = f"tests::{name}(Tensor x) -> (Tensor y, Tensor z)"
+        return Operator(schema, both, backward=gradient, reference=both, sharding="elementwise")
+
+    samples = [(torch.randn(6, 4, dtype=torch.float64),)]
+    check_op(two("two_results"), samples, checks=["sharding"])
+    monkeypatch.setattr(declared, "zeros_as_dtensors", lambda *grads: grads)
+    with pytest.raises(CheckFailed, match="gradient of output 0 alone"):
+        check_op(two("two_results_of_plain_zeros"), samples, checks=["sharding"])
