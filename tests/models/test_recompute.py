@@ -19,8 +19,8 @@ from cupyops.torch.compiled import recompute
 ROWS, WIDTH = 32, 16
 
 
-def backward_of(module: nn.Module, dtype: torch.dtype) -> torch.fx.Graph:
-    """The graph of a compiled module's backward."""
+def backward_of(module: nn.Module, dtype: torch.dtype, width: int = WIDTH) -> torch.fx.Graph:
+    """The graph of a compiled module's backward, for an input of the given width."""
     found: list[torch.fx.Graph] = []
 
     def forward(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -37,18 +37,22 @@ def backward_of(module: nn.Module, dtype: torch.dtype) -> torch.fx.Graph:
         decompositions=select_decomp_table(),  # Inductor's
     )
     torch.compiler.reset()
-    x = torch.randn(ROWS, WIDTH, dtype=dtype, requires_grad=True)
+    x = torch.randn(ROWS, width, dtype=dtype, requires_grad=True)
     torch.compile(module.to(dtype), backend=compiler, fullgraph=True)(x).sum().backward()
     (graph,) = found
     return graph
 
 
-def saved_bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    """Bytes of the tensors that the forward of a compiled module saves, without its parameters and inputs."""
-    taken = [n for n in backward_of(module, dtype).nodes if n.op == "placeholder"]
+def saved_tensors(module: nn.Module, dtype: torch.dtype, width: int = WIDTH) -> list[Tensor]:
+    """Fake tensors for what the forward of a compiled module saves, without its parameters and inputs."""
+    taken = [n for n in backward_of(module, dtype, width).nodes if n.op == "placeholder"]
     saved = [n.meta["val"] for n in taken if not n.name.startswith(("primals", "tangents"))]
     assert saved
-    return sum(x.numel() * x.element_size() for x in saved)
+    return saved
+
+
+def saved_bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    return sum(x.nbytes for x in saved_tensors(module, dtype))
 
 
 class Gated(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .compare import Results, assert_close
 from .inputs import Arguments, fresh, lead_of, tensors_in
+from .pieces import joined, pieces_of
 from .registry import Fault, Skip, check
 from .subject import Subject, first_words, quiet
 
@@ -92,7 +93,7 @@ class _Sharded:
         from torch.distributed.tensor import DTensor
 
         with self.mode.disable():
-            pieces = dict(_pieces(x.detach(), placements, self.ranks))
+            pieces = dict(pieces_of(x.detach(), placements, self.ranks))
         local = LocalTensor(pieces)
         return DTensor.from_local(local, self.mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
@@ -102,7 +103,7 @@ class _Sharded:
         with self.mode.disable():
             # A tensor that every rank has in common may be plain.
             pieces = getattr(local, "_local_tensors", None)
-            return local if pieces is None else _joined(pieces, x.placements, self.ranks)
+            return local if pieces is None else joined(pieces, x.placements, self.ranks)
 
     def results(
         self,
@@ -147,35 +148,9 @@ class _Sharded:
         return {name: self.whole(x) for name, x in named.items()}
 
 
-def _pieces(x: Tensor, placements: Sequence[Any], ranks: Any) -> Iterator[tuple[int, Tensor]]:
-    """Yields each rank of a mesh and its piece of a tensor, cut along the first dimension of the mesh first."""
-    if not placements:
-        yield ranks, x.clone()
-        return
-    first, count = placements[0], len(ranks)
-    if first.is_shard():
-        parts = list(x.chunk(count, first.dim))
-        parts += [x.narrow(first.dim, 0, 0)] * (count - len(parts))
-    else:
-        # The numbers of ranks are powers of two, so that the division is exact.
-        parts = [x / count if first.is_partial() else x] * count
-    for part, those in zip(parts, ranks, strict=True):
-        yield from _pieces(part, placements[1:], those)
-
-
-def _joined(pieces: Mapping[int, Tensor], placements: Sequence[Any], ranks: Any) -> Tensor:
-    """Returns the tensor of which the ranks have these pieces."""
-    if not placements:
-        return pieces[ranks]
-    first, parts = placements[0], [_joined(pieces, placements[1:], those) for those in ranks]
-    if first.is_shard():
-        return torch.cat(parts, first.dim)
-    return torch.stack(parts).sum(0) if first.is_partial() else parts[0]
-
-
-def _plain(subject: Subject, args: Arguments) -> tuple[Results, dict[int, Tensor]]:
+def _plain(subject: Subject, args: Arguments, only: int | None = None) -> tuple[Results, dict[int, Tensor]]:
     """Returns outputs and gradients of a call on plain tensors, by the names of :meth:`_Sharded.results`, and the
-    incoming gradients by the numbers of the outputs.
+    incoming gradients by the numbers of the outputs: of all outputs, or of one.
 
     LocalTensorMode draws random numbers for each rank, so that the incoming gradients have to be drawn before.
     """
@@ -183,7 +158,7 @@ def _plain(subject: Subject, args: Arguments) -> tuple[Results, dict[int, Tensor
     leaves = [x.detach().requires_grad_(i in wanted) if isinstance(x, Tensor) else x for i, x in enumerate(fresh(args))]
     with torch.enable_grad() if wanted else torch.no_grad():
         outputs = subject.call(leaves)
-    ready = {k: y for k, y in enumerate(outputs) if y.requires_grad}
+    ready = {k: y for k, y in enumerate(outputs) if y.requires_grad and only in (None, k)}
     seeds = dict(zip(ready, subject.seeds({str(k): y for k, y in ready.items()}).values(), strict=True))
     gradients: Sequence[Any] = ()
     if ready:
@@ -280,6 +255,12 @@ def sharding(subject: Subject) -> str:
                         if count:
                             raise Fault(f"{words}: {count} collectives, where the declared split needs none")
                         tried += 1
+                # The loss may read one output alone.
+                for only in seeds if len(seeds) > 1 and args is samples[0] and not few else ():
+                    placements = _placements_of((splits[0],) * len(shape), args)
+                    alone, seed = _plain(subject, args, only)
+                    words = f"{dtype}, gradient of output {only} alone, {_told(args, placements, shape)}"
+                    _hold(sharded, args, placements, seed, alone, words)
                 for placements in _alone(args) if args is samples[0] and not few else ():
                     given = {} if by_reference else seeds
                     _hold(sharded, args, placements, given, wanted, f"{dtype}, {_told(args, placements, shape)}")

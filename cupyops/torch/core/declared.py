@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cupyops.codegen import write
+from cupyops.torch.scale.distributed import zeros_as_dtensors
 
 from .gradients import Gradient, Schema, type_of
 from .tensors import NoStorageError
@@ -37,15 +38,17 @@ def declared(
         ValueError: an argument's name is unknown, or none of the arguments is the gradient of a result.
     """
     parts = _Parts.of(schema, arguments, wrt, shared)
+    several = len(parts.taken) > 1
     lines = [
         "def setup_context(ctx_, inputs_, output_):",
         f"    {', '.join(schema.types)}, = inputs_",
         *parts.saving("set_materialize_grads({})", "mark_non_differentiable({})", "save_for_backward({})"),
         f"def backward(ctx_, {', '.join(f'grad_{r}' for r in schema.results)}):",
+        *([f"    {', '.join(parts.taken)} = alike_({', '.join(parts.taken)})"] if several else []),
         *parts.unpacking,
         *parts.returning("    ", "call_"),
     ]
-    scope: dict[str, Any] = {"call_": call}
+    scope: dict[str, Any] = {"call_": call, "alike_": zeros_as_dtensors}
     backward = write(f"gradient of {schema.name}", "backward", lines, scope)
     return scope["setup_context"], backward
 

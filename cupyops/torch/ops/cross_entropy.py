@@ -11,6 +11,7 @@ from cupyops.torch.core.dispatch import forward_mode, grad_enabled, is_compiling
 from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, symbolic_call, wide_dtype
 from cupyops.torch.programs.overwriting import recorded_over
 from cupyops.torch.programs.row_reduce import row_reduce
+from cupyops.torch.scale.distributed import with_whole_rows
 
 from .onnx_values import cast, in_float32
 
@@ -46,7 +47,7 @@ def _rows(x: Tensor, target: Tensor, ignore: float) -> tuple[Tensor, Tensor, Ten
     wide = x.to(wide_dtype(x.dtype))
     logs = wide.log_softmax(-1)
     of_target = logs.gather(-1, torch.where(target == ignore, 0, target).unsqueeze(-1)).squeeze(-1)
-    most = wide.detach().amax(-1, keepdim=True)
+    most = with_whole_rows(wide.detach()).amax(-1, keepdim=True)
     lse = most.squeeze(-1) + (wide - most).exp().sum(-1).log()  # NaN for an infinite maximum, like the loss
     return logs, of_target, lse
 

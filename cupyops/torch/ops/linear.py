@@ -15,6 +15,7 @@ from cupyops.ops.linear.body import forward as linear_body
 from cupyops.ops.linear.odd import Odd, is_odd
 from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import in_plain_backward
+from cupyops.torch.core.gradients import without_autocast
 from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
@@ -93,6 +94,47 @@ def linear_gradients(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, 
     grad_x, grad_weight, grad_bias = found
     needs = ctx.needs_input_grad
     return grad_x if needs[0] else None, grad_weight if needs[1] else None, grad_bias if needs[2] else None
+
+
+def _gradient_of_backward(
+    ctx: Any, of_x: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    grad_y, x, weight = ctx.saved_tensors
+    want_grad_y, want_x, want_weight, *_ = ctx.needs_input_grad
+    # A gradient that was not requested is an empty tensor, and so is the gradient of this tensor.
+    of_x = None if weight is None else of_x
+    of_weight = None if x is None else of_weight
+    of_bias = of_bias if ctx.want_bias else None
+    grad = grad_x = grad_weight = None
+    if want_grad_y:
+        terms = []
+        if of_weight is not None:
+            terms.append(_linear.call(x, of_weight, of_bias))
+        elif of_bias is not None:
+            terms.append(of_bias.expand_as(grad_y))
+        if of_x is not None:
+            terms.append(_linear.call(of_x, weight, None))
+        grad = terms[0] + terms[1] if len(terms) > 1 else terms[0] if terms else None
+    if want_x and of_weight is not None:
+        grad_x = linear_backward_operator.call(grad_y, None, of_weight, False)[0]
+    if want_weight and of_x is not None:
+        grad_weight = linear_backward_operator.call(grad_y, of_x, None, False)[1]
+    return grad, grad_x, grad_weight, None
+
+
+class LinearBackwardFunction(torch.autograd.Function):
+    """The gradients g·W, gᵀ·x and Σ g of :class:`LinearFunction`, for g = grad_y. With the gradients a, B and c of these
+    results, the gradient of g is a·Wᵀ + x·Bᵀ + c, that of x is g·B, and that of W is gᵀ·a. The operators compute the
+    products, so that DTensors with pieces of unequal size need no reshape, which DTensor refuses."""
+
+    forward = staticmethod(linear_backward_body)
+    backward = staticmethod(without_autocast(_gradient_of_backward))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        grad_y, x, weight, ctx.want_bias = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(grad_y, x, weight)
 
 
 def _record_linear(apply: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
@@ -176,7 +218,7 @@ _linear = Operator(
 )
 linear_backward_operator = Operator(
     "cupyops::linear_backward(Tensor grad_y, Tensor? x, Tensor? weight, bool want_bias) -> (Tensor, Tensor, Tensor)",
-    linear_backward_body,
+    LinearBackwardFunction,
     reference=linear_backward_reference,
     repeats=True,
     sharding=linear_backward_sharding,

@@ -48,6 +48,11 @@ def _linear_gelu_backward_reference(
     grad_y: Tensor, z: Tensor, x: Tensor | None, weight: Tensor | None, approximate: str, want_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_linear_gelu_backward(grad_y, z, x, weight, approximate)
+    if is_traceable_wrapper_subclass(grad_y):
+        # The operator has a rule for DTensors. Below, rows are reshaped, which DTensor refuses for uneven pieces.
+        grad_z = gelu_backward_operator.call(grad_y, z, approximate)
+        found: tuple[Tensor, Tensor, Tensor] = linear_backward_operator.call(grad_z, x, weight, want_bias)
+        return found
     if is_compiling():
         # A graph has the products as operations of their own. Within one operation, grad_y and z would stay in memory
         # until the products are computed.

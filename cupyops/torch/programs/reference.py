@@ -19,6 +19,7 @@ from cupyops.compile.standard import NUMBERS
 from cupyops.programs.elementwise import Program
 from cupyops.programs.expressions import ROUNDED, Statement
 from cupyops.programs.rows import RowProgram
+from cupyops.torch.scale.distributed import with_whole_rows
 
 __all__ = ["elementwise_reference", "row_reference"]
 
@@ -319,8 +320,8 @@ def row_reference(
             like,
             {
                 "sum": lambda v: whole(v).sum(-1, keepdim=True),
-                "max": lambda v: whole(v).amax(-1, keepdim=True),
-                "min": lambda v: whole(v).amin(-1, keepdim=True),
+                "max": lambda v: with_whole_rows(whole(v)).amax(-1, keepdim=True),
+                "min": lambda v: with_whole_rows(whole(v)).amin(-1, keepdim=True),
             },
             x.dtype,
         )

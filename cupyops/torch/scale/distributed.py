@@ -15,7 +15,7 @@ import torch
 
 from .sharding import Place, Rule
 
-__all__ = ["forget", "prepare"]
+__all__ = ["forget", "prepare", "with_whole_rows", "zeros_as_dtensors"]
 
 _MODULE = "torch.distributed.tensor"
 # The operators whose strategies are registered, and their names. A name that is declared again is another operator.
@@ -52,6 +52,37 @@ def forget(name: str) -> None:
 
             _clear_sharding_prop_cache()
         _NAMES.discard(name)
+
+
+def with_whole_rows(x: torch.Tensor) -> torch.Tensor:
+    """Returns x, or for a DTensor that is sharded along its last dimension the DTensor with whole rows.
+
+    ``amax`` and ``amin`` of a DTensor reduce each rank's piece of a row. PyTorch has no maximum of a piece without
+    elements, which a rank has if a row has fewer elements than there are ranks.
+    """
+    module: Any = sys.modules.get(_MODULE)
+    if module is None or not isinstance(x, module.DTensor):
+        return x
+    placements = [module.Replicate() if getattr(p, "dim", None) == x.ndim - 1 else p for p in x.placements]
+    found: torch.Tensor = x.redistribute(placements=placements)
+    return found
+
+
+def zeros_as_dtensors(*grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the gradients of an operator's results, with DTensors in place of plain tensors if one is a DTensor.
+
+    For a result that the loss does not depend on, autograd passes zeros of the result's shape. The zeros are a plain
+    tensor for a DTensor, too, and no operator takes DTensors and plain tensors together.
+    """
+    module: Any = sys.modules.get(_MODULE)
+    found: Any = None if module is None else next((g for g in grads if isinstance(g, module.DTensor)), None)
+    if found is None:
+        return grads
+    mesh, whole = found.device_mesh, [module.Replicate()] * found.device_mesh.ndim
+    return tuple(
+        g if isinstance(g, module.DTensor) else module.DTensor.from_local(g, mesh, whole, run_check=False)
+        for g in grads
+    )
 
 
 def _register(overload: Any, rule: Rule) -> None:
