@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .cuda_text import Directive, scan
+from .system_headers import in_text
 
 __all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "value_of"]
 
@@ -122,7 +123,8 @@ class Preprocessed:
                 continue
             elif name == "include" and (found := _INCLUDED.match(rest)):
                 self.includes.append(Include(found[1], now, directive, where))
-                if rest[0] == '"' and found[1] in self._headers and found[1] not in self._states:
+                known = found[1] in self._headers and found[1] not in self._states
+                if known and in_text(found[1], rest[0] == '"'):
                     self.follow(found[1], self._headers[found[1]], now)
             elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
                 self._define(name, macro, now)

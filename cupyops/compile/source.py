@@ -5,25 +5,24 @@ shared header replaces its ``#include``. The compile cache hashes the final text
 compiler's version. ``#line`` directives give compiler messages and profilers the author's file and line.
 """
 
-import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from pathlib import Path
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, nearest
 
-from .cuda_text import Code, Directive, scan
+from .cuda_text import scan
 from .header_list import SAME
 from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
+from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
-from .system_headers import cub_operators, folders_in, found_in, header, left_out, refusal, whole_cub
+from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
 __all__ = ["assemble", "named_kernels"]
 
@@ -35,7 +34,6 @@ _LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
-_INCLUDED = re.compile(r'"([^"]+)"')
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
 _DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
@@ -94,9 +92,6 @@ def assemble(
     """
     shared = kernels_cu.headers()
     headers = headers or {}
-    if simulated and folders_in(options):
-        # NVRTC reads the folders itself. The simulator's compiler does not: it reads the headers of CUDA that have a twin.
-        headers = {**_quoted(text, None, [Path(folder) for folder in folders_in(options)]), **headers}
     text, headers, of_pytorch = with_pytorch(text, headers)
     known = {**shared, **headers}
     texts = {"": text, **included(text, headers, warned=True)}
@@ -260,60 +255,17 @@ def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> 
     Warns if the text itself includes a header by a former name, unless `warned` says that it has.
     """
     known = {**kernels_cu.headers(), **headers}
-    for name, _ in _includes(scan(text)):
+    for name, _, _ in includes(text):
         if not warned and name in kernels_cu.former_headers() and name not in headers:
             warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=4)
     found: dict[str, str] = {}
     texts = [text]
     while texts:
-        for name, _ in _includes(scan(texts.pop())):
-            if name in known and name not in found:
+        for name, quoted, _ in includes(texts.pop()):
+            if name in known and name not in found and in_text(name, quoted):
                 found[name] = known[name]
                 texts.append(known[name])
     return found
-
-
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
-    """Returns the text of a file, and the texts of the headers that it includes in quotes from its folder, directly or through
-    such headers, by name.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is not UTF-8.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, dict(sorted(_quoted(text, path.parent, [path.parent]).items()))
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
-
-
-def _quoted(text: str, folder: Path | None, folders: Sequence[Path]) -> dict[str, str]:
-    """Returns the texts of the headers that a text includes in quotes, directly or through such headers, by name.
-
-    Args:
-        text: CUDA C++.
-        folder: where the text lies, or None.
-        folders: where headers lie that are not in the folder of the including file.
-    """
-    found: dict[str, str] = {}
-    todo = [(text, folder)]
-    while todo:
-        source, beside = todo.pop()
-        for name, _ in _includes(scan(source)):
-            # As a compiler does: first in the folder of the including file. A name has one text.
-            places = (place / name for place in ([beside] if beside else []) + [*folders])
-            if name not in found and (place := next((p for p in places if p.is_file()), None)) is not None:
-                found[name] = place.read_text(encoding="utf-8")
-                todo.append((found[name], place.parent))
-    return found
-
-
-def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
-    for directive in code.directives:
-        if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
-            yield found[1], directive
 
 
 def _splice(
@@ -341,7 +293,12 @@ def _splice(
         system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
         instead = system_lines(name, directive.rest[0]) if system else None
         dead = found is not None and not system and name not in known and (filename, directive.start) not in live
-        if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system) or dead):
+        if not once and (
+            found is None
+            or (system and instead is None)
+            or (not system and not in_text(name, found[0][0] == '"'))
+            or dead
+        ):
             continue
         pieces.append(text[at : directive.start])
         line += text.count("\n", at, directive.end)

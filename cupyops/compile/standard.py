@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-__all__ = ["NUMBERS", "as_library", "definitions", "unknown"]
+__all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "unknown"]
 
 _INTEGERS = {
     **{
@@ -100,6 +100,7 @@ _NUMBERS = {
     "INT64_MAX": "9223372036854775807LL",
     "UINT64_MAX": "18446744073709551615ULL",
 }
+MACROS = frozenset(_NUMBERS) | {"NULL"}  # of the C library's headers
 # The names of floating numbers that formulas use.
 NUMBERS = {
     name: float(value.rstrip("f"))

@@ -22,7 +22,7 @@ from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.file_scope import has_assert, variables
 from cupyops.compile.linking import parts
 from cupyops.compile.preprocess import defines_of
-from cupyops.compile.source import read
+from cupyops.compile.project_headers import headers_in, read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
@@ -133,9 +133,11 @@ class Kernel:
         self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
-            text, beside = read(text)
+            text, beside = read(text, options, headers)
         elif watch:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
+        elif options and isinstance(text, str):
+            beside = headers_in(text, options, given=headers)
         check_text(text, name or "Kernel", name if storage is None else None)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)

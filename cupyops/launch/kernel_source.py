@@ -11,8 +11,9 @@ from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import defines_of
-from cupyops.compile.source import assemble, included, read
+from cupyops.compile.preprocess import defines_of, preprocess
+from cupyops.compile.project_headers import read
+from cupyops.compile.source import assemble, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
@@ -110,7 +111,9 @@ class KernelSource:
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         found = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
-        return without_unread(found, roots) if roots else found
+        if not roots:
+            return found
+        return without_unread(found, roots, preprocess(self.text, self.included(), self.defines).macros)
 
     @property
     def defines(self) -> dict[str, str]:

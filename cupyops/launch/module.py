@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.source import read
+from cupyops.compile.project_headers import headers_in, read
 from cupyops.errors import nearest
 
 from .geometry import Geometry
@@ -70,7 +70,9 @@ class Module:
         beside: dict[str, str] = {}
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
-            text, beside = read(text)
+            text, beside = read(text, options, headers)
+        elif isinstance(text, str):
+            beside = headers_in(text, options, given=headers)
         check_text(text, "Module")
         self.text = text
         self._arguments: dict[str, Any] = {

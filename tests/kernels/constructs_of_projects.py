@@ -1,5 +1,7 @@
 """Constructs of the kernels of public projects: structs and names of types, and what the headers of libraries define."""
 
+from pathlib import Path
+
 import torch
 
 from tests.kernels.construct import AT, LIST, Construct
@@ -9,6 +11,8 @@ def _complex(x: torch.Tensor) -> torch.Tensor:
     z = torch.view_as_complex(x.view(-1, 2))
     return torch.view_as_real(z * (2 + 0.5j) - 25).flatten()
 
+
+PROJECT = Path(__file__).parent / "project"  # a folder of headers
 
 OF_PROJECTS = {
     "structs with bases": Construct(
@@ -141,5 +145,38 @@ OF_PROJECTS = {
         lambda x: 2 * x + 1,
         ("mem_col_major", "mem_row_major"),
         more=(1, 0x40),
+    ),
+    "headers of a folder": Construct(
+        f'#include "scale.h"\n#include <parts/../parts/once.h>\n__global__ void k(const float* x, float* y, int n, Factor f) {{ {AT} '
+        "if (i < n) y[i] = twice(f.by * x[i]) + OF_TWO; }",
+        "k",
+        lambda x: 6 * x + 2,
+        ("twice(", "fabsf("),
+        more=((3.0,),),
+        given={"options": (f"-I{PROJECT}",)},
+    ),
+    "device code for macros that nothing defines and that no kernel uses": Construct(
+        "#ifdef WITH_ROWS\n#define ROW_WIDTH 8\n#endif\n"
+        "__device__ float of_row(float v) { return v * ROW_WIDTH; }\n__device__ float by_row(float v) { return of_row(v) + 1; }\n"
+        f"__device__ float twice(float v) {{ return 2 * v; }}\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = twice(x[i]); }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 * v", "return 3 * v"),
+    ),
+    "prototypes of the host with a condition among their parameters": Construct(
+        "#include <cublas_v2.h>\nint product(cublasHandle_t handle, int m,\n"
+        "#if defined(__HIP_PLATFORM_AMD__)\n rocblas_gemm_algo algo = rocblas_gemm_algo_standard);\n"
+        "#else\n cublasGemmAlgo_t algo = CUBLAS_GEMM_DEFAULT);\n#endif\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
+    ),
+    "shapes above the parameters": Construct(
+        "__global__ void k(\n // (n)\n const float* x,\n // (n) doubled\n // in place of x\n float* y,\n int n) "
+        f"{{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
     ),
 }  # fmt: skip
