@@ -113,7 +113,8 @@ class KernelSource:
         found = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
         if not roots:
             return found
-        return without_unread(found, roots, preprocess(self.text, self.included(), self.defines).macros)
+        headers = included(self.text, self.headers, warned=True)
+        return without_unread(found, roots, preprocess(self.text, headers, self.defines).macros)
 
     @property
     def defines(self) -> dict[str, str]:

@@ -224,6 +224,9 @@ def test_a_header_of_a_folder_is_a_part_of_the_text(tmp_path: Path) -> None:
     kernel = Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
     assert "float twice" in kernel.final_text({})
     assert kernel.headers.keys() == {"outer.h"}
+    (tmp_path / "outer.h").write_bytes(b"// \xff\n")
+    with pytest.raises(ValueError, match=r"outer\.h: a header must be UTF-8"):
+        Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
     y = np.ones(3, np.float32)
     with cupyops.simulate():
         kernel(y, 3)

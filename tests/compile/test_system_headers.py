@@ -129,8 +129,8 @@ def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(
 
 def test_a_header_of_the_same_name_that_is_given_comes_first(tmp_path: Path) -> None:
     assert "int own;" in final(f'#include "helper_cuda.h"\n{KERNEL}', headers={"helper_cuda.h": "__device__ int own;"})
-    (tmp_path / "mine.h").write_text("__device__ int mine;")
-    assert "int mine;" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
+    (tmp_path / "mine.h").write_text("__device__ inline int mine() { return 1; }")
+    assert "int mine()" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
 
 
 def test_quotes_find_a_system_header() -> None:
