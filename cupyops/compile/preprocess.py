@@ -7,7 +7,7 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .cuda_text import Directive, scan
@@ -17,6 +17,7 @@ __all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
+_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
@@ -95,6 +96,22 @@ class Preprocessed:
             if state is False:
                 bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
         return bare
+
+    def unknown(self, texts: Mapping[str, str]) -> Iterator[str]:
+        """Yields the names in the conditions of texts that are neither macros of these texts nor of a compiler.
+
+        Args:
+            texts: the text and its headers, by name.
+        """
+        for where, text in texts.items():
+            for directive in scan(text).directives:
+                # Before an #elif lies another branch, whose state says nothing of this one.
+                read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
+                if read and directive.name in CONDITIONALS:
+                    for name in _NAME.findall(directive.rest):
+                        known = name in self.macros or name in self._own or name in _OTHER_COMPILERS
+                        if not known and self._defined(name) is False and name not in ("defined", "true", "false"):
+                            yield name
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""

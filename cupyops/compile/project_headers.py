@@ -18,19 +18,25 @@ _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 
 
 def read(
-    path: str | os.PathLike[str], options: Sequence[str] = (), given: Mapping[str, str] | None = None
+    text: str | os.PathLike[str], options: Sequence[str] = (), given: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, str]]:
-    """Returns the text of a file, and the texts of the headers that it includes from its folder and from the folders of the
-    options ``-I``, directly or through such headers, by name.
+    """Returns a text, and the texts of the headers that it includes from its folder and from the folders of the options
+    ``-I``, directly or through such headers, by name.
+
+    Args:
+        text: CUDA C++, or the path of a file.
+        options, given: as for :func:`headers_in`.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: a file is not UTF-8.
     """
-    path = Path(path)
+    if not isinstance(text, os.PathLike):
+        return text, headers_in(text, options, given=given) if isinstance(text, str) else {}
+    path = Path(text)
     try:
-        text = path.read_text(encoding="utf-8")
-        return text, headers_in(text, options, path.parent, given)
+        source = path.read_text(encoding="utf-8")
+        return source, headers_in(source, options, path.parent, given)
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
 

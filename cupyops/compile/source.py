@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 
 import kernels_cu
@@ -24,7 +25,7 @@ from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
 from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
-__all__ = ["assemble", "named_kernels"]
+__all__ = ["absent", "assemble", "give", "included", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
@@ -47,15 +48,18 @@ template <int N> struct Int64s {
 };
 """
 _NAMES = frozenset(("N", "v", "i"))
+_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
-# nvcc has the 16-bit floats in a text that includes a header of a library such as cuBLAS, which kernels do not include.
-_FLOATS16 = {
+# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text that uses
+# their names has them without such a header.
+_UNINCLUDED = {
     "cuda_fp16.h": re.compile(
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
     ),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
+    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b"),
 }
 
 
@@ -99,7 +103,7 @@ def assemble(
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts) | {*of_pytorch})
+    lines += sorted(f"#include <{header}>" for header in own_types | _unincluded(own_texts) | {*of_pytorch})
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -127,19 +131,20 @@ def assemble(
         for i in followed.includes
         if i.live and (i.name in known or not found_in(options, i.name))
     }
+    _leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
 
 
-def _floats16(texts: tuple[str, ...]) -> set[str]:
-    """Returns the headers of the 16-bit floats that texts use and do not include."""
+def _unincluded(texts: tuple[str, ...]) -> set[str]:
+    """Returns the headers of CUDA whose names texts use and which they do not include."""
     found: set[str] = set()
     for code in map(scan, texts):
         included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
         pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
-        for header_name in _FLOATS16.keys() - found - included_names:
-            if any(_FLOATS16[header_name].search(piece) for piece in pieces):
+        for header_name in _UNINCLUDED.keys() - found - included_names:
+            if any(_UNINCLUDED[header_name].search(piece) for piece in pieces):
                 found.add(header_name)
     return found
 
@@ -208,6 +213,44 @@ def _check(
                     f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
                     f"and functions of the library for kernels, in the namespace cuda::std"
                 )
+
+
+def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, str]:
+    """Returns the headers in quotes that a text includes and that nobody has, by name, and where each is included first."""
+    found: dict[str, str] = {}
+    for name, live, directive, where in followed.includes:
+        given = name in known or header(name) is not None or found_in(options, name)
+        if live and not given and directive.rest[0] == '"':
+            found.setdefault(name, where)
+    return found
+
+
+def give(name: str) -> str:
+    """Returns how to give a header."""
+    return f"give its text as headers={{{name!r}: ...}}, or its folder as options=('-I...',)"
+
+
+def _leave_out(
+    followed: Preprocessed, texts: Mapping[str, str], known: Collection[str], options: Sequence[str], filename: str
+) -> None:
+    """Warns of each header in quotes that nobody has. Its directive is left out: a kernel may need nothing of the header, and
+    the compiler's error names what a kernel lacks.
+
+    Raises:
+        ValueError: the name resembles the name of a known header, or a condition of the text reads a macro that the header may
+            define.
+    """
+    for name, where in absent(followed, known, options).items():
+        words = f'{where or filename}: #include "{name}": no such header is known'
+        if near := nearest(name, get_close_matches(name, known, 1, _MISSPELT)):
+            raise ValueError(
+                f"{words}{near}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
+            )
+        if macro := next(followed.unknown(texts), ""):
+            raise ValueError(
+                f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}"
+            )
+        warnings.warn(f"{words}, so it is left out; if the kernel uses it, {give(name)}", stacklevel=3)
 
 
 @lru_cache(256)
@@ -281,7 +324,7 @@ def _splice(
 
     Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
     header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled, or lie
-    in a folder of the options: `live` has the places of the others.
+    in a folder of the options: `live` has the places of the others, which are left out.
     """
     seen.add(filename)
     code = scan(text)
@@ -308,13 +351,7 @@ def _splice(
             continue
         if instead:
             pieces.append("\n".join(instead))
-        elif name not in known:
-            raise ValueError(
-                f'{filename}: #include "{name}": no such header is known{nearest(name, known)}; give its text as '
-                f"headers={{{name!r}: ...}}, or its folder as options=('-I...',). There are {', '.join(sorted(known))}; system "
-                f"headers are included in angle brackets"
-            )
-        elif name not in seen:
+        elif name in known and name not in seen:
             mine = hidden.get(name, {})
             spliced = _splice(known[name], name, known, {} if mine else hidden, live, seen, system_lines)
             pieces.append(_without(spliced, mine) if mine else spliced)

@@ -223,6 +223,9 @@ def _check(kernel: Any, source: KernelSource) -> None:
             f"the declaration of {changed} has changed, and the callers pass the arguments of the old declaration. "
             f"Start the program again for new parameters"
         )
+    known = kernel.source.absent()
+    if absent := next((sentence for sentence in source.absent() if sentence not in known), ""):
+        raise ValueError(absent)
     for types in list(kernel.met.values()):
         source.final(types)
 

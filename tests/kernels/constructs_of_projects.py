@@ -172,6 +172,14 @@ OF_PROJECTS = {
         lambda x: 2 * x,
         ("2 * x[i]", "3 * x[i]"),
     ),
+    "cooperative groups whose header another header includes": Construct(
+        "namespace cg = cooperative_groups;\n"
+        f"__global__ void k{LIST} {{ auto block = cg::this_thread_block(); auto tile = cg::tiled_partition<32>(block);\n"
+        f" {AT} const float first = tile.shfl(i < n ? x[i] : 0.f, 0); if (i < n) y[i] = first; }}",
+        "k",
+        lambda x: torch.cat([part[:1].expand(len(part)) for part in x.split(32)]),
+        ("0.f, 0)", "0.f, 1)"),
+    ),
     "shapes above the parameters": Construct(
         "__global__ void k(\n // (n)\n const float* x,\n // (n) doubled\n // in place of x\n float* y,\n int n) "
         f"{{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
