@@ -17,6 +17,7 @@ __all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess"
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
+_WORDS = frozenset(("defined", "true", "false"))
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
@@ -98,7 +99,7 @@ class Preprocessed:
         return bare
 
     def unknown(self, texts: Mapping[str, str]) -> Iterator[str]:
-        """Yields the names in the conditions of texts that are neither macros of these texts nor of a compiler.
+        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler.
 
         Args:
             texts: the text and its headers, by name.
@@ -107,11 +108,23 @@ class Preprocessed:
             for directive in scan(text).directives:
                 # Before an #elif lies another branch, whose state says nothing of this one.
                 read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
-                if read and directive.name in CONDITIONALS:
-                    for name in _NAME.findall(directive.rest):
-                        known = name in self.macros or name in self._own or name in _OTHER_COMPILERS
-                        if not known and self._defined(name) is False and name not in ("defined", "true", "false"):
-                            yield name
+                if not read or directive.name not in CONDITIONALS:
+                    continue
+                known = _WORDS | _OTHER_COMPILERS | self._own | self.macros.keys()
+                names = [n for n in _NAME.findall(directive.rest) if n not in known and self._defined(n) is False]
+                if names and self._undecided(directive, names):
+                    yield names[0]
+
+    def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
+        """Returns whether a condition has no value if some names may be macros or not."""
+        before, self._own = self._own, self._own | set(names)
+        self.macros.update(dict.fromkeys(names))
+        try:
+            return self._condition(directive.name.replace("el", "", 1), directive.rest) is None
+        finally:
+            self._own = before
+            for name in names:
+                del self.macros[name]
 
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""

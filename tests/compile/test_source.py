@@ -146,6 +146,7 @@ def test_an_unknown_header_that_may_define_a_macro_of_a_condition_is_refused(tex
 def test_a_condition_that_a_text_decides_says_nothing_of_an_unknown_header() -> None:
     conditions = (
         "#ifndef K_CU\n#define K_CU\n#endif\n#if 0\n#ifdef FAST\n#endif\n#endif\n#if __CUDA_ARCH__ >= 800\n#endif\n"
+        "#if defined(_MSC_VER) && FAST > 2\n#endif\n"
     )
     with pytest.warns(UserWarning, match="is left out"):
         assemble(f'#include "none.h"\n{conditions}#ifdef _MSC_VER\n#endif', "k.cu", {}, {})
