@@ -29,7 +29,7 @@ EXAMPLES = {
     "texture_*.h": "texture_types.h",
     "surface_*.h": "surface_types.h",
     "cooperative_groups/*.h": "cooperative_groups/details/info.h",
-    "cuda/std/*": "cuda/std/complex",
+    "cuda/std/*": "cuda/std/span",
     "cuda/*": "cuda/latch",
     "cub/block/*.cuh": "cub/block/block_histogram.cuh",
     "cub/warp/*.cuh": "cub/warp/warp_load.cuh",

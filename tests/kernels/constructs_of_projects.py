@@ -187,4 +187,16 @@ OF_PROJECTS = {
         lambda x: 2 * x,
         ("2 * x[i]", "3 * x[i]"),
     ),
+    "complex numbers of CUDA's C++ library": Construct(
+        "#include <cuda/std/complex>\nusing complex_t = cuda::std::complex<float>;\n"
+        f"__global__ void k(const complex_t* x /* (n) */, complex_t* y /* (n) */, int n, cuda::std::complex<double> by) {{ {AT} "
+        "if (i >= n) return;\n complex_t sum;\n sum += x[i] * complex_t(by);\n"
+        " y[i] = sum / cuda::std::exp(complex_t()) - cuda::std::norm(complex_t(3.f, 4.f));\n"
+        " if (cuda::std::conj(cuda::std::conj(x[i])) != x[i] || cuda::std::abs(complex_t(3.f, 4.f)) != 5.f) y[i] = 0.f; }",
+        "k",
+        _complex,
+        ("x[i] * complex_t(by)", "x[i]"),
+        more=((2.0, 0.5),),
+        shape=(-1, 2),
+    ),
 }  # fmt: skip
