@@ -187,7 +187,14 @@ def _check(
 ) -> None:
     """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
     for name, live, directive, where in found.includes:
-        if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
+        if not live or name in texts or not (directive.rest[0] == "<" or header(name)):
+            continue
+        if found_in(options, name):
+            if simulated and header(name) is not None:
+                place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
+                raise CompileError(
+                    f"{place}: the simulator cannot include <{name}>: the header is of a library, which NVRTC alone reads"
+                )
             continue
         names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
         row = header(name)
