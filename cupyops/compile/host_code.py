@@ -49,6 +49,7 @@ HOST_TYPE = re.compile(
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
+_CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
@@ -126,7 +127,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
             plain = _plain(code.bare[item.start : item.end])
             of_host = _TYPE.match(plain) and not _MARKED.search(plain)
-            name = "" if of_host or _ALIAS.match(plain) else None
+            name = "" if of_host or _ALIAS.match(plain) or _CONSTANT.match(plain) else None
         types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
         if name is not None:

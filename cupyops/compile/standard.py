@@ -333,6 +333,10 @@ def for_libraries() -> dict[str, str]:
     options ``-I``: CUDA's C++ library in place of the host's, and nothing in place of the C library, whose functions NVRTC
     has."""
     found = dict.fromkeys(_OF_C, "")
+    version = (
+        "(__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)"  # as the file of CUDA has it, which includes others
+    )
+    found["cuda.h"] = f"#ifndef CUDA_VERSION\n#define CUDA_VERSION {version}\n#endif\n"
     for name in _OF_CPP:
         found[name] = (
             f"#pragma once\n#include <cuda/std/cstddef>\n#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n"

@@ -199,4 +199,13 @@ OF_PROJECTS = {
         more=((2.0, 0.5),),
         shape=(-1, 2),
     ),
+    "constants of traits of the host": Construct(
+        "#include <vector>\n#include <type_traits>\ntemplate <class T> struct is_list : std::false_type {};\n"
+        "template <class T> struct is_list<std::vector<T>> : std::true_type {};\n"
+        "template <class T> inline constexpr bool is_list_v = is_list<T>::value;\ninline constexpr float TWO = 2;\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = TWO * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("TWO = 2", "TWO = 3"),
+    ),
 }  # fmt: skip
