@@ -137,7 +137,8 @@ def test_a_header_of_a_library_has_the_headers_of_the_host(tmp_path: Path) -> No
     """NVRTC has none of them; without CUDA's C++ library in their place, the header of the library ends the compilation."""
     (tmp_path / "glm").mkdir()
     (tmp_path / "glm" / "glm.hpp").write_text(
-        '#include <stdlib.h>\n#include <cuda.h>\nstatic_assert(CUDA_VERSION >= 12000, "");\n#include <cassert>\n#include <cmath>\n#include <limits>\n#include <type_traits>\nnamespace glm {\n'
+        '#include <stdlib.h>\n#include <cuda.h>\nstatic_assert(CUDA_VERSION >= 12000, "");\n'
+        "#include <cassert>\n#include <cmath>\n#include <limits>\n#include <type_traits>\nnamespace glm {\n"
         "template <typename T> __device__ std::enable_if_t<std::is_floating_point<T>::value, T> bounded(T v) {\n"
         " return std::fmin(std::abs(v), std::numeric_limits<T>::max()); }\n}\n"
     )
