@@ -17,7 +17,8 @@ from cupyops.errors import CompileError
 from . import linking, signing
 from .cache import Binary, DiskCache, default_folder
 from .source import named_kernels
-from .system_headers import folders_of
+from .standard import for_libraries
+from .system_headers import folders_in, folders_of, found_in
 from .toolchain import header_version, nvrtc, nvrtc_version, reinstall_line
 
 __all__ = ["OPTIONS", "binary_for", "compile_text", "supported_architectures", "target_for"]
@@ -130,10 +131,14 @@ def compile_text(text: str, what: str, target: str, options: Sequence[str], *, r
         flags.append("--no-cache")
     if relocatable:
         flags.append("-rdc=true")
-    if names := _SYSTEM_HEADER.findall(text):
-        flags += [f"-I{folder}" for folder in folders_of(names)]
+    names = _SYSTEM_HEADER.findall(text)
+    # NVRTC reads the headers of libraries in these folders, and they include the host's headers.
+    libraries = for_libraries() if folders_in(options) else {}
+    of_host = {name.encode(): libraries[name].encode() for name in libraries if not found_in(options, name)}
+    if names or of_host:
+        flags += [f"-I{folder}" for folder in folders_of([*names, *(["cuda/std/limits"] if of_host else [])])]
     started = time.perf_counter()
-    program = compiler.createProgram(text, "cupyops.cu", [], [])
+    program = compiler.createProgram(text, "cupyops.cu", [*of_host.values()], [*of_host])
     named = [name for name, _ in named_kernels(text)]
     try:
         for name in named:

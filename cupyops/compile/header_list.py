@@ -127,6 +127,13 @@ HEADERS = (
     SystemHeader(
         ("cuda/std/cmath",), _CCCL, "cuda/std/cmath.h", has="the functions that `<math.h>` has, with overloads"
     ),
+    SystemHeader(
+        ("cuda/std/complex",),
+        _CCCL,
+        "cuda/std/complex.h",
+        has="`complex` with its operators, `abs`, `arg`, `norm`, `conj`, `polar`, `exp`, `log`, `pow`, `sqrt`, `sin`, `sinh` and "
+        "the like",
+    ),
     SystemHeader(("cuda/std/cstddef",), _CCCL, "cuda/std/cstddef.h", has="`size_t`, `ptrdiff_t`, `byte`"),
     SystemHeader(("cuda/std/cstdint",), _CCCL, "cuda/std/cstdint.h", has="`int32_t` and the other integers"),
     SystemHeader(

@@ -49,6 +49,7 @@ HOST_TYPE = re.compile(
 )
 _HOST_TYPE_OF_MEMBERS = re.compile(HOST_TYPE.pattern.replace("Stream|Event|", ""))
 _CONST = re.compile(r"\s*(?:(?:static|inline|extern|volatile)\s+)*const\b")
+_CONSTANT = re.compile(r"\s*(?:(?:static|inline)\s+)*constexpr\b[^(){}=]*=[^{}]*;")  # of a trait, for one
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 # The explicit instantiation of a kernel, which is left out: a call instantiates the kernel by its name.
 _INSTANTIATES = re.compile(r"\btemplate\s+(?:\w+\s+)*?__global__\b")
@@ -109,7 +110,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
     if not re.search(r"[;}]", code.bare):
         return HostCode(text, ())
     given = _closed(macros_of(text) | macros_of(macros))
-    items = declarations(code, given)
+    items = declarations(code, given, compiled)
     if items is None:
         return HostCode(text, ())
     read = _read_by_constexpr("\n".join((text, macros)))
@@ -126,7 +127,7 @@ def host_code(text: str, macros: str = "", gone: frozenset[str] = frozenset(), c
         if name is None and types and not types.isdisjoint(WORD.findall(code.bare[item.start : item.end])):
             plain = _plain(code.bare[item.start : item.end])
             of_host = _TYPE.match(plain) and not _MARKED.search(plain)
-            name = "" if of_host or _ALIAS.match(plain) else None
+            name = "" if of_host or _ALIAS.match(plain) or _CONSTANT.match(plain) else None
         types |= declared if name == "" else set()
         spans = [(item.start, item.end)]
         if name is not None:
@@ -232,17 +233,23 @@ def _closed(macros: Mapping[str, tuple[bool, str]]) -> dict[str, tuple[bool, str
         found |= new
 
 
-def declarations(code: Code, macros: Mapping[str, tuple[bool, str]]) -> list[Item] | None:
-    """Returns the declarations of a text, or None if its braces do not match."""
+def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: str = "") -> list[Item] | None:
+    """Returns the declarations of a text, or None if its braces do not match.
+
+    Args:
+        code: the text.
+        macros: the macros of :func:`macros_of`.
+        compiled: the code of the text with blanks for what conditions remove; ``""`` if no condition is decided.
+    """
     found = _items(code.bare, macros)
-    if found is None and (one := _first_branches(code)) != code.bare:
+    if found is None and (one := _first_branches(code, compiled)) != code.bare:
         found = _items(one, macros)
     return found
 
 
-def _first_branches(code: Code) -> str:
-    """Returns code with blanks for all but the first branch of each conditional in which a branch alone has braces without a
-    match, as `if (a) {` before `#else` and `if (b) {` behind it."""
+def _first_branches(code: Code, compiled: str) -> str:
+    """Returns code with blanks for all but one branch of each conditional in which a branch alone has braces without a match, as
+    `if (a) {` before `#else` and `if (b) {` behind it: the first branch that no condition removes."""
     bare = code.bare
     opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
     for directive in code.directives:
@@ -256,7 +263,8 @@ def _first_branches(code: Code) -> str:
             branches = list(zip(places[::2], places[1::2], strict=True))
             if all(_matches(bare[start:end]) for start, end in branches):
                 continue
-            for start, end in branches[1:]:
+            live = [span for span in branches if compiled[slice(*span)].strip() or not bare[slice(*span)].strip()]
+            for start, end in (span for span in branches if span != [*live, *branches][0]):
                 bare = bare[:start] + re.sub(r"[^\n]", " ", bare[start:end]) + bare[end:]
     return bare
 

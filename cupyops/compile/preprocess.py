@@ -7,15 +7,18 @@ or a macro that an undecided branch defines. A macro that an undecided branch de
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .cuda_text import Directive, scan
+from .system_headers import in_text
 
 __all__ = ["CONDITIONALS", "Include", "Preprocessed", "defines_of", "preprocess", "value_of"]
 
 _OPTION = re.compile(r"(?:-D|--define-macro=)\s*(\w+)(?:=(.*))?", re.DOTALL)
 _MACRO = re.compile(r"(\w+)(\()?\s*(.*)", re.DOTALL)
+_WORDS = frozenset(("defined", "true", "false"))
+_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _INCLUDED = re.compile(r"[<\"]([^\">]+)[\">]")
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*|(\w+)|(&&|\|\||[=!<>]=|<<|>>|[-+*/%<>!()~&|^?:]))")
 _RANKS = {
@@ -95,6 +98,34 @@ class Preprocessed:
                 bare = bare[:place] + re.sub(r"[^\n]", " ", bare[place:end]) + bare[end:]
         return bare
 
+    def unknown(self, texts: Mapping[str, str]) -> Iterator[str]:
+        """Yields the names that decide conditions of texts and are neither macros of these texts nor of a compiler.
+
+        Args:
+            texts: the text and its headers, by name.
+        """
+        for where, text in texts.items():
+            for directive in scan(text).directives:
+                # Before an #elif lies another branch, whose state says nothing of this one.
+                read = directive.name.startswith("elif") or self.live(where, directive.start - 1) is not False
+                if not read or directive.name not in CONDITIONALS:
+                    continue
+                known = _WORDS | _OTHER_COMPILERS | self._own | self.macros.keys()
+                names = [n for n in _NAME.findall(directive.rest) if n not in known and self._defined(n) is False]
+                if names and self._undecided(directive, names):
+                    yield names[0]
+
+    def _undecided(self, directive: Directive, names: Sequence[str]) -> bool:
+        """Returns whether a condition has no value if some names may be macros or not."""
+        before, self._own = self._own, self._own | set(names)
+        self.macros.update(dict.fromkeys(names))
+        try:
+            return self._condition(directive.name.replace("el", "", 1), directive.rest) is None
+        finally:
+            self._own = before
+            for name in names:
+                del self.macros[name]
+
     def follow(self, where: str, text: str, outer: bool | None, until: int | None = None) -> None:
         """Follows the directives of a text up to an offset."""
         offsets, states = self._states.setdefault(where, ([], []))
@@ -122,7 +153,8 @@ class Preprocessed:
                 continue
             elif name == "include" and (found := _INCLUDED.match(rest)):
                 self.includes.append(Include(found[1], now, directive, where))
-                if rest[0] == '"' and found[1] in self._headers and found[1] not in self._states:
+                known = found[1] in self._headers and found[1] not in self._states
+                if known and in_text(found[1], rest[0] == '"'):
                     self.follow(found[1], self._headers[found[1]], now)
             elif name in ("define", "undef") and (macro := _MACRO.match(rest)):
                 self._define(name, macro, now)

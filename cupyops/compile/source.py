@@ -5,27 +5,27 @@ shared header replaces its ``#include``. The compile cache hashes the final text
 compiler's version. ``#line`` directives give compiler messages and profilers the author's file and line.
 """
 
-import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache, lru_cache, partial
-from pathlib import Path
 
 import kernels_cu
 from cupyops.dtypes import DTYPES
 from cupyops.errors import CompileError, nearest
 
-from .cuda_text import Code, Directive, scan
+from .cuda_text import scan
 from .header_list import SAME
 from .preprocess import CONDITIONALS, Preprocessed, defines_of, preprocess
+from .project_headers import includes
 from .pytorch_names import HEADER as PYTORCH
 from .pytorch_names import foreign, with_pytorch
 from .standard import as_library, definitions, unknown
-from .system_headers import cub_operators, folders_in, found_in, header, left_out, refusal, whole_cub
+from .system_headers import cub_operators, found_in, header, in_text, left_out, refusal, whole_cub
 
-__all__ = ["assemble", "named_kernels"]
+__all__ = ["absent", "assemble", "give", "included", "named_kernels"]
 
 KERNEL = "CupyopsKernel"  # a macro: the name of a kernel that is not extern "C"
 _NAMED = re.compile(rf"^#define ({KERNEL}\d*) (.*)$", re.MULTILINE)
@@ -35,7 +35,6 @@ _LINKAGE = re.compile(r'\bextern\s*"C"(?=\w)')  # C++11 reads "C"__global__ as a
 # Macros that nvcc has and NVRTC lacks, which a text may ask for in a condition.
 _OF_NVCC = {"CUDA_VERSION": "CUDART_VERSION"} | ({"__linux__": "1"} if sys.platform == "linux" else {})
 _OWN_ACC = re.compile(r"\busing\s+acc_t\b|\btypedef\b(?:(?!\btypedef\b)[^;{}])*\bacc_t\s*;")
-_INCLUDED = re.compile(r'"([^"]+)"')
 _ANY_INCLUDED = re.compile(r'["<]([^">]+)[">]')
 # Neither expression matches across another `typedef`, so that the time stays linear in the text.
 _DECLARED = re.compile(r"\busing\s+(\w+)\s*=|\btypedef\b(?:(?!\btypedef\b)[^;{}])*;")
@@ -49,15 +48,18 @@ template <int N> struct Int64s {
 };
 """
 _NAMES = frozenset(("N", "v", "i"))
+_MISSPELT = 0.85  # difflib's ratio from which on the name of an unknown header counts as a misspelt name
 _DECLARES = re.compile(
     r"\b(?:typename|class|bool|char|short|int|long|unsigned|size_t|float|double|auto|T|acc_t|scalar_t)\s+[*&]*(\w+)"
 )
-# nvcc has the 16-bit floats in a text that includes a header of a library such as cuBLAS, which kernels do not include.
-_FLOATS16 = {
+# Headers of CUDA that headers of libraries and of projects include: cuBLAS's, for one, has the 16-bit floats. A text that uses
+# their names has them without such a header.
+_UNINCLUDED = {
     "cuda_fp16.h": re.compile(
         r"\b(?:__half2?|half2)\b|[;{}(,<]\s*(?:const\s+)?half\s*(?:\*\s*(?:\w+\s*[,)=;]|__restrict)|\s[A-Za-z_]\w*|[,>)])"
     ),
     "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b"),
+    "cooperative_groups.h": re.compile(r"\bcooperative_groups\b"),
 }
 
 
@@ -94,9 +96,6 @@ def assemble(
     """
     shared = kernels_cu.headers()
     headers = headers or {}
-    if simulated and folders_in(options):
-        # NVRTC reads the folders itself. The simulator's compiler does not: it reads the headers of CUDA that have a twin.
-        headers = {**_quoted(text, None, [Path(folder) for folder in folders_in(options)]), **headers}
     text, headers, of_pytorch = with_pytorch(text, headers)
     known = {**shared, **headers}
     texts = {"": text, **included(text, headers, warned=True)}
@@ -104,7 +103,7 @@ def assemble(
     lines = ["// Written by cupyops: types and constants of this compilation."]
     own_texts = tuple(source for name, source in texts.items() if name not in shared)
     own_types = {header for d in types.values() if (header := DTYPES[d].header)}
-    lines += sorted(f"#include <{header}>" for header in own_types | _floats16(own_texts) | {*of_pytorch})
+    lines += sorted(f"#include <{header}>" for header in own_types | _unincluded(own_texts) | {*of_pytorch})
     lines += [f"typedef {DTYPES[d].c_type} {name};" for name, d in types.items() if name not in own]
     if "scalar_t" in types and not ("scalar_t" in own and ("acc_t" in own or _OWN_ACC.search(text))):
         lines.append(f"typedef {DTYPES[DTYPES[types['scalar_t']].acc].c_type} acc_t;")
@@ -132,19 +131,20 @@ def assemble(
         for i in followed.includes
         if i.live and (i.name in known or not found_in(options, i.name))
     }
+    _leave_out(followed, live_texts, known, options, filename)
     spliced = _splice(text, filename, known, hidden, live, set(), system_lines)
     # g++, which preprocesses for nvcc, continues a line that ends with a backslash and blanks. NVRTC does not.
     return "\n".join(lines) + "\n" + _BLANK_AFTER_BACKSLASH.sub(r"\\", _LINKAGE.sub(r"\g<0> ", spliced))
 
 
-def _floats16(texts: tuple[str, ...]) -> set[str]:
-    """Returns the headers of the 16-bit floats that texts use and do not include."""
+def _unincluded(texts: tuple[str, ...]) -> set[str]:
+    """Returns the headers of CUDA whose names texts use and which they do not include."""
     found: set[str] = set()
     for code in map(scan, texts):
         included_names = {m[1] for d in code.directives if (m := _ANY_INCLUDED.match(d.rest))}
         pieces = (code.bare, *(d.rest for d in code.directives if d.name == "define"))
-        for header_name in _FLOATS16.keys() - found - included_names:
-            if any(_FLOATS16[header_name].search(piece) for piece in pieces):
+        for header_name in _UNINCLUDED.keys() - found - included_names:
+            if any(_UNINCLUDED[header_name].search(piece) for piece in pieces):
                 found.add(header_name)
     return found
 
@@ -187,7 +187,14 @@ def _check(
 ) -> None:
     """Raises if a text includes a system header that it cannot have, or uses such a name of ``std``."""
     for name, live, directive, where in found.includes:
-        if not live or name in texts or not (directive.rest[0] == "<" or header(name)) or found_in(options, name):
+        if not live or name in texts or not (directive.rest[0] == "<" or header(name)):
+            continue
+        if found_in(options, name):
+            if simulated and header(name) is not None:
+                place = f"{where or filename}:{texts[where].count(chr(10), 0, directive.start) + 1}"
+                raise CompileError(
+                    f"{place}: the simulator cannot include <{name}>: the header is of a library, which NVRTC alone reads"
+                )
             continue
         names = whole_cub(texts, simulated) if name == "cub/cub.cuh" else [name]
         row = header(name)
@@ -213,6 +220,44 @@ def _check(
                     f"{place}: std::{name} is of the host's library, and NVRTC does not have it; <cuda/std/...> has types "
                     f"and functions of the library for kernels, in the namespace cuda::std"
                 )
+
+
+def absent(followed: Preprocessed, known: Collection[str], options: Sequence[str]) -> dict[str, str]:
+    """Returns the headers in quotes that a text includes and that nobody has, by name, and where each is included first."""
+    found: dict[str, str] = {}
+    for name, live, directive, where in followed.includes:
+        given = name in known or header(name) is not None or found_in(options, name)
+        if live and not given and directive.rest[0] == '"':
+            found.setdefault(name, where)
+    return found
+
+
+def give(name: str) -> str:
+    """Returns how to give a header."""
+    return f"give its text as headers={{{name!r}: ...}}, or its folder as options=('-I...',)"
+
+
+def _leave_out(
+    followed: Preprocessed, texts: Mapping[str, str], known: Collection[str], options: Sequence[str], filename: str
+) -> None:
+    """Warns of each header in quotes that nobody has. Its directive is left out: a kernel may need nothing of the header, and
+    the compiler's error names what a kernel lacks.
+
+    Raises:
+        ValueError: the name resembles the name of a known header, or a condition of the text reads a macro that the header may
+            define.
+    """
+    for name, where in absent(followed, known, options).items():
+        words = f'{where or filename}: #include "{name}": no such header is known'
+        if near := nearest(name, get_close_matches(name, known, 1, _MISSPELT)):
+            raise ValueError(
+                f"{words}{near}; {give(name)}. There are {', '.join(sorted(known))}; system headers are included in angle brackets"
+            )
+        if macro := next(followed.unknown(texts), ""):
+            raise ValueError(
+                f"{words}, and a condition of the text reads {macro}, which the header may define; {give(name)}"
+            )
+        warnings.warn(f"{words}, so it is left out; if the kernel uses it, {give(name)}", stacklevel=3)
 
 
 @lru_cache(256)
@@ -260,60 +305,17 @@ def included(text: str, headers: Mapping[str, str], *, warned: bool = False) -> 
     Warns if the text itself includes a header by a former name, unless `warned` says that it has.
     """
     known = {**kernels_cu.headers(), **headers}
-    for name, _ in _includes(scan(text)):
+    for name, _, _ in includes(text):
         if not warned and name in kernels_cu.former_headers() and name not in headers:
             warnings.warn(known[name].splitlines()[0].removeprefix("// "), DeprecationWarning, stacklevel=4)
     found: dict[str, str] = {}
     texts = [text]
     while texts:
-        for name, _ in _includes(scan(texts.pop())):
-            if name in known and name not in found:
+        for name, quoted, _ in includes(texts.pop()):
+            if name in known and name not in found and in_text(name, quoted):
                 found[name] = known[name]
                 texts.append(known[name])
     return found
-
-
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, str]]:
-    """Returns the text of a file, and the texts of the headers that it includes in quotes from its folder, directly or through
-    such headers, by name.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is not UTF-8.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, dict(sorted(_quoted(text, path.parent, [path.parent]).items()))
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
-
-
-def _quoted(text: str, folder: Path | None, folders: Sequence[Path]) -> dict[str, str]:
-    """Returns the texts of the headers that a text includes in quotes, directly or through such headers, by name.
-
-    Args:
-        text: CUDA C++.
-        folder: where the text lies, or None.
-        folders: where headers lie that are not in the folder of the including file.
-    """
-    found: dict[str, str] = {}
-    todo = [(text, folder)]
-    while todo:
-        source, beside = todo.pop()
-        for name, _ in _includes(scan(source)):
-            # As a compiler does: first in the folder of the including file. A name has one text.
-            places = (place / name for place in ([beside] if beside else []) + [*folders])
-            if name not in found and (place := next((p for p in places if p.is_file()), None)) is not None:
-                found[name] = place.read_text(encoding="utf-8")
-                todo.append((found[name], place.parent))
-    return found
-
-
-def _includes(code: Code) -> Iterator[tuple[str, Directive]]:
-    for directive in code.directives:
-        if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
-            yield found[1], directive
 
 
 def _splice(
@@ -329,7 +331,7 @@ def _splice(
 
     Later ``#include`` lines of the same header are removed, and those of system headers whose names need no header. A
     header that has macros in `hidden` is compiled without them. An unknown header may stand in code that is not compiled, or lie
-    in a folder of the options: `live` has the places of the others.
+    in a folder of the options: `live` has the places of the others, which are left out.
     """
     seen.add(filename)
     code = scan(text)
@@ -341,7 +343,12 @@ def _splice(
         system = found is not None and name not in known and (found[0][0] == "<" or header(name) is not None)
         instead = system_lines(name, directive.rest[0]) if system else None
         dead = found is not None and not system and name not in known and (filename, directive.start) not in live
-        if not once and (found is None or (system and instead is None) or (found[0][0] == "<" and not system) or dead):
+        if not once and (
+            found is None
+            or (system and instead is None)
+            or (not system and not in_text(name, found[0][0] == '"'))
+            or dead
+        ):
             continue
         pieces.append(text[at : directive.start])
         line += text.count("\n", at, directive.end)
@@ -351,13 +358,7 @@ def _splice(
             continue
         if instead:
             pieces.append("\n".join(instead))
-        elif name not in known:
-            raise ValueError(
-                f'{filename}: #include "{name}": no such header is known{nearest(name, known)}; give its text as '
-                f"headers={{{name!r}: ...}}, or its folder as options=('-I...',). There are {', '.join(sorted(known))}; system "
-                f"headers are included in angle brackets"
-            )
-        elif name not in seen:
+        elif name in known and name not in seen:
             mine = hidden.get(name, {})
             spliced = _splice(known[name], name, known, {} if mine else hidden, live, seen, system_lines)
             pieces.append(_without(spliced, mine) if mine else spliced)

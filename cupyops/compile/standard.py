@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-__all__ = ["NUMBERS", "as_library", "definitions", "unknown"]
+__all__ = ["MACROS", "NUMBERS", "as_library", "definitions", "for_libraries", "unknown"]
 
 _INTEGERS = {
     **{
@@ -100,6 +100,7 @@ _NUMBERS = {
     "INT64_MAX": "9223372036854775807LL",
     "UINT64_MAX": "18446744073709551615ULL",
 }
+MACROS = frozenset(_NUMBERS) | {"NULL"}  # of the C library's headers
 # The names of floating numbers that formulas use.
 NUMBERS = {
     name: float(value.rstrip("f"))
@@ -258,6 +259,11 @@ _LIBRARY = (  # names, header of CUDA's C++ library, header of the host's
     (_LIMITS, "cuda/std/limits", "limits"),
     (_PAIRS, "cuda/std/utility", "utility"),
 )
+_OF_CPP = (
+    *("array", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdlib", "cstring", "functional"),
+    *("initializer_list", "limits", "tuple", "type_traits", "utility"),
+)
+_OF_C = ("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdio.h", "stdlib.h", "string.h", "cstdio")
 _STD = re.compile(r"(?<![\w:])(?:::\s*)?std\s*::\s*(\w+)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZES = frozenset(("size_t", "ptrdiff_t", "nullptr_t"))
@@ -320,6 +326,22 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
     if numbers and (library or any(line.startswith("#include <cuda/") for line in lines)):
         lines += [f"#include <cuda/std/{name}>" for name in ("cfloat", "climits", "cstdint")]
     return [*lines, *(["namespace std {", *within, "}"] if within else []), *numbers]
+
+
+def for_libraries() -> dict[str, str]:
+    """Returns, by name, the texts of headers that NVRTC gives to the headers of libraries that it reads in the folders of the
+    options ``-I``: CUDA's C++ library in place of the host's, and nothing in place of the C library, whose functions NVRTC
+    has."""
+    found = dict.fromkeys(_OF_C, "")
+    version = (
+        "(__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)"  # as the file of CUDA has it, which includes others
+    )
+    found["cuda.h"] = f"#ifndef CUDA_VERSION\n#define CUDA_VERSION {version}\n#endif\n"
+    for name in _OF_CPP:
+        found[name] = (
+            f"#pragma once\n#include <cuda/std/cstddef>\n#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n"
+        )
+    return found
 
 
 def as_library(headers: Collection[str]) -> list[str]:

@@ -22,6 +22,7 @@ __all__ = [
     "folders_of",
     "found_in",
     "header",
+    "in_text",
     "left_out",
     "refusal",
     "shared_with_host",
@@ -47,6 +48,17 @@ _PACKAGES = {
 def header(name: str) -> SystemHeader | None:
     """Returns the row of a header, or None for an unknown header."""
     return next((row for row in HEADERS if any(fnmatchcase(name, pattern) for pattern in row.names)), None)
+
+
+def in_text(name: str, quoted: bool) -> bool:
+    """Returns whether the ``#include`` of a header may mean a text that is given or lies in a folder of the text: every header
+    in quotes, and in angle brackets those that are not of CUDA or of the system.
+
+    Args:
+        name: the header.
+        quoted: whether the name stands in quotes.
+    """
+    return quoted or header(name) is None
 
 
 def folders_in(options: Sequence[str]) -> list[str]:

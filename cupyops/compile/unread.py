@@ -7,13 +7,17 @@ from collections.abc import Collection, Mapping
 from .cuda_text import Code, scan
 from .host_code import HOST_TYPE, WORD, Item, declarations, declared_names, host_code, macros_of
 from .preprocess import preprocess
-from .standard import unknown
+from .standard import MACROS, unknown
 
 __all__ = ["host_code_of", "without_unread"]
 
 # Libraries for kernels that are not part of CUDA. An option `-I` may give the folder of their headers, so a declaration that
 # a kernel reads stays.
 _OF_OTHERS = re.compile(r"\b(?:cutlass|cute|glm)\s*::")
+# Names in capitals, where a text uses them and where it declares them.
+_CAPITALS = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?<=\w\w\w)")
+_DECLARED = re.compile(r"(?!\b(?:return|case|else)\b)\b(?:\w+[\s>*&]|\})\s*(?:\.\.\.\s*)?([A-Z][A-Z0-9_]{2,})\b")
+_ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 
 
 def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, str]) -> dict[str, str]:
@@ -38,17 +42,20 @@ def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, st
         gone = more
 
 
-def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str, str]:
-    """Returns texts without the declarations that name types of the host's libraries or of libraries such as CUTLASS, if no
-    other code reads them.
+def without_unread(texts: Mapping[str, str], roots: Collection[str], defined: Collection[str] = ()) -> dict[str, str]:
+    """Returns texts without the declarations that name types of the host's libraries or of libraries such as CUTLASS, or macros
+    that nothing defines, if no other code reads these declarations.
 
-    The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call.
+    The ``__device__`` functions of a functor for thrust, for one, are code that a kernel does not call. So is a function for
+    a macro that the build of a project defines, if the kernel does not call the function.
 
     Args:
         texts: CUDA C++ without its host code, by name. A text may use the names of the others.
         roots: the names of the kernels.
+        defined: the macros that the texts and their headers define.
     """
-    if not any(of_host(scan(text).bare) for text in texts.values()):
+    undefined = _undefined(texts, defined)
+    if not undefined and not any(of_host(scan(text).bare) for text in texts.values()):
         return dict(texts)
     suspects: set[tuple[str, Item]] = set()
     nodes: dict[str, list[tuple[str, Item]]] = {}  # the declarations of each name
@@ -68,9 +75,9 @@ def without_unread(texts: Mapping[str, str], roots: Collection[str]) -> dict[str
             declared = declared_names(piece)
             for name in declared:
                 nodes.setdefault(name, []).append((where, item))
-            if not declared:
+            if not declared or "__global__" in piece:
                 unread += WORD.findall(piece)
-            elif of_host(piece):
+            elif of_host(piece) or not undefined.isdisjoint(WORD.findall(piece)):
                 suspects.add((where, item))
     read: set[str] = set()
     kept: set[tuple[str, Item]] = set()
@@ -115,6 +122,18 @@ def _with_readers(
         if not more:
             return left_out
         left_out |= more
+
+
+def _undefined(texts: Mapping[str, str], defined: Collection[str]) -> set[str]:
+    """Returns the names in capitals that texts use and that nothing declares: neither a macro, nor a declaration."""
+    used: set[str] = set()
+    known = {*defined, *MACROS}
+    for text in texts.values():
+        bare = scan(text).bare
+        used.update(_CAPITALS.findall(bare))
+        known.update(match[1] for match in _DECLARED.finditer(bare))
+        known.update(word for body in _ENUM.findall(bare) for word in WORD.findall(body))
+    return used - known
 
 
 def of_host(bare: str) -> bool:

@@ -22,7 +22,7 @@ from cupyops.compile.compiler import binary_for, target_for
 from cupyops.compile.file_scope import has_assert, variables
 from cupyops.compile.linking import parts
 from cupyops.compile.preprocess import defines_of
-from cupyops.compile.source import read
+from cupyops.compile.project_headers import read
 from cupyops.deprecated import warn
 from cupyops.dtypes import DTYPES, FLOATS, dtype_names
 from cupyops.errors import CompileError, LaunchError, MissingDependencyError, expected
@@ -129,13 +129,12 @@ class Kernel:
         link: Sequence[str | os.PathLike[str]] = (),
         storage: Storage | None = None,
     ) -> None:
-        beside: dict[str, str] = {}
         self.file = TextFile(text, headers, watch) if isinstance(text, os.PathLike) else None
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
-            text, beside = read(text)
         elif watch:
             raise TypeError(expected(name or "Kernel", "watch", "be given with the Path of a text", "a text"))
+        text, beside = read(text, options, headers)
         check_text(text, name or "Kernel", name if storage is None else None)
         self.name = name = the_kernel(text) if name is None else name
         self.geometry = geometry = policy(name, geometry)
@@ -198,8 +197,9 @@ class Kernel:
     def signature(self) -> Signature:
         """The parameters, parsed from the declaration in the text."""
         headers = self.source.included()
-        signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
-        check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
+        with self.source.naming_absent_headers():
+            signature = Signature.parse(self.text, self.name, headers, self.source.defines, self.source.structs)
+            check_declaration(signature, self.text, self.geometry.sizes, self.dtypes, self.constants, headers)
         return signature
 
     @computed_once

@@ -3,7 +3,8 @@ structs."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +12,9 @@ from cupyops.compile.cache import Binary
 from cupyops.compile.file_scope import launches_from_device
 from cupyops.compile.host_code import host_code
 from cupyops.compile.linking import joined
-from cupyops.compile.preprocess import defines_of
-from cupyops.compile.source import assemble, included, read
+from cupyops.compile.preprocess import defines_of, preprocess
+from cupyops.compile.project_headers import read
+from cupyops.compile.source import absent, assemble, give, included
 from cupyops.compile.unread import host_code_of, without_unread
 from cupyops.errors import CompileError, expected
 
@@ -110,7 +112,10 @@ class KernelSource:
         if not {"-default-device", "--device-as-default-execution-space"}.isdisjoint(self.options):
             return dict(texts)
         found = host_code_of(texts, "\n".join([others, *texts.values()]), self.defines)
-        return without_unread(found, roots) if roots else found
+        if not roots:
+            return found
+        headers = included(self.text, self.headers, warned=True)
+        return without_unread(found, roots, preprocess(self.text, headers, self.defines).macros)
 
     @property
     def defines(self) -> dict[str, str]:
@@ -134,6 +139,25 @@ class KernelSource:
         """Returns the headers that the text includes, by name."""
         return included(self.text, self.headers)
 
+    def absent(self) -> list[str]:
+        """Returns a sentence for each header that the text includes and that nobody has."""
+        headers = self.included()
+        followed = preprocess(self.text, headers, self.defines)
+        return [
+            f'the text includes "{name}", and no such header is known: {give(name)}'
+            for name in absent(followed, headers, self.options)
+        ]
+
+    @contextmanager
+    def naming_absent_headers(self) -> Iterator[None]:
+        """Names such headers in a TypeError, since they may declare the type of a parameter."""
+        try:
+            yield
+        except TypeError as error:
+            if absent := self.absent():
+                raise TypeError("; ".join([str(error), *absent])) from None
+            raise
+
     def located(self, error: CompileError) -> CompileError:
         """Returns the error with the lines of the Python file that holds the text, in addition to the text's lines."""
         words = elements.explained(str(error), self.structs, self.hidden)
@@ -141,6 +165,7 @@ class KernelSource:
         for name in dict.fromkeys(host_code(self.text, "\n".join(self.headers.values())).names):
             if name in undefined:
                 words += f"\n`{name}` is host code, which is left out: declare what a kernel uses __device__"
+        words += "".join(f"\n{line}" for line in self.absent())
         return CompileError(located(words, self.filename, self.text, self.declared_in))
 
 

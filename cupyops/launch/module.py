@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cupyops.compile.cuda_text import scan
-from cupyops.compile.source import read
+from cupyops.compile.project_headers import read
 from cupyops.errors import nearest
 
 from .geometry import Geometry
@@ -67,10 +67,9 @@ class Module:
         link: Sequence[str | os.PathLike[str]] = (),
         filename: str | None = None,
     ) -> None:
-        beside: dict[str, str] = {}
         if isinstance(text, os.PathLike):
             filename = filename or os.path.basename(text)
-            text, beside = read(text)
+        text, beside = read(text, options, headers)
         check_text(text, "Module")
         self.text = text
         self._arguments: dict[str, Any] = {

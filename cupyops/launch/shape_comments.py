@@ -66,11 +66,19 @@ def shape_comments(
             give(i, comment)
             continue
         # The comment is behind the comma of one parameter and before the code of the next.
-        before = i if i >= 0 and place > pieces[i].comma else i - 1
+        before = i if i < 0 or place > pieces[i].comma else i - 1
         after = before + 1
+        own = after < len(pieces) and (found[after] or (behind_the_list if after == len(pieces) - 1 else ""))
+        if (
+            after < len(pieces)
+            and pointers[after]
+            and not own
+            and _stands_above(text, code, place, pieces[after].first)
+        ):
+            give(after, comment)
+            continue
         clear = before >= 0 and "\n" not in text[pieces[before].comma : place]
         if clear and after < len(pieces) and "\n" not in text[place : pieces[after].first]:
-            own = found[after] or (behind_the_list if after == len(pieces) - 1 else "")
             clear = pointers[before] and bool(own or not pointers[after])
         if not clear:
             raise ValueError(
@@ -81,6 +89,14 @@ def shape_comments(
     if pieces and not found[-1]:
         found[-1] = behind_the_list
     return found
+
+
+def _stands_above(text: str, code: Code, place: int, first: int) -> bool:
+    """Returns whether the comment at an offset begins a line and ends with this line or a later one, above the parameter at
+    another offset."""
+    line = text.rfind("\n", 0, place) + 1
+    comments = code.comments_between(place, first)
+    return not text[line:place].strip() and "\n" in text[comments[0][1] : first]
 
 
 def _behind_the_list(text: str, code: Code, end: int) -> str:

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cupyops.compile.source import read
+from cupyops.compile.project_headers import read
 from cupyops.errors import CompileError, MissingDependencyError
 from cupyops.sharing import Setting, held_across_fork
 
@@ -107,7 +107,7 @@ class TextFile:
         The stamp of the folder changes when a file is made or renamed, as by an editor that writes another file first.
         """
         found: list[Any] = []
-        for path in (self.path.parent, self.path, *(self.path.with_name(n) for n in sorted(self.names))):
+        for path in (self.path.parent, self.path, *(self.path.parent / n for n in sorted(self.names))):
             try:
                 about = os.stat(path)
                 found.append((about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino))
@@ -194,7 +194,7 @@ def _source(kernel: Any, file: TextFile) -> tuple[KernelSource, Any, bool]:
     """
     source: KernelSource = kernel.source
     try:
-        text, beside = read(file.path)
+        text, beside = read(file.path, kernel.options, file.headers)
         source = replace(kernel.source, text=text, headers={**beside, **file.headers})
         if source == kernel.source:
             return kernel.source, (text, beside), True
@@ -223,6 +223,9 @@ def _check(kernel: Any, source: KernelSource) -> None:
             f"the declaration of {changed} has changed, and the callers pass the arguments of the old declaration. "
             f"Start the program again for new parameters"
         )
+    known = kernel.source.absent()
+    if absent := next((sentence for sentence in source.absent() if sentence not in known), ""):
+        raise ValueError(absent)
     for types in list(kernel.met.values()):
         source.final(types)
 

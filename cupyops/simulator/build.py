@@ -191,9 +191,10 @@ def run(tool: Compiler, arguments: Sequence[str], folder: Path) -> None:
     command = [*tool.command, *base, *arguments]
     done = run_program(command, cwd=folder, env=environment)
     if done.returncode != 0:
-        raise CompileError(done.stderr or done.stdout)
+        raise CompileError(_OF_ATTRIBUTE.sub("", done.stderr or done.stdout))
 
 
+_OF_ATTRIBUTE = re.compile(r"call to '[^']*' declared with (?:attribute error|'error' attribute): ")  # of ptx.py
 # Headers take half of a compilation's time. The second compilation with the same headers and flags precompiles them.
 
 # By its path: the kernel's folder may have a device.h of the user.

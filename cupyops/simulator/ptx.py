@@ -6,6 +6,7 @@ stood, so a branch that the preprocessor removes does not report it.
 """
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -148,7 +149,9 @@ def _cpp(statement: _Statement) -> str:
     except Unknown as unknown:
         words = f"the simulator does not cover {unknown} in inline PTX; give the function a twin in C++ under #ifdef CUPYOPS_SIMULATOR"
         words = words.replace("\\", "/").replace('"', "'")
-        return f'_Pragma("GCC error \\"{words}\\"") do {{}} while (0)'
+        # The compiler reports the call if it is compiled: a kernel may include functions that it does not call.
+        name = f"cupyops_not_covered_{zlib.crc32(words.encode()):x}"
+        return f'do {{ void {name}() __attribute__((error("{words}"))); {name}(); }} while (0)'
 
 
 class _Block:

@@ -1,5 +1,6 @@
 """From an author's text to what NVRTC sees: types, constants, headers, and lines that keep their numbers."""
 
+import gc
 import importlib.util
 import re
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 import cupyops
 import kernels_cu
 from cupyops import Kernel, Threads
+from cupyops.compile.project_headers import read
 from cupyops.compile.pytorch_names import foreign, with_pytorch
-from cupyops.compile.source import assemble, read
+from cupyops.compile.source import assemble
 from cupyops.dtypes import DTYPES
+from cupyops.errors import CompileError
 
 ACC = {"float16": "float", "bfloat16": "float", "float32": "float", "float64": "double"}
 
@@ -25,7 +28,6 @@ def error_of(text: str) -> str:
     """What a compilation of this final text fails with."""
     pytest.importorskip("cupy")
     from cupyops.compile.compiler import compile_text
-    from cupyops.errors import CompileError
 
     with pytest.raises(CompileError) as caught:
         compile_text(text, "k<float32>", "sm_80", ())
@@ -114,9 +116,54 @@ def test_unknown_header_is_named_with_those_there_are() -> None:
         assert words in str(caught.value)
 
 
-def test_unknown_header_of_a_header_names_the_header() -> None:
-    with pytest.raises(ValueError, match=r'^mine.cuh: #include "none.cuh"'):
-        assemble('#include "mine.cuh"', "k.cu", {}, {}, {"mine.cuh": '#include "none.cuh"'})
+def test_an_unknown_header_is_left_out_with_a_warning() -> None:
+    """A kernel may need nothing of it."""
+    text, headers = '#include "mine.cuh"\nint k;', {"mine.cuh": 'int a;\n#include "none.cuh"\nint b;'}
+    with pytest.warns(
+        UserWarning, match=r'^mine.cuh: #include "none.cuh": no such header is known, so it is left out; if'
+    ):
+        found = assemble(text, "k.cu", {}, {}, headers)
+    assert "include" not in found
+    assert '#line 3 "mine.cuh"\nint b;' in found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "#ifdef FAST\n#endif",
+            "and a condition of the text reads FAST, which the header may define; give its text as",
+        ),
+        ("#if defined(__CUDACC__) && WIDTH > 2\n#elif OTHER\n#endif", "and a condition of the text reads WIDTH, which"),
+        ("#define WIDTH 1\n#if WIDTH > 2\n#elif OTHER\n#endif", "and a condition of the text reads OTHER, which"),
+    ],
+)
+def test_an_unknown_header_that_may_define_a_macro_of_a_condition_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=rf'^k.cu: #include "none.h": no such header is known, {re.escape(words)}'):
+        assemble(f'#include "none.h"\n{text}', "k.cu", {}, {})
+
+
+def test_a_condition_that_a_text_decides_says_nothing_of_an_unknown_header() -> None:
+    conditions = (
+        "#ifndef K_CU\n#define K_CU\n#endif\n#if 0\n#ifdef FAST\n#endif\n#endif\n#if __CUDA_ARCH__ >= 800\n#endif\n"
+        "#if defined(_MSC_VER) && FAST > 2\n#endif\n"
+    )
+    with pytest.warns(UserWarning, match="is left out"):
+        assemble(f'#include "none.h"\n{conditions}#ifdef _MSC_VER\n#endif', "k.cu", {}, {})
+
+
+def test_a_misspelt_header_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r'"element_wise.cuh": no such header is known; did you mean \'elementwise.cuh\'\?; give'
+    ):
+        assemble('#include "element_wise.cuh"', "k.cu", {}, {})
+
+
+def test_the_error_of_a_type_names_an_unknown_header() -> None:
+    with pytest.raises(
+        TypeError, match=r"decides the type 'Kind' of `kind`.*; the text includes \"none.h\", and no such header"
+    ):
+        Kernel('#include "none.h"\n__global__ void k(float* x, Kind kind) {}', "k")
 
 
 @pytest.mark.parametrize(
@@ -207,22 +254,30 @@ def test_the_headers_of_a_files_headers_are_read(tmp_path: Path) -> None:
     (tmp_path / "top.h").write_text("constexpr int TOP = 3;\n")
     (tmp_path / "unread.h").write_text("")
     text, headers = read(tmp_path / "k.cu")
-    assert sorted(headers) == ["../top.h", "b.h", "parts/a.inl", "top.h"]
-    assert "B = 1" in headers["b.h"]
+    assert sorted(headers) == ["../top.h", "b.h", "parts/a.inl"]
+    assert headers["b.h"] == '#include "../top.h"\nconstexpr int B = 1;\n'  # a file has one name
     assert "parts/a.inl" in text
 
 
 @pytest.mark.simulator
-def test_a_quoted_header_of_a_folder_is_left_to_the_compiler(tmp_path: Path) -> None:
+def test_a_header_of_a_folder_is_a_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "outer.h").write_text("__device__ inline float twice(float v) { return 2 * v; }\n")
     text = '#include "outer.h"\n__global__ void k(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = twice(y[threadIdx.x]); }'
-    with pytest.raises(
-        ValueError, match=re.escape("give its text as headers={'outer.h': ...}, or its folder as options=('-I")
-    ):
-        Kernel(text, "k", Threads("n")).final_text({})
-    kernel = Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
-    assert '#include "outer.h"' in kernel.final_text({})
     y = np.ones(3, np.float32)
+    told = "the text includes \"outer.h\", and no such header is known: give its text as headers={'outer.h': ...}, or its folder"
+    with (
+        cupyops.simulate(),
+        pytest.raises(CompileError, match=re.escape(told)),
+        pytest.warns(UserWarning, match="left out"),
+    ):
+        Kernel(text, "k", Threads("n"))(y, 3)
+    gc.collect()  # tests of all kernels of the process would compile this one
+    kernel = Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
+    assert "float twice" in kernel.final_text({})
+    assert kernel.headers.keys() == {"outer.h"}
+    (tmp_path / "outer.h").write_bytes(b"// \xff\n")
+    with pytest.raises(ValueError, match=r"outer\.h: a header must be UTF-8"):
+        Kernel(text, "k", Threads("n"), options=(f"-I{tmp_path}",))
     with cupyops.simulate():
         kernel(y, 3)
     assert y.tolist() == [2.0] * 3

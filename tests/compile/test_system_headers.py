@@ -29,7 +29,7 @@ EXAMPLES = {
     "texture_*.h": "texture_types.h",
     "surface_*.h": "surface_types.h",
     "cooperative_groups/*.h": "cooperative_groups/details/info.h",
-    "cuda/std/*": "cuda/std/complex",
+    "cuda/std/*": "cuda/std/span",
     "cuda/*": "cuda/latch",
     "cub/block/*.cuh": "cub/block/block_histogram.cuh",
     "cub/warp/*.cuh": "cub/warp/warp_load.cuh",
@@ -129,8 +129,30 @@ def test_a_header_that_the_device_code_uses_in_vain_is_refused_in_both_lanes(
 
 def test_a_header_of_the_same_name_that_is_given_comes_first(tmp_path: Path) -> None:
     assert "int own;" in final(f'#include "helper_cuda.h"\n{KERNEL}', headers={"helper_cuda.h": "__device__ int own;"})
-    (tmp_path / "mine.h").write_text("")
-    assert "<mine.h>" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
+    (tmp_path / "mine.h").write_text("__device__ inline int mine() { return 1; }")
+    assert "int mine()" in final(f"#include <mine.h>\n{KERNEL}", options=(f"-I{tmp_path}",))
+
+
+def test_a_header_of_a_library_has_the_headers_of_the_host(tmp_path: Path) -> None:
+    """NVRTC has none of them; without CUDA's C++ library in their place, the header of the library ends the compilation."""
+    (tmp_path / "glm").mkdir()
+    (tmp_path / "glm" / "glm.hpp").write_text(
+        '#include <stdlib.h>\n#include <cuda.h>\nstatic_assert(CUDA_VERSION >= 12000, "");\n'
+        "#include <cassert>\n#include <cmath>\n#include <limits>\n#include <type_traits>\nnamespace glm {\n"
+        "template <typename T> __device__ std::enable_if_t<std::is_floating_point<T>::value, T> bounded(T v) {\n"
+        " return std::fmin(std::abs(v), std::numeric_limits<T>::max()); }\n}\n"
+    )
+    text = f"#include <glm/glm.hpp>\n{KERNEL.replace('= x[threadIdx.x]', '= glm::bounded(x[threadIdx.x])')}"
+    assert "bounded" in text
+    options = (f"-I{tmp_path}",)
+    told = "k.cu:1: the simulator cannot include <glm/glm.hpp>: the header is of a library, which NVRTC alone reads"
+    with pytest.raises(CompileError, match=f"^{re.escape(told)}$"):
+        final(text, True, options=options)
+    pytest.importorskip("cupy")
+    from cupyops.compile.compiler import OPTIONS, compile_text
+
+    for architecture in ("sm_80", "sm_90"):
+        assert compile_text(final(text, options=options), "k", architecture, (*OPTIONS, *options)).resources
 
 
 def test_quotes_find_a_system_header() -> None:

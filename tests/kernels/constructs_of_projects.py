@@ -1,5 +1,7 @@
 """Constructs of the kernels of public projects: structs and names of types, and what the headers of libraries define."""
 
+from pathlib import Path
+
 import torch
 
 from tests.kernels.construct import AT, LIST, Construct
@@ -9,6 +11,8 @@ def _complex(x: torch.Tensor) -> torch.Tensor:
     z = torch.view_as_complex(x.view(-1, 2))
     return torch.view_as_real(z * (2 + 0.5j) - 25).flatten()
 
+
+PROJECT = Path(__file__).parent / "project"  # a folder of headers
 
 OF_PROJECTS = {
     "structs with bases": Construct(
@@ -141,5 +145,67 @@ OF_PROJECTS = {
         lambda x: 2 * x + 1,
         ("mem_col_major", "mem_row_major"),
         more=(1, 0x40),
+    ),
+    "headers of a folder": Construct(
+        f'#include "scale.h"\n#include <parts/../parts/once.h>\n__global__ void k(const float* x, float* y, int n, Factor f) {{ {AT} '
+        "if (i < n) y[i] = twice(f.by * x[i]) + OF_TWO; }",
+        "k",
+        lambda x: 6 * x + 2,
+        ("twice(", "fabsf("),
+        more=((3.0,),),
+        given={"options": (f"-I{PROJECT}",)},
+    ),
+    "device code for macros that nothing defines and that no kernel uses": Construct(
+        "#ifdef WITH_ROWS\n#define ROW_WIDTH 8\n#endif\n"
+        "__device__ float of_row(float v) { return v * ROW_WIDTH; }\n__device__ float by_row(float v) { return of_row(v) + 1; }\n"
+        f"__device__ float twice(float v) {{ return 2 * v; }}\n__global__ void k{LIST} {{ {AT} if (i < n) y[i] = twice(x[i]); }}",
+        "k",
+        lambda x: 2 * x,
+        ("return 2 * v", "return 3 * v"),
+    ),
+    "prototypes of the host with a condition among their parameters": Construct(
+        "#include <cublas_v2.h>\nint product(cublasHandle_t handle, int m,\n"
+        "#if defined(__HIP_PLATFORM_AMD__)\n rocblas_gemm_algo algo = rocblas_gemm_algo_standard);\n"
+        "#else\n cublasGemmAlgo_t algo = CUBLAS_GEMM_DEFAULT);\n#endif\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
+    ),
+    "cooperative groups whose header another header includes": Construct(
+        "namespace cg = cooperative_groups;\n"
+        f"__global__ void k{LIST} {{ auto block = cg::this_thread_block(); auto tile = cg::tiled_partition<32>(block);\n"
+        f" {AT} const float first = tile.shfl(i < n ? x[i] : 0.f, 0); if (i < n) y[i] = first; }}",
+        "k",
+        lambda x: torch.cat([part[:1].expand(len(part)) for part in x.split(32)]),
+        ("0.f, 0)", "0.f, 1)"),
+    ),
+    "shapes above the parameters": Construct(
+        "__global__ void k(\n // (n)\n const float* x,\n // (n) doubled\n // in place of x\n float* y,\n int n) "
+        f"{{ {AT} if (i < n) y[i] = 2 * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("2 * x[i]", "3 * x[i]"),
+    ),
+    "complex numbers of CUDA's C++ library": Construct(
+        "#include <cuda/std/complex>\nusing complex_t = cuda::std::complex<float>;\n"
+        f"__global__ void k(const complex_t* x /* (n) */, complex_t* y /* (n) */, int n, cuda::std::complex<double> by) {{ {AT} "
+        "if (i >= n) return;\n complex_t sum;\n sum += x[i] * complex_t(by);\n"
+        " y[i] = sum / cuda::std::exp(complex_t()) - cuda::std::norm(complex_t(3.f, 4.f));\n"
+        " if (cuda::std::conj(cuda::std::conj(x[i])) != x[i] || cuda::std::abs(complex_t(3.f, 4.f)) != 5.f) y[i] = 0.f; }",
+        "k",
+        _complex,
+        ("x[i] * complex_t(by)", "x[i]"),
+        more=((2.0, 0.5),),
+        shape=(-1, 2),
+    ),
+    "constants of traits of the host": Construct(
+        "#include <vector>\n#include <type_traits>\ntemplate <class T> struct is_list : std::false_type {};\n"
+        "template <class T> struct is_list<std::vector<T>> : std::true_type {};\n"
+        "template <class T> inline constexpr bool is_list_v = is_list<T>::value;\ninline constexpr float TWO = 2;\n"
+        f"__global__ void k{LIST} {{ {AT} if (i < n) y[i] = TWO * x[i]; }}",
+        "k",
+        lambda x: 2 * x,
+        ("TWO = 2", "TWO = 3"),
     ),
 }  # fmt: skip

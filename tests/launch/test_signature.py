@@ -304,6 +304,13 @@ def test_void_is_no_parameter() -> None:
         ("float* x, ///< (n)\n float* y, /** (M) */\n float* z /*! (1) */", [("n",), ("M",), ("1",)]),
         ("float* x,\n // all of (n)\n float* y", [None, None]),
         ("float* x, /* (n) */ /* (n) */\n int n", [("n",), None]),
+        ("\n // (n)\n float* x", [("n",)]),
+        ("float* x,\n // (n)\n float* y", [None, ("n",)]),
+        (
+            "\n // (n) the input\n // of any sign\n const float* x,\n /* (M,\n N) */\n float* y,\n int n",
+            [("n",), ("M", "N"), None],
+        ),
+        ("float* x, // (n)\n // (M)\n float* y, // a view\n int n", [("n",), ("M",), None]),
     ],
 )
 def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) -> None:
@@ -317,7 +324,8 @@ def test_shape_comments(declaration: str, shapes: list[tuple[str, ...] | None]) 
         "const float* x, /* (n) */ float* y, /* (M) */ float* z",
         "/* (n) */ const float* x, /* (n) */ float* y /* (n) */",
         "// (n)\n float* x",
-        "float* x,\n // (n)\n float* y",
+        "float* x,\n // (n)\n int n",
+        "float* x,\n // (n)\n float* y, // (M)\n int n",
         "float* x,\n /* (n) */ float* y /* (n) */",
         "int n, /* (n) */ float* x",
         "float* x, float* y,\n // (n)\n",

@@ -166,7 +166,7 @@ def test_dtypes_that_the_good_text_has_not_run_raise_the_error(gpu: Gpu, file: P
         ("scalar_t* y,        // (n)", "float* y,           // (n)", "the declaration of `y` has changed"),
         ("const scalar_t* x,  // (n)", "const scalar_t* x,  // (n, 2)", "the declaration of `x` has changed"),
         ("void scale(", "void scaled(", "no __global__ function 'scale'"),
-        ("factor.cuh", "factors.cuh", '#include "factors.cuh": no such header is known'),
+        ("factor.cuh", "factors.cuh", 'the text includes "factors.cuh", and no such header is known: give its text'),
         ("extern", "typedef Opaque scalar_t;\nextern", "declares 'scalar_t' by typedef"),
         ("#include", "\udcff#include", "must be UTF-8"),
     ],
@@ -219,7 +219,7 @@ def test_a_header_that_made_an_edit_bad_is_followed(
         call(kernel)
         assert "#define FACTOR 2" in gpu.launched[-1]
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "read", lambda path: pytest.fail("read again, though nothing has changed"))
+        patch.setattr(watch, "read", lambda *_: pytest.fail("read again, though nothing has changed"))
         call(kernel)
     edit(file.with_name("other.cuh"), wrong, "")
     call(kernel)

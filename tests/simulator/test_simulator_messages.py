@@ -62,6 +62,17 @@ def test_a_text_that_does_not_compile_shows_its_line() -> None:
     assert nvrtc_says("NVRTC rejects the text, too.") in message
 
 
+def test_what_is_not_covered_in_a_function_that_nothing_calls_is_no_error() -> None:
+    asm = 'asm volatile("wgmma.fence.sync.aligned;");'
+    unused = f"struct Unused {{ __device__ void fence() {{ {asm} }} }};\n__device__ inline void fence() {{ {asm} }}\n"
+    y = np.zeros(3, np.float32)
+    with cupyops.simulate():
+        Kernel(unused + TEXT, "twice", Threads("n"), dtypes=("float32",))(np.ones(3, np.float32), y, 3)
+    assert y.tolist() == [2.0] * 3
+    called = unused + TEXT.replace("y[i] = x[i] + x[i];", "fence(); y[i] = x[i];")
+    assert "twice.cu:2: error: the simulator does not cover the instruction `wgmma.fence" in compile_error(called)
+
+
 def test_what_is_not_covered_is_named_with_its_line() -> None:
     message = compile_error(
         TEXT.replace("y[i] = x[i] + x[i];", 'asm volatile("wgmma.fence.sync.aligned;"); y[i] = x[i];')

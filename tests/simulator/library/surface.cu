@@ -18,6 +18,7 @@
 #include <cuda/std/array>
 #include <cuda/std/atomic>
 #include <cuda/std/cmath>
+#include <cuda/std/complex>
 #include <cuda/std/cstddef>
 #include <cuda/std/cstdint>
 #include <cuda/std/functional>

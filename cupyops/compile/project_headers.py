@@ -1,0 +1,121 @@
+"""Reads the headers of a text from the folder of its file and from the folders of the options ``-I``.
+
+These headers are part of the text: their host code is left out, and their types and macros count in a kernel's declaration.
+NVRTC itself reads the headers of CUDA and of the libraries in :mod:`.header_list`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from .cuda_text import Directive, scan
+from .system_headers import folders_in, header, in_text
+
+__all__ = ["headers_in", "includes", "read"]
+
+_INCLUDED = re.compile(r'["<]([^">]+)[">]')
+
+
+def read(
+    text: str | os.PathLike[str], options: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, str]]:
+    """Returns a text, and the texts of the headers that it includes from its folder and from the folders of the options
+    ``-I``, directly or through such headers, by name.
+
+    Args:
+        text: CUDA C++, or the path of a file.
+        options, given: as for :func:`headers_in`.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not UTF-8.
+    """
+    if not isinstance(text, os.PathLike):
+        return text, headers_in(text, options, given=given) if isinstance(text, str) else {}
+    path = Path(text)
+    try:
+        source = path.read_text(encoding="utf-8")
+        return source, headers_in(source, options, path.parent, given)
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"{path}: it and what it includes must be UTF-8 ({problem.reason})") from None
+
+
+def headers_in(
+    text: str, options: Sequence[str], folder: Path | None = None, given: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns the texts of the headers that a text includes from folders, directly or through such headers, by name.
+
+    A header is found as a compiler finds it: first in the folder of the including file, then in the text's folder, then in
+    the folders of the options. A file has one name. If a header includes the file by another name, its directive in the
+    returned text has the file's name.
+
+    Args:
+        text: CUDA C++.
+        options: NVRTC options.
+        folder: where the text lies, or None.
+        given: other headers by name, which hide those of the folders.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is not UTF-8.
+    """
+    own = [folder] if folder is not None else []
+    folders = [*own, *map(Path, folders_in(options))]
+    if not folders:
+        return {}
+    given = given or {}
+    found: dict[str, str] = {}
+    names: dict[Path, str] = {}  # the name of each file
+    todo: list[tuple[str, str, Path | None]] = [("", text, folder), *((n, t, None) for n, t in given.items())]
+    while todo:
+        where, source, beside = todo.pop(0)
+        changes: list[tuple[Directive, str]] = []
+        for name, quoted, directive in includes(source):
+            if name in given or not in_text(name, quoted):
+                continue
+            near = [beside] if beside is not None and quoted else []
+            file = _file(name, [*near, *folders], [*near, *own])
+            if file is None:
+                continue
+            known = names.get(file)
+            if known is None:
+                known = names[file] = next(n for n in (name, str(file)) if n not in found and n not in given)
+                found[known] = _text_of(file)
+                todo.append((known, found[known], file.parent))
+            if known == name:
+                continue
+            if where in found:
+                changes.append((directive, known))
+            elif name not in found:
+                found[name] = f'#include "{known}"\n'
+        for directive, known in reversed(changes):
+            source = f'{source[: directive.start]}#include "{known}"{source[directive.end :]}'
+        if changes:
+            found[where] = source
+    return dict(sorted(found.items()))
+
+
+def includes(text: str) -> Iterator[tuple[str, bool, Directive]]:
+    """Yields the headers that a text includes: the name, whether the name stands in quotes, and the directive."""
+    for directive in scan(text).directives:
+        if directive.name == "include" and (found := _INCLUDED.match(directive.rest)):
+            yield found[1], found[0][0] == '"', directive
+
+
+def _file(name: str, folders: Sequence[Path], own: Sequence[Path]) -> Path | None:
+    """Returns the file of a header, or None. Only the folders of the text and of its headers have headers of the list."""
+    row = header(name)
+    # A library such as CUTLASS has many headers, which NVRTC reads.
+    of_text = row is None or (row.host and "/" not in name)
+    for folder in folders if of_text else own:
+        if (folder / name).is_file():
+            return Path(os.path.realpath(folder / name))
+    return None
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"{file}: a header must be UTF-8 ({problem.reason})") from None

@@ -1,0 +1,1 @@
+constexpr float OF_TWO = 2;
