@@ -171,10 +171,17 @@ def test_a_row_replaces_its_case_and_its_failure() -> None:
     document = _document()
     count = len(document["rows"])
     report.add(document, "failed", [{"model": "A", "batch": "full", "mode": "eager", "reason": "memory"}])
-    report.add(document, "rows", [_row("A", "eager", "torch", 20.0)])
-    assert len(document["rows"]) == count
-    assert document["rows"][0]["wall"] == 20, "a table keeps the order of its models"
-    assert report.speedups(document, "full", "eager", "optimize")["A"] == 4
+    own_run = report.speedups(document, "full", "eager", "native")["A"]
+    for wall in (20.0, 30.0):
+        report.add(document, "rows", [_row("A", "eager", "torch", wall), _row("A", "eager", "optimize", 5.0)])
+        assert len(document["rows"]) == count
+        assert document["rows"][0]["wall"] == wall, "a table keeps the order of its models"
+        assert report.speedups(document, "full", "eager", "optimize")["A"] == wall / 5
+        assert report.speedups(document, "full", "eager", "native")["A"] == own_run, (
+            "times of two runs are not compared"
+        )
+    report.add(document, "rows", [_row("A", "eager", v, 6.0) for v in ("torch", "native")])
+    assert report.speedups(document, "full", "eager", "native")["A"] == 1
     assert document["failed"] == []
 
 

@@ -149,12 +149,7 @@ LACKING = {
 }
 # Tests that failed in a recorded run by a fault of the test or of the machine. They are mended, and run again with the next run.
 MENDED = {
-    # The simulator's linear filter rounded some fractions of coordinates otherwise than the GPU. What the GPU
-    # gave after the run is what the tests want now.
-    "13": {
-        f"tests.simulator.test_textures::test_a_fetch_has_another_value_than_the_guide_says[{image}-cuda]"
-        for image in ("3-float32-1-clamp-linear-False-False", "2-int8-1-clamp-linear-False-True")
-    },
+    "13": set(),
     # The gradients of two kernels that add up a row in different orders were to have the same bits. And cuRAND's headers of CUDA 13
     # were the only ones on the machine with NVRTC 12.9, which does not compile them.
     "12": {
