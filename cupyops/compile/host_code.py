@@ -248,8 +248,10 @@ def declarations(code: Code, macros: Mapping[str, tuple[bool, str]], compiled: s
 
 
 def _first_branches(code: Code, compiled: str) -> str:
-    """Returns code with blanks for all but one branch of each conditional in which a branch alone has braces without a match, as
-    `if (a) {` before `#else` and `if (b) {` behind it: the first branch that no condition removes."""
+    """Returns code with one branch of each conditional whose branches have braces without a match, and blanks for the others.
+
+    Such branches are `if (a) {` before `#else` and `if (b) {` behind it. The first branch that no condition removes stays.
+    """
     bare = code.bare
     opened: list[list[int]] = []  # of each conditional: the end of a directive, the start of the next one, and so on
     for directive in code.directives:

@@ -20,8 +20,9 @@ _INCLUDED = re.compile(r'["<]([^">]+)[">]')
 def read(
     text: str | os.PathLike[str], options: Sequence[str] = (), given: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, str]]:
-    """Returns a text, and the texts of the headers that it includes from its folder and from the folders of the options
-    ``-I``, directly or through such headers, by name.
+    """Returns a text, and by name the texts of its headers in its own folder and in the folders of the options ``-I``.
+
+    A header that another one of these headers includes is one of them.
 
     Args:
         text: CUDA C++, or the path of a file.

@@ -329,9 +329,10 @@ def definitions(code: str, declared: Collection[str], simulated: bool, library: 
 
 
 def for_libraries() -> dict[str, str]:
-    """Returns, by name, the texts of headers that NVRTC gives to the headers of libraries that it reads in the folders of the
-    options ``-I``: CUDA's C++ library in place of the host's, and nothing in place of the C library, whose functions NVRTC
-    has."""
+    """Returns, by name, the standard headers that NVRTC gives to a library's headers in the folders of the options ``-I``.
+
+    CUDA's C++ library takes the place of the host's. The headers of the C library are empty, since NVRTC has the functions.
+    """
     found = dict.fromkeys(_OF_C, "")
     version = (
         "(__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)"  # as the file of CUDA has it, which includes others

@@ -23,7 +23,7 @@ _ENUM = re.compile(r"\benum\b[^;{}]*\{([^{}]*)\}")
 def host_code_of(texts: Mapping[str, str], macros: str, defines: Mapping[str, str]) -> dict[str, str]:
     """Returns texts of one compilation without their host code.
 
-    A class that names a type that is left out of another text is left out, too.
+    A class is left out if it names a type that is left out of another text.
 
     Args:
         texts: CUDA C++, by name.

@@ -186,7 +186,7 @@ class _Layouts:
         return _Layout(numpy.dtype(layout), alignment, size if plain else data, empty)
 
     def array(self, name: str, base: str, sizes: str) -> Element | None:
-        """Returns the element of a name of an array, ``typedef float vec3[3]``, or None."""
+        """Returns the element that an array's typedef declares, such as ``typedef float vec3[3]``, or None."""
         dtype = c_dtype(base) or c_dtype(self._names.target(base))
         counts = [self._number(size) for size in re.findall(r"\[([^][]*)\]", sizes)]
         if dtype is None or None in counts:

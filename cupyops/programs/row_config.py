@@ -34,8 +34,8 @@ PERSISTENT_REGISTERS = 84  # the same with the next row, the arrays (N) and the 
 # reductions.
 OTHER_REGISTERS, SUMS_REGISTERS, PLAIN_REGISTERS = {2: 36, 4: 44, 8: 80}, {2: 44, 4: 44, 8: 80}, {2: 48, 4: 44, 8: 88}
 LIGHT_REGISTERS = 22  # the same of a program that only reduces one array, in one pass of up to two reductions
-# For float16, whose single elements the compiler packs late: further ones for each access of 8 elements, in place of which
-# others are not needed; and further ones for a program with one pass.
+# The compiler packs single elements of float16 late. A program with several passes needs HALF_SINGLES further registers for
+# each access of 8 elements, and HALF_LESS fewer of the other ones. A program with one pass needs HALF_REGISTERS further ones.
 HALF_SINGLES, HALF_LESS, HALF_REGISTERS = 9, 16, 20
 DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
 # Bytes that the threads of a multiprocessor load at once. Threads that load, compute and store in turn need more of them
