@@ -26,7 +26,7 @@ __all__ = [
 # ``benchmarks.lltm`` measures steps by a command of its own.
 OPERATORS = families("elements", "rows", "products")
 LLTM_CASES = ("cell", "sequence", "pointwise")
-LLTM_DTYPES = ("float32", "float16", "bfloat16")
+LLTM_DTYPES = ("float32", "tf32", "float16", "bfloat16")  # tf32: float32 whose products may take TF32
 # What is measured only when asked for, into a file of its own: operators of examples and documentation.
 EXTRA = ("own_ops", "tutorial")
 # `--ops rows` measures the operators on rows, into a file of its own, at these lengths.

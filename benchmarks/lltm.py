@@ -14,6 +14,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,31 @@ def cell_rows(sizes: Sequence[int], device: torch.device) -> Iterator[Row]:
         yield row("cell", sizes, torch.float32, timing)
 
 
-def sequence_rows(steps: int, batch: int, state: int, dtype: torch.dtype, device: torch.device) -> Iterator[Row]:
-    """Forward and backward of a sequence, beside cuDNN's recurrent layers; and, on a GPU, replayed as graphs."""
+@contextmanager
+def tf32_allowed(allowed: bool) -> Iterator[None]:
+    """Within the block, the float32 products of PyTorch and of cuDNN may take TF32, or may not.
+
+    PyTorch's defaults differ: its recurrent layers may, and its matrix products may not.
+    """
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = allowed
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
+
+
+def sequence_rows(
+    steps: int, batch: int, state: int, dtype: torch.dtype, device: torch.device, tf32: bool = False
+) -> Iterator[Row]:
+    """Forward and backward of a sequence, beside cuDNN's recurrent layers; and, on a GPU, replayed as graphs.
+
+    Args:
+        tf32: whether the float32 products of all implementations may take TF32.
+    """
     parameters = [x.detach().to(dtype).requires_grad_() for x in inputs_for(batch, FEATURES, state, device, 0)[1:]]
     x = torch.randn(steps, batch, FEATURES, device=device, dtype=dtype).requires_grad_()
     peers = {"cuDNN LSTM": nn.LSTM(FEATURES, state), "cuDNN GRU": nn.GRU(FEATURES, state)}
@@ -124,12 +148,15 @@ def sequence_rows(steps: int, batch: int, state: int, dtype: torch.dtype, device
 
     calls: dict[str, tuple[Callable[..., tuple[Tensor]], list[Tensor]]] = {"ours": (ours, [x, *parameters])}
     calls |= {name: by(layer) for name, layer in peers.items()}
-    found = [(name, cell_step(call, leaves)) for name, (call, leaves) in calls.items()]
-    if device.type == "cuda":
-        found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
-    # As many at a turn that most come after another of their own, as in a training loop.
-    for timing in measure(found, SOME if steps <= 128 else FEW):
-        yield row("sequence", (steps, batch, FEATURES, state), dtype, timing)
+    with tf32_allowed(tf32):
+        found = [(name, cell_step(call, leaves)) for name, (call, leaves) in calls.items()]
+        if device.type == "cuda":
+            found += [(f"{name}, graph", graph_step(*calls[name])) for name in ("ours", "cuDNN LSTM")]
+        # As many at a turn that most come after another of their own, as in a training loop.
+        timings = list(measure(found, SOME if steps <= 128 else FEW))
+    for timing in timings:
+        found_row = row("sequence", (steps, batch, FEATURES, state), dtype, timing)
+        yield found_row | {"dtype": "float32, TF32"} if tf32 else found_row
 
 
 def pointwise_rows(rows: int, state: int, dtype: torch.dtype, device: torch.device, copy: float) -> Iterator[Row]:
@@ -194,10 +221,15 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     if options.merge and path.exists():
         lltm_report.keep(document, lltm_report.load(path))
     cases: list[tuple[str, Iterator[Row]]] = [("cell", cell_rows(sizes, device)) for sizes in CELLS]
-    for dtype in (getattr(torch, name) for name in options.dtypes):
-        cases += [("pointwise", pointwise_rows(*sizes, dtype, device, copy.median)) for sizes in POINTWISE]
+    for name in options.dtypes:
+        tf32 = name == "tf32"
+        dtype = torch.float32 if tf32 else getattr(torch, name)
+        if not tf32:  # these kernels have no products
+            cases += [("pointwise", pointwise_rows(*sizes, dtype, device, copy.median)) for sizes in POINTWISE]
         cases += [
-            ("sequence", sequence_rows(steps, *sizes, dtype, device)) for steps in options.steps for sizes in SEQUENCES
+            ("sequence", sequence_rows(steps, *sizes, dtype, device, tf32))
+            for steps in options.steps
+            for sizes in SEQUENCES
         ]
     for case, rows in cases:
         if case in options.cases:

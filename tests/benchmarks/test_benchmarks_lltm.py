@@ -41,6 +41,25 @@ def test_a_sequence_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch
     assert lltm_report.table(rows).split("\n")[0] == "| sizes | dtype | ours | cuDNN LSTM | cuDNN GRU |"
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_all_implementations_take_tf32_or_none(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
+    """PyTorch's defaults allow TF32 to its recurrent layers alone."""
+    seen: list[tuple[bool, bool]] = []
+    calls = lltm.measure
+
+    def measure(steps: list[Any], runs: int) -> list[Any]:
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return calls(steps, runs)
+
+    monkeypatch.setattr(lltm, "measure", measure)
+    monkeypatch.setattr(lltm, "SOME", 1)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    rows = list(lltm.sequence_rows(1, 1, 2, torch.float32, torch.device("cpu"), allowed))
+    assert seen == [(allowed, allowed)]
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+    assert {row["dtype"] for row in rows} == {"float32, TF32" if allowed else "float32"}
+
+
 def test_the_fastest_is_bold_and_a_version_that_is_missing_a_dash(measured: dict[str, Any]) -> None:
     text = lltm_report.markdown(measured)
     assert "one NVIDIA H200 (driver None) with PyTorch 2.11" in text
