@@ -359,12 +359,12 @@ class Operator:
             return self._registered(args)
         if transforms_active():
             return self._by_transforms(args)
-        plain = PLAIN_TENSORS.issuperset(map(type, tensors))
-        if dispatch_modes() or not plain:
-            taken = self._checkpointed if plain or self.parts else None  # subclasses of Tensor need autograd's keys
+        are_plain = PLAIN_TENSORS.issuperset(map(type, tensors))
+        if dispatch_modes() or not are_plain:
+            taken = self._checkpointed if are_plain or self.parts else None  # subclasses of Tensor need autograd's keys
             if taken is None or self._withdrawn or not selective():
                 return self._registered(args)
-            return taken(args, plain and grad_enabled() and any(x.requires_grad for x in tensors))
+            return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
             if self._plain is not None:
                 return self._plain(*args)
