@@ -111,6 +111,31 @@ def test_a_policy_for_products_saves_the_bytes_of_nn_and_computes_no_product_aga
     torch.testing.assert_close(got, values)
 
 
+@pytest.mark.gpu
+def test_kernels_under_autocast_save_the_bytes_of_nn_and_give_gradients_as_close() -> None:
+    inputs = [torch.randn(64, 128, 512, device="cuda")]
+
+    def modules(first: list[nn.Module], last: type[nn.Linear], norm: type[nn.LayerNorm]) -> nn.Module:
+        made = nn.Sequential(norm(512), *first, last(2048, 512)).cuda()
+        state = dict(zip(made.state_dict(), weights.values(), strict=True))
+        made.load_state_dict(state)
+        return made
+
+    weights = nn.Sequential(nn.LayerNorm(512), nn.Linear(512, 2048), nn.Linear(2048, 512)).state_dict()
+    theirs = modules([nn.Linear(512, 2048), nn.GELU()], nn.Linear, nn.LayerNorm)
+    ours = modules([bridge.LinearGELU(512, 2048)], bridge.Linear, bridge.LayerNorm)
+    exact = modules([nn.Linear(512, 2048), nn.GELU()], nn.Linear, nn.LayerNorm).double()
+    _, _, right = step(exact, inputs[0].double(), saved=set())
+    with torch.autocast("cuda", torch.bfloat16):
+        wanted, products, values = step(theirs, *inputs, saved=PRODUCTS)
+        seen, found, got = step(ours, *inputs, saved=PRODUCTS)
+    assert seen.bytes == wanted.bytes > 0
+    assert found == products == 2
+    for ours_, theirs_, exactly in zip(got, values, right, strict=True):
+        error, allowed = ((x.double() - exactly).norm() for x in (ours_, theirs_))
+        assert error <= 1.5 * allowed
+
+
 def test_a_policy_decides_about_the_product_and_gelu_apart() -> None:
     module, x = bridge.LinearGELU(WIDTH, 40), torch.randn(6, WIDTH)
     both, _, _ = step(module, x, saved={*PRODUCTS, torch.ops.cupyops.gelu.default})
