@@ -12,7 +12,7 @@ from benchmarks.table import between, commit_of, machine_of
 
 __all__ = ["add", "default_path", "insert", "load", "markdown", "new", "save"]
 
-SCHEMA = 1
+SCHEMA = 2
 WAYS = {"ddp": "DDP", "fsdp": "FSDP2", "tp": "tensor and sequence parallel"}
 MODES = {
     "eager": "eager",
@@ -21,7 +21,8 @@ MODES = {
     "graphs": "compiled, CUDA graphs",
 }
 _CASE = ("model", "way", "mode", "ranks")
-_ROW = {"model": str, "way": str, "mode": str, "ranks": int, "variant": str, "per_second": float, "loss": float}
+_ROW = {"model": str, "way": str, "mode": str, "ranks": int, "variant": str, "per_second": float, "milliseconds": float}
+_ROW |= {"host": float, "first_loss": float, "loss": float}
 
 Row = dict[str, Any]
 
@@ -76,8 +77,8 @@ def markdown(document: Row) -> str:
         f"Measured on {document['ranks']} × {machine_of(env)}, timm {env.get('timm')}; commit {commit_of(document)}."
     ]
     lines = [
-        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling", "losses"],
-        ["---"] * 9,
+        ["model", "way", "mode", "GPUs", "PyTorch", "cupyops", "ratio", "weak scaling", "first losses", "last losses"],
+        ["---"] * 10,
     ]
     rows = {(*(row[key] for key in _CASE), row["variant"]): row for row in document["rows"]}
     order = {name: i for i, name in enumerate((*WAYS, *MODES))}
@@ -86,9 +87,10 @@ def markdown(document: Row) -> str:
         model, way, mode, ranks = case
         torchs, ours = rows.get((*case, "torch")), rows.get((*case, "cupyops"))
         ratio = "–" if torchs is None or ours is None else f"{ours['per_second'] / torchs['per_second']:.2f}"
-        losses = " / ".join(f"{row['loss']:.4f}" for row in (torchs, ours) if row is not None)
+        both = [row for row in (torchs, ours) if row is not None]
+        losses = (" / ".join(f"{row[key]:.4f}" for row in both) for key in ("first_loss", "loss"))
         scaling = _scaling(rows, case)
-        cells = [_speed(torchs), _speed(ours), ratio, scaling, losses]
+        cells = [_speed(torchs), _speed(ours), ratio, scaling, *losses]
         lines.append([model, WAYS[way], MODES[mode], str(ranks), *cells])
     parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
     if document["failed"]:
@@ -103,7 +105,7 @@ def _speed(row: Row | None) -> str:
     if row is None:
         return "–"
     memory = "" if row.get("peak_mib") is None else f", {row['peak_mib'] / 1024:.1f} GiB"
-    return f"{row['per_second']:,.0f} {row['unit']}/s{memory}"
+    return f"{row['per_second']:,.0f} {row['unit']}/s, {row['milliseconds']:.0f} ms ({row['host']:.0f}){memory}"
 
 
 def _scaling(rows: dict[Any, Row], case: tuple[Any, ...]) -> str:

@@ -3,7 +3,8 @@ export to ONNX, and models on this project's kernels. No other folder of cupyops
 
 from cupyops.torch.bench.run import bench_op
 from cupyops.torch.check.run import CHECKS, CheckFailed, check_op, checks_for
-from cupyops.torch.core.operator import Operator, operator
+from cupyops.torch.core.decorator import operator
+from cupyops.torch.core.operator import Operator
 from cupyops.torch.fusions.backend import Fusions
 from cupyops.torch.models.overrides import native, set_native
 from cupyops.torch.models.report import OptimizeReport

@@ -3,17 +3,74 @@
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from benchmarks.scale.models import characters
+from benchmarks.scale.models import characters, images
 
 __all__ = ["MODELS", "TINY"]
 
 TINY = characters(1, 2, 16, 8, 4, name="tiny")
+WIDTH, HEADS, PATCH, SIZE = 16, 2, 4, 16
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.attn_dim = HEADS, WIDTH
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, positions, _ = x.shape
+        qkv = self.qkv(x).reshape(rows, positions, 3, self.num_heads, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(*qkv.unbind(0))
+        y = self.proj(y.transpose(1, 2).reshape(rows, positions, self.attn_dim))
+        return y  # noqa: RET504 - as it is written in timm
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        x = self.act(x)
+        return self.fc2(x)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6), nn.LayerNorm(WIDTH, eps=1e-6)
+        self.attn, self.mlp = Attention(), Mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        x = x + self.mlp(self.norm2(x))
+        return x  # noqa: RET504 - as it is written in timm
+
+
+class VisionTransformer(nn.Module):
+    """timm's, with its names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_embed = nn.Conv2d(3, WIDTH, PATCH, PATCH)
+        self.pos_embed = nn.Parameter(torch.randn(1, (SIZE // PATCH) ** 2, WIDTH) / 50)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.norm, self.head = nn.LayerNorm(WIDTH, eps=1e-6), nn.Linear(WIDTH, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch_embed(x).flatten(2).transpose(1, 2) + self.pos_embed
+        x = self.norm(self.blocks(x))
+        return self.head(x.mean(1))
 
 
 def _broken(variant: str) -> Any:
     raise ValueError("this model\ncannot be built")
 
 
-MODELS = (TINY, replace(TINY, name="broken", build=_broken, split=lambda model, mesh: nn.Identity()))
+TINY_VIT = images(4, "tiny vit", VisionTransformer, SIZE)
+MODELS = (TINY, TINY_VIT, replace(TINY, name="broken", build=_broken, split=lambda model, mesh: nn.Identity()))

@@ -1,6 +1,7 @@
 """optimize() beside DistributedDataParallel, fully_shard and tensor parallelism, on one rank."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,11 +9,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
-from cupyops.torch import optimize
+from cupyops.torch import Operator, optimize
 from cupyops.torch.models.classes import is_optimised
+from cupyops.torch.ops.add_layer_norm import _add_layer_norm
+from cupyops.torch.ops.layer_norm import _layer_norm
+from cupyops.torch.ops.linear_gelu import _linear_gelu
 
 from .stand_ins import WIDTH, PreNorm
 
@@ -87,3 +91,28 @@ def test_a_distributed_model_computes_what_it_computed(way: Callable[[Any], nn.M
     report.undo()
     assert [type(m) for m in module.modules()] == classes
     assert not any(is_optimised(c) for c in classes)
+
+
+def test_fully_shard_gives_operators_plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, plain tensors take the generated dispatch."""
+    module = model()
+    optimize(module)
+    mesh = init_device_mesh("cpu", (1,))
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for block in module:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh, mp_policy=policy)
+    seen: dict[str, set[Any]] = {}
+
+    def told(operator: Operator, args: tuple[Any, ...], *rest: Any) -> Any:
+        found = [x for x in args if isinstance(x, Tensor)]
+        seen.setdefault(operator.name, set()).update((type(x), x.dtype, x.is_contiguous()) for x in found)
+        return dispatch(operator, args, *rest)
+
+    dispatch = Operator._dispatch
+    monkeypatch.setattr(Operator, "_dispatch", told)
+    for operator in (_layer_norm, _add_layer_norm, _linear_gelu):
+        monkeypatch.setitem(operator.call.__globals__, "dispatch", partial(told, operator))
+    module(torch.randn(4, 3, WIDTH)).square().sum().backward()
+    assert set(seen) >= {"add_layer_norm", "linear_gelu", "layer_norm"}
+    assert set().union(*seen.values()) == {(kind, torch.bfloat16, True) for kind in (Tensor, nn.Parameter)}

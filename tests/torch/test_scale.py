@@ -17,6 +17,7 @@ from cupyops import simulate
 from cupyops.torch import Operator, elementwise, row_reduce
 from cupyops.torch.check.scale import _end_forward_mode
 from cupyops.torch.core.gradients import Schema
+from cupyops.torch.core.operator import _DECLARED
 from cupyops.torch.core.tensors import NoStorageError
 from cupyops.torch.ops.layer_norm import _layer_norm
 from cupyops.torch.scale.sharding import CHOICES, of_gradient
@@ -99,6 +100,12 @@ def test_a_gradient_that_reads_a_partial_result_has_no_split_of_that() -> None:
     assert list(rule(*shapes((4,), (4,)))) == [([1], [0, 0])]
     reads = of_gradient(lambda x: [((0,), (x.ndim - 1,))], schema, ["grad_y", "y"], ["x"])
     assert list(reads(*shapes((4,), (4,)))) == [], "the rule reads x, which the backward does not take"
+
+
+def test_every_shipped_operator_that_writes_to_no_argument_has_a_rule() -> None:
+    shipped = [op for name, op in _DECLARED.items() if name.startswith("cupyops::") and not op._mutated]
+    assert len(shipped) > 30
+    assert [op.name for op in shipped if op._scale.rule is None] == []
 
 
 def test_a_rule_of_another_name_is_refused() -> None:

@@ -222,7 +222,10 @@ def _on_jagged(subject: Subject, jagged: Sequence[int], rows: int) -> Callable[.
     needs=("gradients", "gradgradcheck", "differentiable", "determinism"),
 )
 def checkpointing(subject: Subject) -> str:
-    """Under checkpoint the inputs are dropped, and a selective policy that names the operator decides what is recomputed."""
+    """Under checkpoint the inputs are dropped, and a selective policy that names the operator decides what is recomputed.
+
+    The policy names every operator that it sees if the operator has ``parts``, and must not see the operator itself.
+    """
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
     op = subject.op
@@ -233,7 +236,9 @@ def checkpointing(subject: Subject) -> str:
     calls: list[bool] = []
 
     def policy(decided: Any, ctx: Any, target: Any, *_: Any, **__: Any) -> Any:
-        if target is not op.op:
+        if op.parts is not None and target is op.op:
+            raise Fault(f"a selective checkpoint calls {op.op} and not its parts")
+        if op.parts is None and target is not op.op:
             return CheckpointPolicy.PREFER_RECOMPUTE
         calls.append(ctx.is_recompute)
         return decided

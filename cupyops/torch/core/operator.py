@@ -23,6 +23,7 @@ Inductor                   a direct call of the body in the generated code (:mod
                            operations of the reference
 ONNX                       the declared translation to standard operators (:mod:`cupyops.torch.onnx.export`)
 DTensor, jagged tensors    calls on parts of the tensors, by the declared rule (:mod:`cupyops.torch.scale.sharding`)
+selective checkpointing    the declared parts, which the checkpoint's policy decides about; else the operator
 symbolic tracing           ``torch.fx`` records a call of the ``torch.library`` operator
 =========================  ==========================================================================================
 
@@ -46,6 +47,7 @@ from cupyops.torch.compiled.rules import Rule, decomposes, rule_of
 from cupyops.torch.scale import sharding as scale
 from cupyops.torch.scale.declared import Scale
 
+from .checkpoints import checkpointed, selective
 from .declared import declared, recorded
 from .dispatch import (
     call_source,
@@ -80,7 +82,7 @@ from .tangents import Tangents, options_of_jvp, with_tangents
 from .tensors import PLAIN_TENSORS, NoStorageError, is_batched, symbolic_call
 from .vmap import vmap_by_loop, vmap_of_elementwise, vmap_of_reference
 
-__all__ = ["Operator", "operator", "operator_of"]
+__all__ = ["Operator", "operator_of"]
 
 # All operators by qualified name. The dictionary does not keep an operator alive.
 _DECLARED: WeakValueDictionary[str, "Operator"] = WeakValueDictionary()
@@ -140,11 +142,14 @@ class Operator:
         flops: ``flops(*args)`` returns the floating point operations of a call, for
             ``torch.utils.flop_counter.FlopCounterMode``. The function takes the shapes of the tensors in place of the
             tensors. The default counts 0.
+        parts: ``parts(*args)`` computes the results by other differentiable operators. Selective activation
+            checkpointing calls ``parts``, so that its policy decides about each of these operators.
 
     Attributes:
         op: the registered ``torch.ops.mylib.scale.default``.
         call: the operator as a plain function, which takes slightly less host time than calling the Operator.
         backward, jvp: the operators that compute the gradient and the tangents, or None if not declared.
+        parts: the declared function, or None.
 
     Raises:
         ValueError: ``autocast``, ``compiled`` or ``sharding`` is none of the values above; ``compiled="decompose"`` is
@@ -171,6 +176,7 @@ class Operator:
         repeats: bool = False,
         sharding: "str | scale.Rule | None" = None,
         flops: Callable[..., int] | None = None,
+        parts: Callable[..., Any] | None = None,
         _mend: str = "",
     ) -> None:
         self._autocast = policies_of(autocast)
@@ -267,8 +273,10 @@ class Operator:
         self._register(parsed, gradient, vmap)
         self.op: Any = getattr(getattr(torch.ops, parsed.namespace), self.name).default
         # The Functions that _by_transforms applies, for calls of the Operator and for calls through torch.ops.
-        parts = self.name, self._registered, vmap, len(parsed.types), self._tangents
-        self._transformed = None if gradient is None else transformable(gradient, *parts)
+        rest = self.name, self._registered, vmap, len(parsed.types), self._tangents
+        self._transformed = None if gradient is None else transformable(gradient, *rest)
+        self._checkpointed = None if gradient is None else checkpointed(self.name, self.op, parts, gradient)
+        self.parts = parts
         late = record is not None
         text = call_source(self.name, parsed.tensors, parsed.others, parsed.defaults, casts=casts, late=late)
         called = {"body": self.body, "apply": self._apply, "dispatch": self._dispatch}
@@ -351,8 +359,12 @@ class Operator:
             return self._registered(args)
         if transforms_active():
             return self._by_transforms(args)
-        if dispatch_modes() or not PLAIN_TENSORS.issuperset(map(type, tensors)):
-            return self._registered(args)
+        are_plain = PLAIN_TENSORS.issuperset(map(type, tensors))
+        if dispatch_modes() or not are_plain:
+            taken = self._checkpointed if are_plain or self.parts else None  # subclasses of Tensor need autograd's keys
+            if taken is None or self._withdrawn or not selective():
+                return self._registered(args)
+            return taken(args, are_plain and grad_enabled() and any(x.requires_grad for x in tensors))
         if all(x.is_cpu for x in tensors) and not simulator.enabled():
             if self._plain is not None:
                 return self._plain(*args)
@@ -430,21 +442,3 @@ class Operator:
             torch.library.register_autograd(name, backward, setup_context=setup, lib=library)
         if vmap is not None:
             torch.library.register_vmap(name, vmap, lib=library)
-
-
-def operator(schema: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
-    """Returns a decorator that makes an :class:`Operator` from the decorated body::
-
-        @operator("mylib::swiglu(Tensor a, Tensor b) -> Tensor", backward=swiglu_backward)
-        def swiglu(a, b): ...
-
-    Args:
-        schema, options: the arguments of :class:`Operator`.
-    """
-
-    def declare(body: Callable[..., Any]) -> Operator:
-        found = Operator(schema, body, **options)
-        found.__doc__ = body.__doc__
-        return found
-
-    return declare

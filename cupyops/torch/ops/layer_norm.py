@@ -29,7 +29,7 @@ from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, symbolic_call, weight_and_bias, wide_dtype
 from cupyops.torch.scale.sharding import Split
 
-from .layer_norm_tangent import layer_norm_jvp_reference
+from .layer_norm_tangent import layer_norm_jvp_reference, layer_norm_jvp_sharding
 from .native_layer_norm import native_layer_norm, recorded
 from .onnx_values import DOUBLE, FLOATS, cast, in_float32
 
@@ -250,6 +250,7 @@ _layer_norm_jvp = Operator(
     layer_norm_jvp_body,
     reference=layer_norm_jvp_reference,
     repeats=True,
+    sharding=layer_norm_jvp_sharding,
 )
 _layer_norm = Operator(
     "cupyops::layer_norm(Tensor x, Tensor? weight, Tensor? bias, SymInt[] normalized_shape, float eps, str? dtype=None)"

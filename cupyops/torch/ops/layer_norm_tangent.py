@@ -1,15 +1,17 @@
-"""The tangent of layer normalisation in plain PyTorch."""
+"""The tangent of layer normalisation in plain PyTorch, and its rule of sharding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cupyops.ops.layer_norm.tangent import check_tangent
+from cupyops.torch.scale.sharding import Split
 
 from .native_layer_norm import recorded
 
-__all__ = ["layer_norm_jvp_reference"]
+__all__ = ["layer_norm_jvp_reference", "layer_norm_jvp_sharding"]
 
 
 def layer_norm_jvp_reference(
@@ -40,3 +42,18 @@ def layer_norm_jvp_reference(
     y = y if tangent_weight is None else y + tangent_weight.to(wide) * normalized
     y = y if tangent_bias is None else y + tangent_bias.to(wide)
     return y.to(result)
+
+
+def layer_norm_jvp_sharding(
+    tangent_x: Any,
+    x: Any,
+    stats: Any,
+    weight: Any,
+    of_weight: Any,
+    of_bias: Any,
+    normalized_shape: Sequence[int],
+    *_: Any,
+) -> Iterable[Split]:
+    """Returns the splits along the dimensions that are not normalised. The statistics have one more dimension in front."""
+    dims = range(x.ndim - len(normalized_shape))
+    return [((dim,), (dim, dim, dim + 1, None, None, None)) for dim in dims]

@@ -17,7 +17,7 @@ from cupyops.ops.linear.products import check_gradients, check_product
 from cupyops.torch.core.dispatch import in_plain_backward
 from cupyops.torch.core.gradients import without_autocast
 from cupyops.torch.core.operator import Operator
-from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
+from cupyops.torch.core.tensors import DTYPE_NAMES, PLAIN_TENSORS, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
 
 from .onnx_values import BFLOAT16, cast, in_float32
@@ -30,6 +30,16 @@ __all__ = ["Linear", "linear", "linear_backward"]
 def _linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     check_product("linear", x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def _parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns the product as PyTorch's own operators, which policies of selective checkpoints name.
+
+    The operator has a rule for DTensors with pieces of unequal size, and PyTorch's operators refuse them.
+    """
+    plain = PLAIN_TENSORS.issuperset((type(x), type(weight)))
+    y: Tensor = _linear_reference(x, weight, bias) if plain else _linear.op(x, weight, bias)
+    return y
 
 
 def linear_backward_reference(
@@ -214,6 +224,7 @@ _linear = Operator(
     repeats=True,
     sharding=linear_sharding,
     flops=linear_flops,
+    parts=_parts,
     compiled="decompose",  # Inductor pads the operands of a product whose rows are unaligned, and fuses what follows
 )
 linear_backward_operator = Operator(

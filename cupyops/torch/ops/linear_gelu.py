@@ -20,8 +20,9 @@ from cupyops.torch.core.operator import Operator
 from cupyops.torch.core.tensors import DTYPE_NAMES, NoStorageError, weight_and_bias
 from cupyops.torch.scale.sharding import Split
 
-from .gelu import gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
+from .gelu import gelu, gelu_backward_operator, gelu_backward_reference, gelu_onnx, gelu_reference
 from .linear import (
+    linear,
     linear_backward_flops,
     linear_backward_operator,
     linear_backward_reference,
@@ -42,6 +43,11 @@ def _linear_gelu_reference(x: Tensor, weight: Tensor, bias: Tensor | None, appro
     check_product("linear_gelu", x, weight, bias)
     z = F.linear(x, weight, bias)
     return gelu_reference(z, approximate), z
+
+
+def _parts(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
+    z = linear(x, weight, bias)
+    return gelu(z, approximate), z
 
 
 def _linear_gelu_backward_reference(
@@ -179,6 +185,7 @@ _linear_gelu = Operator(
     repeats=True,
     sharding=_sharding,
     flops=linear_flops,
+    parts=_parts,
 )
 _linear_gelu_backward = Operator(
     "cupyops::linear_gelu_backward(Tensor grad_y, Tensor z, Tensor? x, Tensor? weight, str approximate, bool want_bias)"

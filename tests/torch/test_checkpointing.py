@@ -1,0 +1,202 @@
+"""Selective activation checkpointing: what policies for PyTorch's operators save of this project's modules."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import autograd_bridge as bridge
+from cupyops.torch import CheckFailed, Operator, check_op, optimize
+from cupyops.torch.core import operator as core
+from examples.gpt.model import build_model
+from tests.models.stand_ins import WIDTH, PreNorm
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PRODUCTS = {torch.ops.aten.addmm.default, torch.ops.aten.mm.default}
+
+
+class Seen:
+    """A policy that saves what `saved` names, and writes down the forward's operators and the bytes that it saves."""
+
+    def __init__(self, saved: set[Any]) -> None:
+        self.saved = saved
+        self.bytes = 0
+        self.forward: Counter[str] = Counter()
+
+    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if not ctx.is_recompute:
+            self.forward[op.name()] += 1
+            if op in self.saved:
+                found = ctx.op_output if isinstance(ctx.op_output, tuple) else (ctx.op_output,)
+                self.bytes += sum(x.nbytes for x in found)
+        return CheckpointPolicy.MUST_SAVE if op in self.saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Products(TorchDispatchMode):
+    """Counts the products with a bias that are computed; the products of a backward have none.
+
+    FlopCounterMode would not do: optimised modules call one another if PyTorch's hooks of all modules are set.
+    """
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name()
+        self.count += name == "aten::addmm" or name in ("cupyops::linear", "cupyops::linear_gelu")
+        return function(*args, **(kwargs or {}))
+
+
+def step(module: Any, *inputs: Tensor, saved: set[Any]) -> tuple[Seen, int, list[Tensor]]:
+    """What is saved, how many products with a bias are computed, and the results and gradients."""
+    seen = Seen(saved)
+    inputs = tuple(x.detach().requires_grad_() for x in inputs)
+    with Products() as products:
+        contexts = partial(create_selective_checkpoint_contexts, seen)
+        found = checkpoint(module, *inputs, use_reentrant=False, context_fn=contexts)
+        found = found if isinstance(found, tuple) else (found,)
+        sum(y.square().sum() for y in found).backward()
+    grads = [p.grad for p in (*inputs, *module.parameters()) if p.grad is not None]
+    return seen, products.count, [*(y.detach() for y in found), *grads]
+
+
+def block_of_gpt(backend: str) -> nn.Module:
+    sizes = {"context": 8, "layers": 1, "heads": 2, "width": WIDTH}
+    block: nn.Module = build_model(32, Namespace(**sizes, seed=0, backend=backend)).blocks[0]
+    return block
+
+
+def pre_norm(optimised: bool) -> nn.Module:
+    torch.manual_seed(0)
+    module = PreNorm()
+    if optimised:
+        assert "linear_gelu" in str(optimize(module))
+    return module
+
+
+def of_modules(norm: Any, *layers: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(norm(WIDTH), *(make() for make in layers))
+
+
+PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], int]] = {
+    "LinearGELU": (
+        lambda: of_modules(nn.LayerNorm, lambda: nn.Linear(WIDTH, 40), lambda: nn.GELU(), lambda: nn.Linear(40, 3)),
+        lambda: of_modules(bridge.LayerNorm, lambda: bridge.LinearGELU(WIDTH, 40), lambda: bridge.Linear(40, 3)),
+        1,
+    ),
+    "optimize()": (lambda: pre_norm(False), lambda: pre_norm(True), 1),
+    "the block of char_gpt": (lambda: block_of_gpt("torch"), lambda: block_of_gpt("kernels"), 2),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_policy_for_products_saves_the_bytes_of_nn_and_computes_no_product_again(name: str) -> None:
+    make, ours, count = PAIRS[name]
+    inputs = list(torch.randn(count, 2, 8, WIDTH, generator=torch.Generator().manual_seed(1)))
+    wanted, products, values = step(make(), *inputs, saved=PRODUCTS)
+    seen, found, got = step(ours(), *inputs, saved=PRODUCTS)
+    assert seen.bytes == wanted.bytes > 0
+    assert seen.forward["aten::addmm"] == wanted.forward["aten::addmm"] > 0
+    assert not any("linear" in op for op in seen.forward), "a product that the policy does not name"
+    assert found == products == wanted.forward["aten::addmm"], "a product was computed again"
+    torch.testing.assert_close(got, values)
+
+
+@pytest.mark.gpu
+def test_kernels_under_autocast_save_the_bytes_of_nn_and_give_gradients_as_close() -> None:
+    inputs = [torch.randn(64, 128, 512, device="cuda")]
+
+    def modules(first: list[nn.Module], last: type[nn.Linear], norm: type[nn.LayerNorm]) -> nn.Module:
+        made = nn.Sequential(norm(512), *first, last(2048, 512)).cuda()
+        state = dict(zip(made.state_dict(), weights.values(), strict=True))
+        made.load_state_dict(state)
+        return made
+
+    weights = nn.Sequential(nn.LayerNorm(512), nn.Linear(512, 2048), nn.Linear(2048, 512)).state_dict()
+    theirs = modules([nn.Linear(512, 2048), nn.GELU()], nn.Linear, nn.LayerNorm)
+    ours = modules([bridge.LinearGELU(512, 2048)], bridge.Linear, bridge.LayerNorm)
+    exact = modules([nn.Linear(512, 2048), nn.GELU()], nn.Linear, nn.LayerNorm).double()
+    _, _, right = step(exact, inputs[0].double(), saved=set())
+    with torch.autocast("cuda", torch.bfloat16):
+        wanted, products, values = step(theirs, *inputs, saved=PRODUCTS)
+        seen, found, got = step(ours, *inputs, saved=PRODUCTS)
+    assert seen.bytes == wanted.bytes > 0
+    assert found == products == 2
+    for ours_, theirs_, exactly in zip(got, values, right, strict=True):
+        error, allowed = ((x.double() - exactly).norm() for x in (ours_, theirs_))
+        assert error <= 1.5 * allowed
+
+
+def test_a_policy_decides_about_the_product_and_gelu_apart() -> None:
+    module, x = bridge.LinearGELU(WIDTH, 40), torch.randn(6, WIDTH)
+    both, _, _ = step(module, x, saved={*PRODUCTS, torch.ops.cupyops.gelu.default})
+    product, _, _ = step(module, x, saved=PRODUCTS)
+    neither, products, _ = step(module, x, saved=set())
+    assert (both.bytes, product.bytes, neither.bytes) == (2 * 6 * 40 * 4, 6 * 40 * 4, 0)
+    assert product.forward["cupyops::gelu"] == 1
+    assert products == 2
+
+
+def test_an_operator_without_parts_is_called_whole() -> None:
+    seen, _, _ = step(bridge.LayerNorm(WIDTH), torch.randn(6, WIDTH), saved={torch.ops.cupyops.layer_norm.default})
+    assert seen.forward["cupyops::layer_norm"] == 1
+    assert seen.bytes == 6 * WIDTH * 4 + 2 * 6 * 4
+
+
+def test_calls_without_a_gradient_are_seen_too() -> None:
+    seen = Seen(PRODUCTS)
+    module, x = bridge.LinearGELU(WIDTH, 40).requires_grad_(False), torch.randn(6, WIDTH)
+    forward, _ = create_selective_checkpoint_contexts(seen)
+    with torch.no_grad(), forward:
+        y = module(x)
+    torch.testing.assert_close(y, module(x))
+    assert set(seen.forward) >= {"aten::addmm", "cupyops::gelu"}
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_dtensor_takes_the_operator_of_the_product(mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    module = nn.Sequential(bridge.LinearGELU(WIDTH, 40), nn.Linear(40, 3))
+    x = torch.randn(2, 6, WIDTH)
+    plain, products, wanted = step(module, x, saved=PRODUCTS)
+    module.zero_grad()
+    parallelize_module(module, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    seen, found, got = step(module, x, saved={*PRODUCTS, torch.ops.cupyops.linear.default})
+    assert seen.bytes == plain.bytes
+    assert seen.forward["cupyops::linear"] == seen.forward["cupyops::gelu"] == 1
+    assert found == products == 2
+    local = [g.full_tensor() if hasattr(g, "full_tensor") else g for g in got]
+    torch.testing.assert_close(local, wanted)
+
+
+def test_check_op_finds_an_operator_that_is_not_called_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return x.sin() * 2
+
+    op = Operator("cupyops_test::in_parts(Tensor x) -> Tensor y", doubled, reference=doubled, parts=doubled)
+    options = {"checks": "checkpointing", "backends": ["reference"]}
+    check_op(op, (torch.randn(3, 4),), **options)
+    monkeypatch.setattr(core, "selective", lambda: False)
+    with pytest.raises(
+        CheckFailed, match="a selective checkpoint calls cupyops_test.in_parts.default and not its parts"
+    ):
+        check_op(op, (torch.randn(3, 4),), **options)
