@@ -75,8 +75,8 @@ def _policy(saved: set[Any], ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Ch
 class Steps:
     """A variant of a model that takes training steps on this rank.
 
-    Every rank of `ddp` and `fsdp` takes a batch of its own, and all ranks of `tp` take one together. A GPU computes in
-    bfloat16: by autocast, and with `fsdp` in bfloat16 copies of the parameters.
+    Every rank of `ddp` and `fsdp` takes a batch of its own, and all ranks of `tp` take these batches together. A GPU
+    computes in bfloat16: by autocast, and with `fsdp` in bfloat16 copies of the parameters.
     """
 
     def __init__(self, case: Case, variant: str, mesh: DeviceMesh, device: torch.device) -> None:
@@ -109,9 +109,9 @@ class Steps:
             self.model = torch.nn.parallel.DistributedDataParallel(
                 model, device_ids=ids, process_group=group, gradient_as_bucket_view=True
             )
-        part = 0 if case.way == "tp" or case.ranks == 1 else dist.get_rank()
-        generator = torch.Generator().manual_seed(1 + part)
-        self.batch = tuple(x.to(device) for x in case.model.draw(case.model.rows, generator))
+        parts = range(case.ranks) if case.way == "tp" else [0 if case.ranks == 1 else dist.get_rank()]
+        drawn = [case.model.draw(case.model.rows, torch.Generator().manual_seed(1 + part)) for part in parts]
+        self.batch = tuple(torch.cat(tensors).to(device) for tensors in zip(*drawn, strict=True))
 
     def step(self) -> Tensor:
         """Takes a step, and returns the loss of this rank without waiting for it."""
@@ -193,7 +193,7 @@ def measure(
             order.reverse()
     finally:
         gc.unfreeze()
-    rows = case.model.rows * (1 if case.way == "tp" else case.ranks)
+    rows = case.model.rows * case.ranks
     found = []
     for variant in variants:
         slowest = torch.tensor([times[variant], hosts[variant]], dtype=torch.float64, device=device)

@@ -25,7 +25,11 @@ PRODUCTS = {torch.ops.aten.addmm.default, torch.ops.aten.mm.default}
 
 
 class Seen:
-    """A policy that saves what `saved` names, and writes down the forward's operators and the bytes that it saves."""
+    """A policy that saves what `saved` names, and writes down the forward's operators.
+
+    Attributes:
+        bytes: what the saved results of the forward take; :func:`step` writes them.
+    """
 
     def __init__(self, saved: set[Any]) -> None:
         self.saved = saved
@@ -35,24 +39,28 @@ class Seen:
     def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         if not ctx.is_recompute:
             self.forward[op.name()] += 1
-            if op in self.saved:
-                found = ctx.op_output if isinstance(ctx.op_output, tuple) else (ctx.op_output,)
-                self.bytes += sum(x.nbytes for x in found)
         return CheckpointPolicy.MUST_SAVE if op in self.saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class Products(TorchDispatchMode):
-    """Counts the products with a bias that are computed; the products of a backward have none.
+    """Counts the products with a bias that are computed, and the bytes of all results of each operator.
 
-    FlopCounterMode would not do: optimised modules call one another if PyTorch's hooks of all modules are set.
+    The products of a backward have no bias. FlopCounterMode would not do: optimised modules call one another if PyTorch's
+    hooks of all modules are set.
     """
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.bytes: Counter[Any] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.name()
         self.count += name == "aten::addmm" or name in ("cupyops::linear", "cupyops::linear_gelu")
-        return function(*args, **(kwargs or {}))
+        found = function(*args, **(kwargs or {}))
+        results = found if isinstance(found, tuple) else (found,)
+        self.bytes[function] += sum(x.nbytes for x in results if isinstance(x, Tensor))
+        return found
 
 
 def step(module: Any, *inputs: Tensor, saved: set[Any]) -> tuple[Seen, int, list[Tensor]]:
@@ -63,6 +71,7 @@ def step(module: Any, *inputs: Tensor, saved: set[Any]) -> tuple[Seen, int, list
         contexts = partial(create_selective_checkpoint_contexts, seen)
         found = checkpoint(module, *inputs, use_reentrant=False, context_fn=contexts)
         found = found if isinstance(found, tuple) else (found,)
+        seen.bytes = sum(products.bytes[op] for op in saved)
         sum(y.square().sum() for y in found).backward()
     grads = [p.grad for p in (*inputs, *module.parameters()) if p.grad is not None]
     return seen, products.count, [*(y.detach() for y in found), *grads]
