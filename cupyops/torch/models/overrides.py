@@ -173,9 +173,11 @@ def _open(device: str) -> None:
         _watches[device] = watch(sizes.see)
 
 
-def _change(device: str, wanted: bool) -> None:
-    """Registers or removes the kernels of a device inside a block."""
+def _change(device: str) -> None:
+    """Registers or removes the kernels of a device inside a block, as the sizes of the calls say."""
     with _lock:
+        # Another thread may have changed the decision since the call.
+        wanted = _sizes[device].wanted
         if _entries[device] and wanted != (device in _libraries):
             (_register if wanted else _remove)(device)
 

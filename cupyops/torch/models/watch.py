@@ -36,13 +36,13 @@ class Sizes:
     Args:
         device: the type of device.
         least: the least number of elements of a call that the kernels compute.
-        change: registers the kernels (True) or removes them.
+        change: registers or removes the kernels, as :attr:`wanted` says.
 
     Attributes:
         wanted: whether the kernels are to be registered.
     """
 
-    def __init__(self, device: str, least: int, change: Callable[[bool], None]) -> None:
+    def __init__(self, device: str, least: int, change: Callable[[], None]) -> None:
         self.device, self.least, self.change = device, least, change
         self.wanted = True
         self._few = 0
@@ -63,12 +63,12 @@ class Sizes:
                 self._few += 1
                 if self._few >= CALLS:
                     self._few, self.wanted = 0, False
-                    self.change(False)
+                    self.change()
         elif x.device.type == self.device:
             self._few = 0
             if not self.wanted:
                 self.wanted = True
-                self.change(True)
+                self.change()
 
 
 _own = torch.layer_norm
