@@ -25,7 +25,8 @@ NAMES = (
 )
 MODES = ("eager", "autocast", "compile", "graphs")
 BATCHES = ("full", "one")
-VARIANTS = ("torch", "native", "optimize", "fusions")
+VARIANTS = ("torch", "again", "native", "optimize", "fusions")
+ROUNDS = {"full": 14, "one": 60}  # a step of a batch of one is short, and its times scatter
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,8 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL", help=f"default: {', '.join(NAMES)}")
     add("--modes", nargs="+", choices=MODES, default=MODES, help="default: all")
     add("--batches", nargs="+", choices=BATCHES, default=BATCHES, help="default: both")
-    add("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="default: all")
-    add("--rounds", type=_positive, default=14, metavar="N", help="timed steps of each variant; default: 14")
+    add("--variants", nargs="+", choices=VARIANTS, help="default: all, and 'again' for a batch of one alone")
+    add("--rounds", type=_positive, metavar="N", help="timed steps of each variant; default: 14, 60 for a batch of one")
     add("--parallel", action="store_true", help="a process for each model; they share all GPUs, and are timed in turns")
     add("--losses", type=_positive, metavar="STEPS", help="compare the losses of so many steps instead of timing")
     add("--chains", action="store_true", help="measure the host time of chains of modules instead of models")
@@ -115,7 +116,7 @@ def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list
 
     if options.chains:
         modes = [mode for mode in options.modes if mode != "graphs"]  # a graph's host time is that of one launch
-        for row in chains.measure(device, modes, options.rounds):
+        for row in chains.measure(device, modes, options.rounds or ROUNDS["one"]):
             both, least = row["both"], row["both_least"]
             print(f"{row['chain']}, {row['mode']}, {row['variant']}: {both:.1f} ({least:.1f}) us a module", flush=True)
             yield "chains", [row]
@@ -124,7 +125,8 @@ def _cases(options: argparse.Namespace, device: Any) -> Iterator[tuple[str, list
     models = [m for m in MODELS if m.name in options.models]
     if options.losses:
         for model in models:
-            found = losses(model, 2, variants_of("eager", options.variants), device, options.losses)
+            variants = variants_of("eager", options.variants or [v for v in VARIANTS if v != "again"])
+            found = losses(model, 2, variants, device, options.losses)
             rows = [{"model": model.name, "variant": v, "steps": options.losses, **r} for v, r in found.items()]
             yield "losses", rows
         return
@@ -149,8 +151,9 @@ def _timings(options: argparse.Namespace, models: Sequence[Any], device: Any) ->
     from .workers import Case, Worker, measured
 
     def cases(batch: str, mode: str) -> dict[str, Case]:
-        variants = variants_of(mode, options.variants)
-        return {m.name: Case(m.full if batch == "full" else 1, mode, variants, options.rounds) for m in models}
+        asked = options.variants or [v for v in VARIANTS if v != "again" or batch == "one"]
+        variants, rounds = variants_of(mode, asked), options.rounds or ROUNDS[batch]
+        return {m.name: Case(m.full if batch == "full" else 1, mode, variants, rounds) for m in models}
 
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if options.parallel else [str(device)]
     together = [models] if options.parallel else [[model] for model in models]

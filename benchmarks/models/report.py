@@ -21,7 +21,7 @@ MODES = {
     "compile": "compiled",
     "graphs": "compiled, CUDA graphs",
 }
-OURS = {"native": "`native()`", "optimize": "`optimize()`", "fusions": "`Fusions()`"}
+OURS = {"again": "PyTorch, again", "native": "`native()`", "optimize": "`optimize()`", "fusions": "`Fusions()`"}
 _ROW = {"model": str, "batch": str, "size": int, "mode": str, "variant": str, "wall": float, "host": float}
 
 Row = dict[str, Any]
@@ -108,10 +108,15 @@ def _is_row(row: Any) -> bool:
 
 
 def speedups(document: Row, batch: str, mode: str, variant: str) -> dict[str, float]:
-    """Returns, by model, the step time of PyTorch's modules divided by that of the variant, in the variant's run."""
+    """Returns, by model, the step time of PyTorch's modules divided by that of the variant, in the variant's run.
+
+    A row without "speedup" has the ratio of two medians.
+    """
     rows = {(r["model"], r["variant"]): r for r in document["rows"] if (r["batch"], r["mode"]) == (batch, mode)}
     return {
-        model: rows[model, variant].get("beside", row["wall"]) / rows[model, variant]["wall"]
+        model: rows[model, variant].get(
+            "speedup", rows[model, variant].get("beside", row["wall"]) / rows[model, variant]["wall"]
+        )
         for (model, which), row in rows.items()
         if which == "torch" and (model, variant) in rows
     }
@@ -158,7 +163,7 @@ def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
             cells = []
             for mode in modes:
                 ratio = speedups(document, batch, mode, v).get(model)
-                cells.append("–" if ratio is None else f"{ratio:.2f} × ({_parts(by_case[model, mode, v])})")
+                cells.append("–" if ratio is None else _speedup(ratio, by_case[model, mode, v]))
             lines.append(["", OURS[v], *cells])
     for v in ours:
         found = [speedups(document, batch, mode, v) for mode in modes]
@@ -168,6 +173,12 @@ def _table(document: Row, batch: str, rows: Sequence[Row]) -> str:
 
 def _time(row: Row | None) -> str:
     return "–" if row is None else f"{row['wall']:.2f} ms ({_parts(row)})"
+
+
+def _speedup(ratio: float, row: Row) -> str:
+    """A speedup and, where they are known, the limits between which it lies."""
+    limits = f" {row['speedup_low']:.2f} to {row['speedup_high']:.2f}," if "speedup_low" in row else ""
+    return f"{ratio:.2f} ×{limits} ({_parts(row)})"
 
 
 def _parts(row: Row) -> str:
@@ -229,7 +240,7 @@ def draw(document: Row, path: Path) -> None:
         figure = Figure(figsize=(10, 3.2 * len(batches)), layout="constrained")
         for axes, batch in zip(figure.subplots(len(batches), squeeze=False)[:, 0], batches, strict=True):
             models = list(dict.fromkeys(r["model"] for r in document["rows"] if r["batch"] == batch))
-            bars = [(mode, v) for mode in MODES for v in OURS if speedups(document, batch, mode, v)]
+            bars = [(mode, v) for mode in MODES for v in OURS if v != "again" and speedups(document, batch, mode, v)]
             width = 0.8 / max(len(bars), 1)
             for i, (mode, v) in enumerate(bars):
                 found = speedups(document, batch, mode, v)

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +17,12 @@ from cupyops.torch import Fusions, native, optimize
 
 from .zoo import Model, Tensors
 
-__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure", "prepared", "timed", "variants_of"]
+__all__ = ["MODES", "VARIANTS", "Steps", "Timing", "losses", "measure", "prepared", "rows", "timed", "variants_of"]
 
 # "eager" and the compiled modes have bfloat16 parameters; "autocast" has float32 parameters and autocast to bfloat16.
 MODES = ("eager", "autocast", "compile", "graphs")
-VARIANTS = ("torch", "native", "optimize", "fusions")
+# "again" is a second copy of PyTorch's model: its speedup shows how far two equal variants lie apart.
+VARIANTS = ("torch", "again", "native", "optimize", "fusions")
 
 
 def variants_of(mode: str, asked: Sequence[str] = VARIANTS) -> list[str]:
@@ -156,14 +158,17 @@ def prepared(model: Model, batch: int, mode: str, variants: Sequence[str], devic
 
 
 def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, Timing]:
-    """Times the steps of prepared variants in turns, one step at a turn. Each round begins with another variant.
+    """Times the steps of prepared variants in turns, one step at a turn.
+
+    A round takes the variants in the opposite order of the round before, and each pair of rounds begins with another
+    variant: the place in a round and the neighbours change for all variants alike.
 
     Args:
         rounds: timed steps of each variant.
         warm_up: steps of each variant before the timed ones. They allocate memory, and record CUDA graphs.
 
-    Python's collector of garbage leaves out what exists before the first timed step: a collection of the models would
-    take as long as a small step, in the turn of some variant.
+    Python's collector of garbage runs between the rounds, and leaves out what exists before the first timed step: a
+    collection takes as long as a small step, in the turn of some variant.
     """
     timings = {v: Timing([], []) for v in built}
     for steps in built.values():
@@ -173,9 +178,12 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
             steps.wait()
     gc.collect()
     gc.freeze()
+    collects = gc.isenabled()
+    gc.disable()
     try:
         for number in range(rounds):
-            for v in _rotated(list(built), number):
+            gc.collect()
+            for v in _turns(list(built), number):
                 steps = built[v]
                 with steps.scope():
                     steps.wait()
@@ -188,6 +196,8 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
                 timings[v].host.append((queued - began) * 1e3)
     finally:
         gc.unfreeze()
+        if collects:
+            gc.enable()
     for v, steps in built.items():
         if steps.device.type == "cuda":
             with steps.scope():
@@ -196,9 +206,44 @@ def timed(built: dict[str, Steps], rounds: int, warm_up: int = 4) -> dict[str, T
     return timings
 
 
-def _rotated(names: Sequence[str], number: int) -> list[str]:
-    first = number % len(names)
-    return [*names[first:], *names[:first]]
+def _turns(names: Sequence[str], number: int) -> list[str]:
+    """Returns the order of the variants in a round."""
+    first = number // 2 % len(names)
+    turns = [*names[first:], *names[:first]]
+    return turns[::-1] if number % 2 else turns
+
+
+def rows(timings: dict[str, Timing]) -> dict[str, dict[str, Any]]:
+    """Returns the figures for a results file by variant. A variant beside PyTorch's has a speedup, too.
+
+    The speedup is the median, over the rounds, of PyTorch's step time divided by the variant's: a machine that slows down
+    for a moment slows both steps of a round down. "speedup_low" and "speedup_high" are the limits between which the
+    median of many more rounds lies with a probability of 95 %, if the rounds do not depend on each other.
+    """
+    found = {v: timing.row() for v, timing in timings.items()}
+    for v, timing in timings.items():
+        if v != "torch" and "torch" in timings:
+            ratios = sorted(a / b for a, b in zip(timings["torch"].wall, timing.wall, strict=True))
+            low, high = _limits(len(ratios))
+            found[v]["speedup"] = round(statistics.median(ratios), 4)
+            found[v]["speedup_low"], found[v]["speedup_high"] = round(ratios[low], 4), round(ratios[high], 4)
+    return found
+
+
+def _limits(count: int) -> tuple[int, int]:
+    """Returns the places, among sorted numbers, of the limits of their median.
+
+    The number of the values below the median of the distribution is binomial, with the mean count/2. The numbers below
+    ``low`` and above ``high`` have a probability of at most 2.5 % each.
+    """
+    below, low = 0.0, 0
+    while low < count // 2:
+        below += math.comb(count, low) / 2**count
+        if below > 0.025:
+            break
+        low += 1
+    low = max(low - 1, 0)
+    return low, count - 1 - low
 
 
 def _peak(steps: Steps) -> float:

@@ -31,7 +31,7 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
     """Prepares and times cases of a model until the pipe is closed. Replies with None, rows, or the text of an error."""
     import torch
 
-    from .steps import prepared, timed
+    from .steps import prepared, rows, timed
 
     model = next(m for m in importlib.import_module(zoo).MODELS if m.name == name)
     where = torch.device(device)
@@ -47,9 +47,9 @@ def _work(pipe: Connection, name: str, device: str, zoo: str) -> None:
         try:
             if isinstance(asked, Case):
                 built = prepared(model, asked.batch, asked.mode, asked.variants, where)
-                rounds = asked.rounds
+                count = asked.rounds
             else:
-                found = {variant: timing.row() for variant, timing in timed(built, rounds).items()}
+                found = rows(timed(built, count))
                 built = None
         except Exception as error:
             # One model that cannot be compiled must not lose the rows of the others.

@@ -13,7 +13,7 @@ from benchmarks.models import report, zoo
 from benchmarks.models.__main__ import BATCHES, MODES, NAMES, VARIANTS, main
 from benchmarks.models.steps import MODES as STEP_MODES
 from benchmarks.models.steps import VARIANTS as STEP_VARIANTS
-from benchmarks.models.steps import Steps, losses, measure, timed, variants_of
+from benchmarks.models.steps import Steps, Timing, losses, measure, rows, timed, variants_of
 from benchmarks.models.workers import Case, Worker, measured
 from benchmarks.results_file import ResultsError
 from tests.benchmarks.tiny_zoo import TINY
@@ -31,7 +31,7 @@ def test_the_command_line_names_what_there_is() -> None:
 
 def test_a_mode_has_the_variants_that_differ_in_it() -> None:
     """native() changes no compiled model, and Fusions compiles models."""
-    assert variants_of("graphs") == variants_of("compile") == ["torch", "optimize", "fusions"]
+    assert variants_of("graphs") == variants_of("compile") == ["torch", "again", "optimize", "fusions"]
     assert variants_of("autocast", ["native", "fusions"]) == ["native"]
 
 
@@ -39,7 +39,7 @@ def test_a_mode_has_the_variants_that_differ_in_it() -> None:
 def test_every_variant_takes_every_step(mode: str) -> None:
     variants = variants_of(mode)
     found = measure(TINY, 4, mode, variants, CPU, rounds=3, warm_up=1)
-    assert list(found) == variants == ["torch", "native", "optimize"]
+    assert list(found) == variants == ["torch", "again", "native", "optimize"]
     for timing in found.values():
         row = timing.row()
         assert row["samples"] == 3
@@ -48,10 +48,11 @@ def test_every_variant_takes_every_step(mode: str) -> None:
         assert row["gpu"] is row["peak_mib"] is None
 
 
-def test_each_round_begins_with_another_variant_and_collects_no_model() -> None:
+def test_rounds_alternate_and_nothing_is_collected_inside_a_round() -> None:
     """A variant that always followed native() would pay for what native() left behind, and one would pay for a collection."""
     taken: list[str] = []
     kept: list[int] = []
+    collected: list[str] = []
 
     class Counted(Steps):
         def __init__(self, variant: str) -> None:
@@ -60,14 +61,46 @@ def test_each_round_begins_with_another_variant_and_collects_no_model() -> None:
         def step(self) -> torch.Tensor:
             taken.append(self.variant)
             kept.append(gc.get_freeze_count())
-            return torch.zeros(())
+            many = [[i] for i in range(5000)]  # the collector would run
+            return torch.zeros(len(many))
 
-    before = gc.get_freeze_count()
-    timed({v: Counted(v) for v in ("torch", "fusions", "optimize")}, 3, warm_up=1)
-    assert taken[:3] == taken[3:6] == ["torch", "fusions", "optimize"]
-    assert taken[6:] == ["fusions", "optimize", "torch", "optimize", "torch", "fusions"]
-    assert min(kept[3:]) > before + 1000
+    def collecting(phase: str, info: Any) -> None:
+        if phase == "start":
+            collected.append(f"{len(taken)}")
+
+    gc.unfreeze()  # what PyTorch has frozen
+    thresholds = gc.get_threshold()
+    gc.set_threshold(700)
+    gc.callbacks.append(collecting)
+    try:
+        timed({v: Counted(v) for v in ("torch", "fusions", "optimize")}, 4, warm_up=1)
+    finally:
+        gc.callbacks.remove(collecting)
+        gc.set_threshold(*thresholds)
+    assert taken[:3] == ["torch", "fusions", "optimize"]
+    assert taken[3:9] == ["torch", "fusions", "optimize", "optimize", "fusions", "torch"]
+    assert taken[9:] == ["fusions", "optimize", "torch", "torch", "optimize", "fusions"]
+    assert {c for c in collected if int(c) >= 3} <= {"3", "6", "9", "12", "15"}
+    assert min(kept[3:]) > 1000
     assert gc.get_freeze_count() == 0
+    assert gc.isenabled()
+
+
+def test_a_speedup_is_the_median_of_the_rounds_and_not_of_the_times() -> None:
+    """The machine is half as fast in every other round."""
+    slow = [1.0 + i % 2 for i in range(21)]
+    found = rows({"torch": Timing(slow, slow), "again": Timing([x / 1.25 for x in slow], slow)})
+    assert found["again"]["speedup"] == found["again"]["speedup_low"] == found["again"]["speedup_high"] == 1.25
+    assert "speedup" not in found["torch"]
+    assert "speedup" not in rows({"again": Timing(slow, slow)})["again"]
+
+
+@pytest.mark.parametrize(("count", "low"), [(1, 0), (5, 0), (6, 0), (14, 2), (60, 21)])
+def test_the_limits_of_a_median_are_those_of_a_table(count: int, low: int) -> None:
+    """Of 14 numbers the third and the twelfth, of 60 the 22nd and the 39th (tables of the sign test)."""
+    walls = [float(i) for i in range(1, count + 1)]
+    found = rows({"torch": Timing(walls, walls), "optimize": Timing([1.0] * count, walls)})["optimize"]
+    assert (found["speedup_low"], found["speedup_high"]) == (walls[low], walls[count - 1 - low])
 
 
 def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails() -> None:
@@ -81,9 +114,9 @@ def test_models_in_processes_of_their_own_lose_no_row_to_a_model_that_fails() ->
         found = dict(measured(workers, cases))
         assert found["broken"] == "ValueError: this model cannot be built"
         assert found["dead"] == "the process ended with exit code -9"
-        rows = found["tiny"]
-        assert isinstance(rows, dict)
-        assert {v: row["samples"] for v, row in rows.items()} == {"torch": 2, "optimize": 2}
+        tiny = found["tiny"]
+        assert isinstance(tiny, dict)
+        assert {v: row["samples"] for v, row in tiny.items()} == {"torch": 2, "optimize": 2}
     for worker in workers:
         worker.close()
         assert not worker.process.is_alive()
@@ -135,13 +168,13 @@ def _document() -> dict[str, Any]:
         "timm": "1.0.31",
         "transformers": "5.17.0",
     }
-    rows = [
+    found = [
         *(_row("A", "eager", v, wall) for v, wall in (("torch", 10.0), ("native", 8.0), ("optimize", 5.0))),
         *(_row("B", "eager", v, wall) for v, wall in (("torch", 4.0), ("native", 8.0), ("optimize", 4.0))),
         *(_row("A", "graphs", v, 3.0, "one") for v in VARIANTS),
     ]
     top = {"schema": 1, "environment": environment, "commit": "0" * 40, "dirty": False, "date": "2026-01-01T00:00:00Z"}
-    return {**top, "rows": rows, "losses": [], "chains": [], "failed": []}
+    return {**top, "rows": found, "losses": [], "chains": [], "failed": []}
 
 
 def test_speedups_divide_pytorchs_time_by_ours() -> None:
@@ -165,6 +198,14 @@ def test_the_tables_keep_the_rows_that_lose() -> None:
     assert "### A batch of one" in text
     assert "| A | 200 | 1.00e-03 | 2.00e-03 |" in text
     assert "- B, one, compile: a graph break" in text
+
+
+def test_a_speedup_of_the_rounds_is_shown_with_its_limits() -> None:
+    document = _document()
+    paired = {"speedup": 0.98, "speedup_low": 0.97, "speedup_high": 1.0}
+    report.add(document, "rows", [{**_row("A", "graphs", v, 3.0, "one"), **paired} for v in ("again", "optimize")])
+    assert report.speedups(document, "one", "graphs", "optimize") == {"A": 0.98}
+    assert "|  | PyTorch, again | 0.98 × 0.97 to 1.00, (1.0, 2.0, 0.50 GiB) |" in report.markdown(document)
 
 
 def test_a_row_replaces_its_case_and_its_failure() -> None:

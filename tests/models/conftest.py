@@ -2,11 +2,12 @@
 
 import pytest
 
-from cupyops.torch.models import small
+from cupyops.torch.models import overrides, small
 
 
 @pytest.fixture(autouse=True)
 def _operators_for_few_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a test on a GPU call the operators for its small tensors, too, which an optimised model leaves to PyTorch."""
+    """Have a test on a GPU call the operators for its small tensors, too, which optimize() and native() leave to PyTorch."""
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(small, "LEAST_ELEMENTS", 0)
+        monkeypatch.setitem(overrides.LEAST, "cuda", 0)

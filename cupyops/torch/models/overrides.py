@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,7 +15,9 @@ from cupyops.compile import toolchain
 from cupyops.errors import expected
 from cupyops.sharing import held_across_fork
 
-from .aten import OVERRIDES
+from .aten import OVERRIDES, Kernel
+from .small import LEAST_ELEMENTS
+from .watch import Sizes, watch
 
 __all__ = ["native", "set_native"]
 
@@ -31,6 +33,11 @@ _registered: dict[str, list[Any]] = {}
 # lock while another thread removes the kernel. The dispatcher holds no reference for the thread.
 _removed: deque[tuple[float, list[Any]]] = deque()
 _KEPT = 60.0  # seconds, much longer than a thread waits for the interpreter's lock
+# By the type of device: the least number of elements of a call that this project's kernels compute. The simulator runs
+# the kernels of small tensors.
+LEAST = {"cuda": LEAST_ELEMENTS, "cpu": 0}
+_sizes: dict[str, Sizes] = {}  # kept from block to block
+_watches: dict[str, Callable[[], None]] = {}  # by the type of device, what ends the watch of the sizes
 
 
 @contextmanager
@@ -42,10 +49,15 @@ def native(devices: Sequence[str] = ("cuda",)) -> Iterator[None]:
     nodes, autocast and ``torch.func`` stay PyTorch's. PyTorch's own kernel computes each call that this project's
     kernel does not take: another dtype, another device, a tensor subclass. ``out=`` overloads stay PyTorch's.
 
+    PyTorch's own kernel also computes calls of CUDA tensors with fewer than 2²² elements, which wait for the host. After
+    256 calls of ``F.layer_norm`` on few elements and none on many, the overrides are removed, so that such a program takes
+    PyTorch's time. The first call of ``F.layer_norm`` on many elements registers the overrides again. For this, a Python
+    function takes the place of ``torch.layer_norm`` inside the block.
+
     The block holds for all threads of the process, since PyTorch computes gradients in threads of its own. Blocks may
     be nested, and may run in several threads. When the last block has ended, PyTorch's dispatch tables are what they
     were. A forward inside a block may have its backward outside of the block, and the other way round. A call that runs
-    while another thread enters or leaves a block takes either kernel.
+    while another thread enters or leaves a block, or registers or removes the overrides, takes either kernel.
 
     ``torch.compile`` and ``torch.export`` make the same graphs as without the block. Inductor generates its own kernels
     for these operators.
@@ -119,7 +131,7 @@ def _enter(devices: Sequence[str]) -> None:
         try:
             for device in devices:
                 if not _entries[device]:
-                    _register(device)
+                    _open(device)
                 _entries[device] += 1
                 done.append(device)
         except BaseException:
@@ -138,10 +150,12 @@ def _count_out(devices: Sequence[str]) -> None:
         _entries[device] -= 1
         if not _entries[device]:
             _remove(device)
+            if (end := _watches.pop(device, None)) is not None:
+                end()
 
 
-def _register(device: str) -> None:
-    """Registers the kernels of a device with PyTorch's dispatcher.
+def _open(device: str) -> None:
+    """Registers the kernels of a device, unless the calls before were on few elements, and watches the sizes of calls.
 
     Raises:
         MissingDependencyError: PyTorch sees a GPU, and CuPy is missing.
@@ -150,6 +164,26 @@ def _register(device: str) -> None:
         return
     if device == "cuda" and torch.cuda.is_available():
         toolchain.cupy()
+    sizes = _sizes.get(device)
+    if sizes is None or sizes.least != LEAST[device]:
+        sizes = _sizes[device] = Sizes(device, LEAST[device], partial(_change, device))
+    if sizes.wanted:
+        _register(device)
+    if sizes.least:
+        _watches[device] = watch(sizes.see)
+
+
+def _change(device: str) -> None:
+    """Registers or removes the kernels of a device inside a block, as the sizes of the calls say."""
+    with _lock:
+        # Another thread may have changed the decision since the call.
+        wanted = _sizes[device].wanted
+        if _entries[device] and wanted != (device in _libraries):
+            (_register if wanted else _remove)(device)
+
+
+def _register(device: str) -> None:
+    """Registers the kernels of a device with PyTorch's dispatcher."""
     key = device.upper()
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     library = torch.library.Library("aten", "IMPL")
@@ -160,7 +194,7 @@ def _register(device: str) -> None:
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
                     continue  # this build of PyTorch computes the operator by others, which autograd records
                 own = partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
-                library.impl(name, make(own), key)
+                library.impl(name, _for_many(device, make(own), own), key)
                 _registered[device].append(torch.library.get_kernel(f"aten::{name}", key))
     except BaseException:
         library._destroy()
@@ -176,6 +210,18 @@ def _remove(device: str) -> None:
             _removed.popleft()
         _removed.append((now, _registered.pop(device)))
         library._destroy()
+
+
+def _for_many(device: str, ours: Kernel, own: Kernel) -> Kernel:
+    """Returns the kernel that calls ``own`` for few elements, and ``ours`` for many."""
+    sizes = _sizes[device]
+    if not sizes.least:
+        return ours
+
+    def kernel(x: Any, *args: Any, **options: Any) -> Any:
+        return (own if sizes.is_few(x) else ours)(x, *args, **options)
+
+    return kernel
 
 
 @contextmanager
