@@ -138,14 +138,14 @@ def _shared(
     others += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
 
     def block_of(threads: int, vectors: int, cluster: int) -> tuple[ProgramConfig, int]:
-        """Returns a block, and how many of them fit shared memory."""
+        """Returns a block, and how many of them fit shared memory; 0 if registers do not hold one."""
         registers = -(-(vectors * work.row(width, 0) + others) // 8) * 8
         block = ProgramConfig(
             threads, threads, width, vectors, cluster=cluster, min_blocks=1, full=False, stream=True
         ).with_shared_row(n, work)
         fit = room // (block.shared + SHARED_OTHER)
         resident = min(fit, THREADS_AT_ONCE.get(capability, 2048) // threads, REGISTERS // (registers * threads))
-        return replace(block, min_blocks=max(1, resident)), fit
+        return replace(block, min_blocks=max(1, resident)), fit if resident else 0
 
     if cluster == 2 and config.prefetch and work.columns and len(work.elements) > 1:
         # One block that fills a multiprocessor. Blocks of a cluster would wait for each other, with two arrays to load.
