@@ -283,9 +283,9 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     n: int, dtype: torch.dtype, spread: int, vectors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sums of x³ are rounded at every addition, so that their bits tell their order.
-    program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x); low = min(x); at = x[t]; c = sum(x * x * x)"
+    program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
     name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
-    results = ["z", "a", "low", "at", "c"]
+    results = ["z", "a", "low", "at"]
     few, many = (
         row_reduce(program, indices=["t"], wide=results, results=results, name=name + end) for end in ("", "_many")
     )
@@ -304,7 +304,8 @@ def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
     wide = x.float()
     of_rows = slice(0, None, 3)  # without the rows of infinite elements
     torch.testing.assert_close(found[0][of_rows], wide[of_rows].logsumexp(-1))
-    torch.testing.assert_close(found[1][of_rows], wide[of_rows].square().sum(-1))
+    cubes = wide[of_rows].double() ** 3
+    assert ((found[1][of_rows] - cubes.sum(-1)).abs() <= 1e-6 * cubes.abs().sum(-1)).all()
     torch.testing.assert_close(found[2], wide.amin(-1))
     torch.testing.assert_close(found[3], wide.gather(1, t[:, None])[:, 0])
 
