@@ -13,16 +13,17 @@ and with it the order of every sum. The number of rows decides only how many row
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from cupyops.dtypes import DTYPES, FLOATS
 from cupyops.launch.geometry import MAX_BLOCK, PORTABLE_CLUSTER
 from cupyops.launch.kernel import Kernel
 from cupyops.tiling.config import CLUSTERS_SINCE, THREADS_AT_ONCE, threads_for, vector_width_for
-from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
+from cupyops.tiling.rows import SHARED_MEMORY_OF
 
 from .expressions import kernel_name
+from .program_config import ROW_BLOCK, ProgramConfig, Work, words
 from .rows import EXPS, REDUCED, RowProgram
 
 __all__ = ["FEW_ROWS", "ProgramConfig", "Work", "config_of", "kernel_of", "work_of"]
@@ -42,11 +43,12 @@ DOUBLE_EXPONENTIALS = 24  # further ones for sums of exponentials in float64
 # than threads that load their next row meanwhile. float16 takes more registers, so that fewer threads are resident.
 IN_FLIGHT, HALF_IN_FLIGHT, AHEAD_IN_FLIGHT = 36 * 1024, 56 * 1024, 24 * 1024
 MOST_VECTORS = 16  # accesses of a thread; the loops over them are unrolled
+EXPS_BLOCKS = 4  # resident blocks, so that some load while others compute exponentials
 WHOLE_LINE = 8  # neighbouring threads whose accesses of 16 bytes fill a line of the cache
 SMALL_BLOCK = 128  # threads of a block with several rows
-# Threads of a block that has a row alone, and of a block of a cluster: several blocks are then resident on a
-# multiprocessor, and one block loads while another one computes.
-ROW_BLOCK, CLUSTER_BLOCK = 512, 256
+# Threads of a block of a cluster: as with ROW_BLOCK, several blocks are then resident on a multiprocessor, and one block loads
+# while another one computes.
+CLUSTER_BLOCK = 256
 # A row of a program with one pass is not held. A thread has this many accesses to the row, so that the reductions among
 # threads take little of its time, and a block has up to this many bytes of the row.
 ONCE, ONCE_BYTES = 16, 64 * 1024
@@ -59,137 +61,7 @@ L2_ROWS = 24 * 2**20  # bytes of rows that a later pass finds in the L2 cache
 MULTIPROCESSORS = 132  # with clusters
 EVEN = 0.97  # of its accesses a cut must use to be tried with accesses of half the width
 FEW_ROWS = 1024  # with up to this many rows, each block has one row, so that more multiprocessors have one
-FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
-# Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
-# that a thread has, and the most bytes of shared memory by which threads join their values.
-SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
 REGISTERS = 65536  # registers of a multiprocessor
-
-
-@dataclass(frozen=True)
-class ProgramConfig(RowsConfig):
-    """The config of a row program's kernel.
-
-    Attributes:
-        stream: a row does not fit registers, so each pass reads the row from memory.
-        prefetch: persistent blocks load the next row while they compute a row.
-        columns_held: a thread keeps its columns of the arrays (N) in registers.
-        sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
-        row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
-            bring the row, and every pass reads it there.
-        spread: threads that share the accesses of one thread of the config for many rows.
-    """
-
-    # Without defaults, so that each compilation defines the three macros.
-    min_blocks: int = field(kw_only=True)
-    full: bool = field(kw_only=True)
-    stream: bool = field(kw_only=True)
-    prefetch: bool = False
-    columns_held: bool = False
-    sums_shared: int = 0
-    row_shared: int = 0
-    spread: int = 1
-
-    @property
-    def since(self) -> int:
-        """The least compute capability that the kernel needs: bulk copies fill shared memory."""
-        return CLUSTERS_SINCE if self.row_shared else super().since
-
-    def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
-        """Returns the config with a block's slices of the row in shared memory.
-
-        Args:
-            n: elements of a row.
-            work: what a thread holds of a row.
-        """
-        held = -(-n // (self.slice * self.cluster)) * self.slice
-        return replace(self, row_shared=held, shared=held * sum(work.elements))
-
-    def few_rows(self, work: "Work", acc: int) -> "ProgramConfig":
-        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same.
-
-        A block has one row, and the arrays (N) are loaded along with it. Several threads share the accesses of one
-        thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
-        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row, unless it sums exponentials: more of them are
-        computed where a row is spread.
-
-        Args:
-            work: what a thread holds of a row.
-            acc: bytes of an element in the arithmetic.
-        """
-        if self.cluster > 1 or self.stream or self.prefetch:
-            return self.one_a_block() if self.groups > 1 else self
-        row = self.vectors * self.vector_width * sum(work.elements)
-        if self.row_threads <= 32:
-            most = SPREAD_WARP // self.row_threads
-        else:
-            most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
-        if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
-            most = 1
-        ways = (s for s in range(1, most + 1) if self.vectors % s == 0 and self.row_threads * s % 32 == 0)
-        spread = max(ways, default=0)
-        if spread == 0:
-            return self.one_a_block()
-        threads, vectors = self.row_threads * spread, self.vectors // spread
-        held = vectors * (work.row(self.vector_width, acc) + work.persistent(self.vector_width, acc))
-        return replace(
-            self.one_a_block(),
-            block=threads,
-            row_threads=threads,
-            vectors=vectors,
-            spread=spread,
-            columns_held=held <= FEW_REGISTERS and threads <= ROW_BLOCK,
-        )
-
-    def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
-        """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
-
-        Args:
-            n: elements of a row.
-            sums: sums over the rows.
-            acc: bytes of an element of a sum.
-            capability: compute capability of the GPU.
-        """
-        held = -(-n // (self.slice * self.cluster)) * self.slice
-        room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY) if capability >= CLUSTERS_SINCE else 0
-        if sums == 0 or held * sums * acc > room:
-            return self
-        return replace(self, sums_shared=held, shared=held * sums * acc, min_blocks=1)
-
-
-@dataclass(frozen=True)
-class Work:
-    """The numbers of a row program that decide the registers of a thread.
-
-    Attributes:
-        elements: bytes of an element of each array (M, N) that the program reads.
-        columns: bytes of an element of each array (N) that the program reads.
-        kept: values of an element that several passes read, in the dtype of the arithmetic.
-        sums: sums over the rows.
-        passes: passes over a row. A program with one pass does not hold the row.
-        reductions: reductions of a row.
-        exponentials: a reduction is Σ exp(a - max a).
-    """
-
-    elements: tuple[int, ...]
-    columns: tuple[int, ...] = ()
-    kept: int = 0
-    sums: int = 0
-    passes: int = 2
-    reductions: int = 1
-    exponentials: bool = False
-
-    def row(self, width: int, acc: int) -> int:
-        """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
-        return _words(self.elements, width) + self.kept * width * acc // 4
-
-    def persistent(self, width: int, acc: int) -> int:
-        """Returns the registers for the columns of an access: the arrays (N) and the sums over the rows."""
-        return _words(self.columns, width) + self.sums * width * acc // 4
-
-
-def _words(sizes: tuple[int, ...], width: int) -> int:
-    return sum(max(1, size * width // 4) for size in sizes)
 
 
 def work_of(program: RowProgram, sizes: Mapping[str, int]) -> Work:
@@ -262,17 +134,31 @@ def _shared(
         wanted = cluster == 1 or (config.vectors * width > 32 and (config.min_blocks > 1 or wider))
     else:
         wanted = cluster == 1 or config.min_blocks > 1
-    block = ProgramConfig(
-        SHARED_BLOCK, SHARED_BLOCK, width, SHARED_VECTORS, cluster=cluster, min_blocks=1, full=False, stream=True
-    ).with_shared_row(n, work)
-    fit = room // (block.shared + SHARED_OTHER)
+    others = SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
+    others += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
+
+    def block_of(threads: int, vectors: int, cluster: int) -> tuple[ProgramConfig, int]:
+        """Returns a block, and how many of them fit shared memory; 0 if registers do not hold one."""
+        registers = -(-(vectors * work.row(width, 0) + others) // 8) * 8
+        block = ProgramConfig(
+            threads, threads, width, vectors, cluster=cluster, min_blocks=1, full=False, stream=True
+        ).with_shared_row(n, work)
+        fit = room // (block.shared + SHARED_OTHER)
+        resident = min(fit, THREADS_AT_ONCE.get(capability, 2048) // threads, REGISTERS // (registers * threads))
+        return replace(block, min_blocks=max(1, resident)), fit if resident else 0
+
+    if cluster == 2 and config.prefetch and work.columns and len(work.elements) > 1:
+        # One block that fills a multiprocessor. Blocks of a cluster would wait for each other, with two arrays to load.
+        whole, fit = block_of(MAX_BLOCK, 1, 1)
+        if fit:
+            return whole
+    block, fit = block_of(SHARED_BLOCK, SHARED_VECTORS, cluster)
     if not wanted or fit < (1 if config.stream else 2):
         return None
-    registers = SHARED_VECTORS * work.row(width, 0) + SHARED_REGISTERS + 6 * max(0, work.reductions - 2)
-    registers += HALF_REGISTERS if dtype == "float16" else 4 * bool(work.columns) if dtype == "float32" else 0
-    registers = -(-registers // 8) * 8
-    threads = THREADS_AT_ONCE.get(capability, 2048)
-    return replace(block, min_blocks=max(1, min(fit, threads // SHARED_BLOCK, REGISTERS // (registers * SHARED_BLOCK))))
+    if cluster > PORTABLE_CLUSTER:  # few clusters are resident, more of them with one access at once
+        less, _ = block_of(SHARED_BLOCK, 1, cluster)
+        return less if less.min_blocks > block.min_blocks else block
+    return block
 
 
 def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> ProgramConfig:
@@ -280,14 +166,14 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
     itemsize, acc = DTYPES[dtype].itemsize, DTYPES[DTYPES[dtype].acc].itemsize
     blocks = PORTABLE_CLUSTER if capability >= CLUSTERS_SINCE else 1
     row, columns = work.row(width, acc), work.persistent(width, acc)
-    ahead = row + _words(work.elements, width)
+    ahead = row + words(work.elements, width)
     # The compiler widens some 16-bit elements long before their use, more of them if an access has several arrays.
     halves = sum(size == 2 for size in work.elements)
     unpacked = width // 4 + width // 2 * (halves - 1) if halves else 0
     nbytes = sum(work.elements) * width
     others = (SUMS_REGISTERS if work.sums else OTHER_REGISTERS if work.reductions else PLAIN_REGISTERS)[itemsize]
     # An array (N) is loaded at its use, ahead of the arithmetic. Several reductions have a value each.
-    used = _words(work.columns, width) // 8
+    used = words(work.columns, width) // 8
     others += DOUBLE_EXPONENTIALS if itemsize == 8 and work.exponentials else 0
     if dtype == "float16" and not work.sums:
         if work.passes > 1:
@@ -296,7 +182,8 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
             others += HALF_REGISTERS
     others += 6 * max(0, work.reductions - 2) + (12 * len(work.columns) if work.passes == 1 else 0)
     flight = HALF_IN_FLIGHT if dtype == "float16" else IN_FLIGHT
-    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight)
+    least = EXPS_BLOCKS if work.exponentials else 0
+    plain = _Needs(row + unpacked + used, ROW_REGISTERS // row, others, nbytes, flight, least=least)
     if work.sums:
         most = PERSISTENT_REGISTERS // (ahead + columns)
         needs = _Needs(ahead + columns, most, others, nbytes, AHEAD_IN_FLIGHT, prefetch=True, columns_held=True)
@@ -310,7 +197,9 @@ def _config_of(n: int, dtype: str, work: Work, capability: int, width: int) -> P
             plain = replace(
                 plain, registers=row + 1, others=LIGHT_REGISTERS + others - OTHER_REGISTERS[itemsize], light=True
             )
-        return _once(n, width, itemsize, plain, blocks, capability)
+        once = _once(n, width, itemsize, plain, blocks, capability)
+        # Without reductions there is nothing to join.
+        return replace(once, unit=once.vectors) if work.reductions and once.vectors > 1 else once
     else:
         found = _held(n, width, plain, blocks, capability)
         if found is None or found.cluster > 1 or (found.groups == 1 and found.min_blocks == 1):
@@ -332,8 +221,10 @@ def _once(n: int, width: int, itemsize: int, needs: "_Needs", most_blocks: int, 
         cluster *= 2
     own = -(-accesses // (threads * cluster))  # accesses of a thread to the row, in turns of `vectors`
     most = min(needs.most, max(1, ONCE_AT_ONCE // needs.nbytes))
-    # Without accesses beyond the end of the row, if the threads share the row evenly.
-    even = [v for v in range(2, most + 1) if n == threads * cluster * own * width and own % v == 0]
+    # Without accesses beyond the end of the row, if the threads share the row evenly. Turns of two accesses of float32 take
+    # longer than turns of four with some of them beyond the end.
+    fewest = 3 if itemsize == 4 else 2
+    even = [v for v in range(fewest, most + 1) if n == threads * cluster * own * width and own % v == 0]
     vectors = even[-1] if even else max(1, -(-own // max(1, -(-own // most))))
     return _streamed(n, width, threads, vectors, needs, cluster, capability)
 
@@ -362,6 +253,7 @@ class _Needs:
         wanted: bytes that a multiprocessor loads at once.
         prefetch, columns_held: the fields of the config.
         light: the program only reduces one array.
+        least: the fewest resident blocks that are enough.
     """
 
     registers: int
@@ -372,6 +264,7 @@ class _Needs:
     prefetch: bool = False
     columns_held: bool = False
     light: bool = False
+    least: int = 0
 
     @property
     def most(self) -> int:
@@ -419,6 +312,7 @@ def _held(n: int, width: int, needs: _Needs, most_blocks: int, capability: int) 
             + 0.5 * (all_accesses - 1)
             + barrier * (threads > 32)
             + 0.1 * (threads < WHOLE_LINE)
+            + 0.02 * max(0, needs.least - config.min_blocks)
             + 0.05 * (config.vectors == 1 and not needs.prefetch)
             + config.vectors * needs.nbytes / 16 / 200
         )

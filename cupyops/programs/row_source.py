@@ -124,6 +124,8 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
         "        const auto load__ = [&](const Columns& at__) {",
         *(f"            {line}" for line in load),
         "        };",
+        # The load of an index is the first of a chain of two. Whatever waits for it follows the loads of the row.
+        *(f"        const long long {x}__index = {x}[row__];" for x in program.indices),
         "        if (PREFETCH) {",
         *(f"            {x}__row = {x}__next;" for x in types),
         "            const long long next__ = first__ + blocks__ * GROUPS + group_of_block();",
@@ -136,16 +138,18 @@ def _rows(program: RowProgram, steps: Sequence[Step], summed: Sequence[str], mos
     return [
         *lines,
         *(f"        const acc_t {x}__row = ::convert<acc_t>({x}[row__]);" for x in program.rows),
-        *(f"        const int {x}__row = ::whole_number({x}[row__]);" for x in program.indices),
-        *(f"        acc_t {s.name}__row;" for s in gathered),
-        "        // The row's loads do not wait for the index of these.",
+        *(f"        int {x}__row = 0;" for x in program.indices),
+        *(f"        acc_t {s.name}__row = 0;" for s in gathered),
+        "        // The row's loads do not wait for these.",
         "        const auto gather__ = [&] {",
+        *(f"            {x}__row = ::whole_number({x}__index);" for x in program.indices),
         *(f"            {s.name}__row = ::element_at({at[s.expression]}, {s.of}__row, N);" for s in gathered),
         "        };",
         *([] if _reduced(next(program.groups())) else ["        gather__();"]),
         "        if (!others_began__) cluster_wait();",
         "        others_began__ = true;",
         *_row(program, steps),
+        "        if (FEW) break;",
         "    }",
         *(f"    {y}__sums.store(N);" for y in summed),
     ]
@@ -248,14 +252,14 @@ def _reducing_pass(
     with_exps = {s.of: s for s in reduced if s.over == EXPS}
     table, access = f"{reduced[0].name}__folded", f"{reduced[0].name}__access"
     places = {s.name: f"[{i}]" for i, s in enumerate(reduced)}
-    before, behind = [*loads, f"auto& {access} = {table}.begin_access();"], []
+    before, behind = [*loads, f"auto& {access} = {table}.begin_access(v__);"], []
     for s in reduced:
         own, value = access + places[s.name], _written(s.expression)
         if s.name in with_exps:
             before.append(f"acc_t {s.name}__values[VECTOR_WIDTH];")
             body.append(f"{s.name}__values[k__] = {value};")
             exps = access + places[with_exps[s.name].name]
-            behind.append(f"::add_exps<ACCESSES_APART>({own}, {exps}, {s.name}__values);")
+            behind.append(f"::add_exps({own}, {exps}, {s.name}__values, {table}.begins(v__));")
         elif s.over != EXPS:
             joined = {"sum": f"+= {value}", "max": f"= ::larger({own}, acc_t({value}))"}
             joined["min"] = f"= ::smaller({own}, acc_t({value}))"

@@ -14,15 +14,12 @@
 // SPREAD         1 or    above 1: for few rows. A block has one row, and this many    the row program's config
 //                more    threads take the accesses of one thread of the config for
 //                        many rows. The row gets the same bits.
-// The others: see rows.cuh.
+// FEW            0, 1    1: for few rows. No block takes a second row, so no value is   the row program's config
+//                        computed ahead for all rows: a thread that widens its
+//                        columns before the rows would wait for them first
+// UNIT: see folds.cuh. The others: see rows.cuh.
 #pragma once
 
-#ifndef STREAM
-#define STREAM 0
-#endif
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
 #ifndef COLUMNS_HELD
 #define COLUMNS_HELD 0
 #endif
@@ -32,16 +29,15 @@
 #ifndef ROW_SHARED
 #define ROW_SHARED 0
 #endif
-#ifndef INFINITY  // NVRTC has no <math.h>
-#define INFINITY __int_as_float(0x7f800000)
+#ifndef FEW
+#define FEW 0
 #endif
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
 #endif
 
 #include "exchange.cuh"
-#include "extrema.cuh"
-#include "fast_math.cuh"
+#include "folds.cuh"
 #include "registers.cuh"
 #include "scalar.cuh"
 #include "rows.cuh"
@@ -120,6 +116,8 @@ __device__ __forceinline__ void pass(long long n, const Load& load, const F& f, 
     bool first = true;
     for (Columns at = columns_of_block(n);; at.start += CLUSTER * SLICE) {
         if (STREAM && at.start >= at.n) break;
+        // No row is empty. The branch keeps the compiler from placing what waits for earlier loads before the row's loads.
+        if (FEW && !STREAM && at.n <= 0) return;
         if (STREAM) load(at);
         if (first) loaded();
         first = false;
@@ -142,13 +140,6 @@ __device__ __forceinline__ void store_vector(T* to, const acc_t (&values)[VECTOR
     store_packed(to, packed, vectors);
 }
 
-// e^x. For 16-bit scalar_t by a product and a single instruction: the relative error is about |x|·2^-24 + 2^-22, and results
-// below 2^-126 are 0.
-__device__ __forceinline__ acc_t exponential(acc_t x) {
-    if constexpr (sizeof(scalar_t) == 2) return fast_exp2(x * acc_t(1.4426950408889634));
-    else return exp(x);
-}
-
 // Returns the value that an element of type scalar_t holds after v is stored: v rounded to nearest even.
 __device__ __forceinline__ acc_t rounded_to_scalar(acc_t v) { return convert<acc_t>(convert<scalar_t>(v)); }
 
@@ -162,119 +153,6 @@ __device__ __forceinline__ int whole_number(long long i) {
 template <typename T> __device__ __forceinline__ acc_t element_at(const T* row, int column, long long n) {
     return column >= 0 && column < n ? convert<acc_t>(row[column]) : acc_t(0);
 }
-
-// The operation that reduces the values of the threads on a row to one value. Exps follows a Max: the value is Σ exp(a
-// - most), where `most` is the thread's greatest a, which is the value before. After the reduction, the value is that
-// of the whole row.
-enum class Fold { Sum, Max, Min, Exps };
-
-template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
-    return FOLD == Fold::Max ? acc_t(-INFINITY) : FOLD == Fold::Min ? acc_t(INFINITY) : acc_t(0);
-}
-
-// The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
-__device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
-
-// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. FIRST: there are no
-// numbers before.
-template <bool FIRST = false> __device__ __forceinline__ void add_exps(
-    acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH]) {
-    acc_t found = FIRST ? a[0] : most;
-#pragma unroll
-    for (int k = FIRST; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
-    const acc_t origin = origin_of(found);
-    exps = FIRST ? acc_t(0) : exps * exponential(most - origin);
-#pragma unroll
-    for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
-    most = found;
-}
-
-// Σ exp(a - most) of a row whose greatest a is infinite is NaN, as the formula is.
-__device__ __forceinline__ acc_t exps_of_row(acc_t most, acc_t exps) { return exps + (most - most); }
-
-// Reduces each value over LANES neighbouring lanes. All of these lanes get the same bits.
-template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(acc_t (&v)[sizeof...(FOLDS)]) {
-    constexpr int COUNT = sizeof...(FOLDS);
-    constexpr Fold folds[COUNT] = {FOLDS...};
-    acc_t own[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) own[i] = v[i];
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            if (folds[i] == Fold::Max) v[i] = larger(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
-            if (folds[i] == Fold::Min) v[i] = smaller(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
-        }
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i)
-        if (folds[i] == Fold::Exps) v[i] *= exponential(own[i - 1] - origin_of(v[i - 1]));
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-            if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
-}
-
-// Joins the values v of a part of a row with the values of the part that follows.
-template <Fold... FOLDS>
-__device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (&next)[sizeof...(FOLDS)]) {
-    constexpr int COUNT = sizeof...(FOLDS);
-    constexpr Fold folds[COUNT] = {FOLDS...};
-    acc_t own[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        own[i] = v[i];
-        if (folds[i] == Fold::Max) v[i] = larger(v[i], next[i]);
-        if (folds[i] == Fold::Min) v[i] = smaller(v[i], next[i]);
-        if (folds[i] == Fold::Sum) v[i] += next[i];
-    }
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i)
-        if (folds[i] == Fold::Exps) {
-            const acc_t origin = origin_of(v[i - 1]);
-            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
-            v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
-        }
-}
-
-// Whether each access to a row is reduced by itself, and the accesses are joined in their order, so that with SPREAD each
-// access can be another thread's. Rows that are streamed or prefetched are never spread.
-constexpr bool ACCESSES_APART = !STREAM && !PREFETCH;
-
-// The values of a thread's part of a row.
-template <Fold... FOLDS> struct Folded {
-    static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS : 1;
-    acc_t total[APART][COUNT];
-    acc_t access[COUNT];
-
-    __device__ __forceinline__ Folded() {
-#pragma unroll
-        for (int v = 0; v < APART; ++v) clear(total[v]);
-    }
-
-    static __device__ __forceinline__ void clear(acc_t (&values)[COUNT]) {
-        const acc_t none[COUNT] = {nothing<FOLDS>()...};
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) values[i] = none[i];
-    }
-
-    // Returns the values to which the elements of an access are added.
-    __device__ __forceinline__ acc_t (&begin_access()) [COUNT] {
-        if (!ACCESSES_APART) return total[0];
-        clear(access);
-        return access;
-    }
-
-    // Ends the thread's v-th access.
-    __device__ __forceinline__ void end_access(int v) {
-        if (!ACCESSES_APART) return;
-        if (v == 0 || SPREAD > 1)
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v : 0][i] = access[i];
-        else join<FOLDS...>(total[0], access);
-    }
-};
 
 // What a warp publishes to the other warps on its row: up to MOST values.
 template <int MOST> struct Parts {
@@ -293,6 +171,7 @@ template <int MOST> struct Team {
     __device__ __forceinline__ explicit Team(PartsExchange<MOST>& exchange) : exchange(exchange) {}
 
     template <Fold... FOLDS> __device__ __forceinline__ void reduce(Folded<FOLDS...>& folded) {
+        folded.end_row();
         if constexpr (SPREAD > 1) join_spread(folded);
         reduce<FOLDS...>(folded.total[0]);
     }
@@ -307,6 +186,15 @@ template <int MOST> struct Team {
             for (int i = 0; i < COUNT; ++i) known.of[i] = v[i];
             const Parts<MOST>* parts = exchange.all_gather(known, turn++);
             const acc_t none[COUNT] = {nothing<FOLDS>()...};
+            if constexpr (FEW && CLUSTER == 1 && PARTS <= 16) {
+                acc_t all[READERS][COUNT];
+#pragma unroll
+                for (int p = 0; p < READERS; ++p)
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) all[p][i] = p < PARTS ? parts[p < PARTS ? p : 0].of[i] : none[i];
+                fold_readers<FOLDS...>(v, all);
+                return;
+            }
             acc_t read[EACH_READS][COUNT];
 #pragma unroll
             for (int p = 0; p < EACH_READS; ++p)
@@ -331,27 +219,27 @@ template <int MOST> struct Team {
         }
     }
 
-    // Gives every thread the values of one thread of the config for many rows: those of its accesses, joined in their order.
+    // Gives every thread the values of one thread of the config for many rows: those of its units, joined in their order.
     template <Fold... FOLDS> __device__ __forceinline__ void join_spread(Folded<FOLDS...>& folded) {
-        constexpr int COUNT = sizeof...(FOLDS), ACCESSES = VECTORS * SPREAD;
+        constexpr int COUNT = sizeof...(FOLDS), OWN = VECTORS / EACH_UNIT, UNITS = OWN * SPREAD;
         // Two tables, as in PartsExchange.
-        __shared__ acc_t accesses[2][COUNT][ACCESSES][OWNERS];
+        __shared__ acc_t units[2][COUNT][UNITS][OWNERS];
         const int owner = static_cast<int>(threadIdx.x) % OWNERS, part = static_cast<int>(threadIdx.x) / OWNERS;
-        auto& of = accesses[spread_turn++ % 2];
+        auto& of = units[spread_turn++ % 2];
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v)
+        for (int v = 0; v < OWN; ++v)
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) of[i][v * SPREAD + part][owner] = folded.total[v][i];
         __syncthreads();
-        acc_t read[ACCESSES][COUNT];
+        acc_t read[UNITS][COUNT];
 #pragma unroll
-        for (int v = 0; v < ACCESSES; ++v)
+        for (int v = 0; v < UNITS; ++v)
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) read[v][i] = of[i][v][owner];
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) folded.total[0][i] = read[0][i];
 #pragma unroll
-        for (int v = 1; v < ACCESSES; ++v) join<FOLDS...>(folded.total[0], read[v]);
+        for (int v = 1; v < UNITS; ++v) join<FOLDS...>(folded.total[0], read[v]);
     }
 };
 

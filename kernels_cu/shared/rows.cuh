@@ -20,6 +20,8 @@
 //                                        blocks of a cluster, and gives the row the same bits
 // SPREAD          divides ROW_THREADS    this many threads share the accesses of one thread     ProgramConfig.spread
 //                                        of the config for many rows, see row_passes.cuh
+// UNIT            0, or divides VECTORS  accesses of a thread that are reduced together, see    ProgramConfig.unit
+//                                        folds.cuh
 // ALIGNED_APART   0, 1                   1: aligned rows take a separate path without a check   RowsConfig.aligned_apart
 //                                        per access, other rows a function call. The separate
 //                                        path pays for most row lengths; for some, registers
@@ -51,6 +53,9 @@
 #ifndef SPREAD
 #define SPREAD 1
 #endif
+#ifndef UNIT
+#define UNIT 0
+#endif
 #ifndef ALIGNED_APART
 #define ALIGNED_APART 0
 #endif
@@ -64,8 +69,9 @@ constexpr int GROUPS = BLOCK_THREADS / ROW_THREADS;          // groups of a bloc
 constexpr int OWNERS = ROW_THREADS / SPREAD;                 // threads of a block that have a partial result of the row
 constexpr int ROW_WARPS = OWNERS > 32 ? OWNERS / 32 : 1;     // their warps
 constexpr int SLICE = ROW_THREADS * VECTORS * VECTOR_WIDTH;  // elements of a row that a block holds
+constexpr int EACH_UNIT = UNIT > 0 ? UNIT : 1;               // accesses of a unit
 
-__device__ __forceinline__ int group_of_block() { return static_cast<int>(threadIdx.x) / ROW_THREADS; }
+__device__ __forceinline__ int group_of_block() { return GROUPS > 1 ? static_cast<int>(threadIdx.x) / ROW_THREADS : 0; }
 
 // The index of this thread's group among all groups of the grid.
 __device__ __forceinline__ long long group_of_grid() {
@@ -75,7 +81,11 @@ __device__ __forceinline__ long long group_of_grid() {
 // Returns the offset of a thread's v-th access in a slice.
 __device__ __forceinline__ int place_of(int v) {
     constexpr int SIDE_BY_SIDE = ROW_THREADS / FOLDED;
-    const int thread = static_cast<int>(threadIdx.x) % ROW_THREADS;
+    const int thread = static_cast<int>(GROUPS > 1 ? threadIdx.x % ROW_THREADS : threadIdx.x);
+    // The thread has every SPREAD-th unit of the accesses of the thread whose accesses it shares.
+    if (UNIT > 0 && SPREAD > 1)
+        return (((v / EACH_UNIT * SPREAD + thread / OWNERS) * EACH_UNIT + v % EACH_UNIT) * OWNERS + thread % OWNERS) *
+               VECTOR_WIDTH;
     return ((thread / SIDE_BY_SIDE * VECTORS + v) * SIDE_BY_SIDE + thread % SIDE_BY_SIDE) * VECTOR_WIDTH;
 }
 

@@ -257,7 +257,7 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
     few, many = (row_reduce(program, columns=["weight"], name=name + end) for end in ("", "_many"))
     work = work_of(few.programs[0], dict.fromkeys(("x", "weight"), dtype.itemsize))
     config = config_of(n, str(dtype)[6:], work, 90)
-    assert config.few_rows(work, 4).spread > 1
+    assert config.few_rows(n, work, 4).spread > 1
     x, weight = torch.randn(3, n).to(dtype), torch.randn(n).to(dtype)
     x[1] = -torch.inf
     with cupyops.simulate(sanitize=True):
@@ -265,6 +265,63 @@ def test_few_rows_over_more_threads_have_the_bits_of_many(
         monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
         assert torch.equal(found.view(torch.uint8), many(x, weight).view(torch.uint8))
     assert not found[[0, 2]].isnan().any()
+
+
+# A thread's turns over a warp's; accesses beyond the end of the row; over several warps; and two turns of a thread.
+@pytest.mark.parametrize(
+    ("n", "dtype", "spread", "vectors"),
+    [
+        (1024, torch.bfloat16, 4, 4),
+        (1600, torch.bfloat16, 4, 4),
+        (1280, torch.float32, 3, 4),
+        (4544, torch.bfloat16, 3, 3),
+        (24584, torch.bfloat16, 2, 8),
+    ],
+)
+@pytest.mark.simulator
+def test_few_rows_of_one_pass_have_their_turns_at_once_and_the_bits_of_many(
+    n: int, dtype: torch.dtype, spread: int, vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sums of x³ are rounded at every addition, so that their bits tell their order.
+    program = "m = max(x); z = m + log(sum(exp(x - m))); a = sum(x * x * x); low = min(x); at = x[t]"
+    name = f"programs_test::turns_{n}_{str(dtype)[6:]}"
+    results = ["z", "a", "low", "at"]
+    few, many = (
+        row_reduce(program, indices=["t"], wide=results, results=results, name=name + end) for end in ("", "_many")
+    )
+    work = work_of(few.programs[0], {"x": dtype.itemsize, "t": 8})
+    config = config_of(n, str(dtype)[6:], work, 90)
+    assert (config.stream, config.spread) == (True, 1)
+    config = config.few_rows(n, work, 4)
+    assert (config.stream, config.spread, config.vectors) == (False, spread, vectors)
+    x, t = torch.randn(4, n).to(dtype), torch.randint(n, (4,))
+    x[1], x[2, 5] = -torch.inf, torch.inf
+    with cupyops.simulate(sanitize=True):
+        found = few(x, t)
+        monkeypatch.setattr("cupyops.torch.programs.row_reduce.FEW_ROWS", 0)
+        for one, other in zip(found, many(x, t), strict=True):
+            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    wide = x.float()
+    of_rows = slice(0, None, 3)  # without the rows of infinite elements
+    torch.testing.assert_close(found[0][of_rows], wide[of_rows].logsumexp(-1))
+    cubes = wide[of_rows].double() ** 3
+    assert ((found[1][of_rows] - cubes.sum(-1)).abs() <= 1e-6 * cubes.abs().sum(-1)).all()
+    torch.testing.assert_close(found[2], wide.amin(-1))
+    torch.testing.assert_close(found[3], wide.gather(1, t[:, None])[:, 0])
+
+
+@pytest.mark.simulator
+def test_few_rows_without_reductions_have_more_threads() -> None:
+    """The gradient of a loss of rows has no reduction, and no order to keep."""
+    op = row_reduce("y = x * g", rows=["g"], name="programs_test::apart")
+    work = work_of(op.programs[0], {"x": 2, "g": 2})
+    for n in (1024, 1600):
+        few = config_of(n, "bfloat16", work, 90).few_rows(n, work, 4)
+        assert few.row_threads > config_of(n, "bfloat16", work, 90).row_threads
+        assert few.groups == 1
+        x, g = torch.randn(3, n, dtype=torch.bfloat16), torch.randn(3, dtype=torch.bfloat16)
+        with cupyops.simulate(sanitize=True):
+            torch.testing.assert_close(op(x, g), x * g[:, None])
 
 
 def test_a_maximum_is_nan_where_pytorchs_is(place: str) -> None:

@@ -289,7 +289,7 @@ def body_of(
             except LaunchError:  # this GPU has no room for a cluster of more than 8 blocks
                 config = config_of(*choice, portable=True)
         if rows <= FEW_ROWS and not column:
-            config = config.few_rows(work, call.wide.itemsize)
+            config = config.few_rows(n, work, call.wide.itemsize)
         chosen = kernel(config, dtype)
         blocks = min(-(-rows // config.groups), 2**31 - 1)
         if column or config.prefetch:  # persistent blocks

@@ -1,0 +1,175 @@
+"""The config of a row program's kernel: for many rows, and for few rows with the same bits."""
+
+from dataclasses import dataclass, field, replace
+
+from cupyops.tiling.config import CLUSTERS_SINCE
+from cupyops.tiling.rows import SHARED_MEMORY, SHARED_MEMORY_OF, RowsConfig
+
+__all__ = ["ROW_BLOCK", "ProgramConfig", "Work", "words"]
+
+ROW_BLOCK = 512  # threads of a block that has a row alone
+FEW_REGISTERS = 48  # of a thread for its part of a row and of the arrays (N), if few rows hold them
+# Few rows: the most threads of a row of one warp and of a row of several warps, the fewest bytes of a row of several warps
+# that a thread has, and the most bytes of shared memory by which threads join their values.
+SPREAD_WARP, SPREAD_BLOCK, SPREAD_BYTES, SPREAD_MEMORY = 128, 512, 32, 32 * 1024
+
+
+@dataclass(frozen=True)
+class ProgramConfig(RowsConfig):
+    """The config of a row program's kernel.
+
+    Attributes:
+        stream: a row does not fit registers, so each pass reads the row from memory.
+        prefetch: persistent blocks load the next row while they compute a row.
+        columns_held: a thread keeps its columns of the arrays (N) in registers.
+        sums_shared: elements of each sum over the rows that a block has in shared memory, if rows are streamed.
+        row_shared: elements of each array's row that a block has in shared memory, if rows are streamed. Bulk copies
+            bring the row, and every pass reads it there.
+        spread: threads that share the accesses of one thread of the config for many rows.
+        unit: accesses of a thread that are reduced together, in a program with one pass. The units are joined in their
+            order. 0: no units of several accesses.
+        few: for few rows. No block takes a second row.
+    """
+
+    # Without defaults, so that each compilation defines the three macros.
+    min_blocks: int = field(kw_only=True)
+    full: bool = field(kw_only=True)
+    stream: bool = field(kw_only=True)
+    prefetch: bool = False
+    columns_held: bool = False
+    sums_shared: int = 0
+    row_shared: int = 0
+    spread: int = 1
+    unit: int = 0
+    few: bool = False
+
+    @property
+    def since(self) -> int:
+        """The least compute capability that the kernel needs: bulk copies fill shared memory."""
+        return CLUSTERS_SINCE if self.row_shared else super().since
+
+    def with_shared_row(self, n: int, work: "Work") -> "ProgramConfig":
+        """Returns the config with a block's slices of the row in shared memory.
+
+        Args:
+            n: elements of a row.
+            work: what a thread holds of a row.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        return replace(self, row_shared=held, shared=held * sum(work.elements))
+
+    def few_rows(self, n: int, work: "Work", acc: int) -> "ProgramConfig":
+        """Returns the config for few rows, from the config for many rows. The bits of a row stay the same.
+
+        A block has one row, and the arrays (N) are loaded along with it. Several threads share the accesses of one
+        thread, up to a block of ``SPREAD_WARP`` threads for a row of one warp. A row of several warps has up to
+        ``SPREAD_BLOCK`` threads of at least ``SPREAD_BYTES`` of the row, unless it sums exponentials: more of them are
+        computed where a row is spread.
+
+        A program with one pass reads its row in turns, one after the other. Here other threads take the further turns.
+
+        Args:
+            n: elements of a row.
+            work: what a thread holds of a row.
+            acc: bytes of an element in the arithmetic.
+        """
+        if self.stream and work.passes == 1 and self.cluster == 1:
+            return self._few_turns(n, work, acc)
+        if self.cluster > 1 or self.stream or self.prefetch:
+            return self.one_a_block() if self.groups > 1 else self
+        row = self.vectors * self.vector_width * sum(work.elements)
+        if self.row_threads <= 32:
+            most = SPREAD_WARP // self.row_threads
+        else:
+            most = max(1, min(SPREAD_BLOCK // self.row_threads, 1 if work.exponentials else row // SPREAD_BYTES))
+        if 2 * work.reductions * self.row_threads * self.vectors * acc > SPREAD_MEMORY:
+            most = 1
+        ways = (s for s in range(1, most + 1) if self.vectors % s == 0 and self.row_threads * s % 32 == 0)
+        spread = max(ways, default=0)
+        if spread == 0:
+            return self.one_a_block(few=True)
+        threads, vectors = self.row_threads * spread, self.vectors // spread
+        held = vectors * (work.row(self.vector_width, acc) + work.persistent(self.vector_width, acc))
+        return replace(
+            self.one_a_block(few=True),
+            block=threads,
+            row_threads=threads,
+            vectors=vectors,
+            spread=spread,
+            columns_held=held <= FEW_REGISTERS and threads <= ROW_BLOCK,
+        )
+
+    def _few_turns(self, n: int, work: "Work", acc: int) -> "ProgramConfig":
+        """Returns the config for few rows of a program with one pass: several threads take the turns of one."""
+        turns = -(-n // self.slice)
+        whole = max(1, 32 // self.row_threads)  # a block has whole warps, of which some threads may have no turn
+        spread = min(-(-turns // whole), max(1, SPREAD_BLOCK // (self.row_threads * whole))) * whole
+        few = self.one_a_block(few=True)
+        joined = 2 * work.reductions * self.row_threads * -(-turns // spread) * spread * acc
+        if turns == 1 or spread == 1 or (work.reductions and (self.unit == 0 or joined > SPREAD_MEMORY)):
+            return few
+        threads = self.row_threads * spread
+        if work.reductions == 0:  # no order to keep
+            return replace(
+                few, block=threads, row_threads=threads, full=n % (threads * self.vectors * self.vector_width) == 0
+            )
+        own = -(-turns // spread)  # turns of a thread, all of them held
+        return replace(
+            few,
+            block=threads,
+            row_threads=threads,
+            vectors=self.vectors * own,
+            stream=False,
+            spread=spread,
+            full=self.full and turns % spread == 0,
+        )
+
+    def with_shared_sums(self, n: int, sums: int, acc: int, capability: int) -> "ProgramConfig":
+        """Returns the config with the sums over the rows in shared memory, or the config itself if they do not fit.
+
+        Args:
+            n: elements of a row.
+            sums: sums over the rows.
+            acc: bytes of an element of a sum.
+            capability: compute capability of the GPU.
+        """
+        held = -(-n // (self.slice * self.cluster)) * self.slice
+        room = SHARED_MEMORY_OF.get(capability, SHARED_MEMORY) if capability >= CLUSTERS_SINCE else 0
+        if sums == 0 or held * sums * acc > room:
+            return self
+        return replace(self, sums_shared=held, shared=held * sums * acc, min_blocks=1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The numbers of a row program that decide the registers of a thread.
+
+    Attributes:
+        elements: bytes of an element of each array (M, N) that the program reads.
+        columns: bytes of an element of each array (N) that the program reads.
+        kept: values of an element that several passes read, in the dtype of the arithmetic.
+        sums: sums over the rows.
+        passes: passes over a row. A program with one pass does not hold the row.
+        reductions: reductions of a row.
+        exponentials: a reduction is Σ exp(a - max a).
+    """
+
+    elements: tuple[int, ...]
+    columns: tuple[int, ...] = ()
+    kept: int = 0
+    sums: int = 0
+    passes: int = 2
+    reductions: int = 1
+    exponentials: bool = False
+
+    def row(self, width: int, acc: int) -> int:
+        """Returns the registers of an access of ``width`` elements to a row, with ``acc`` bytes a kept value."""
+        return words(self.elements, width) + self.kept * width * acc // 4
+
+    def persistent(self, width: int, acc: int) -> int:
+        """Returns the registers for the columns of an access: the arrays (N) and the sums over the rows."""
+        return words(self.columns, width) + self.sums * width * acc // 4
+
+
+def words(sizes: tuple[int, ...], width: int) -> int:
+    return sum(max(1, size * width // 4) for size in sizes)

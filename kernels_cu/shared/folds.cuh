@@ -1,0 +1,181 @@
+// The reductions of row_passes.cuh: sums, extrema and sums of exponentials of a thread's part of a row, of lanes, and of the
+// parts of a row.
+//
+// Macro   values      meaning                                                                set by
+// UNIT    0 or more   accesses of a thread that are reduced together. The units are joined   the row program's config
+//                     in their order. 0: an access is a unit where a thread holds the
+//                     row, else there are no units
+// STREAM, PREFETCH, SPREAD: see row_passes.cuh. The others: see rows.cuh.
+#pragma once
+
+#include "extrema.cuh"
+#include "fast_math.cuh"
+#include "rows.cuh"
+
+#ifndef STREAM
+#define STREAM 0
+#endif
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+#ifndef INFINITY  // NVRTC has no <math.h>
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+// e^x. For 16-bit scalar_t by a product and a single instruction: the relative error is about |x|·2^-24 + 2^-22, and results
+// below 2^-126 are 0.
+__device__ __forceinline__ acc_t exponential(acc_t x) {
+    if constexpr (sizeof(scalar_t) == 2) return fast_exp2(x * acc_t(1.4426950408889634));
+    else return exp(x);
+}
+
+// The operation that reduces the values of the threads on a row to one value. Exps follows a Max: the value is Σ exp(a
+// - most), where `most` is the thread's greatest a, which is the value before. After the reduction, the value is that
+// of the whole row.
+enum class Fold { Sum, Max, Min, Exps };
+
+template <Fold FOLD> __device__ __forceinline__ constexpr acc_t nothing() {
+    return FOLD == Fold::Max ? acc_t(-INFINITY) : FOLD == Fold::Min ? acc_t(INFINITY) : acc_t(0);
+}
+
+// The number subtracted in exponents: the greatest a. -inf stands for no a, or for a's that are -inf only.
+__device__ __forceinline__ acc_t origin_of(acc_t most) { return most == acc_t(-INFINITY) ? acc_t(0) : most; }
+
+// Adds VECTOR_WIDTH numbers a to `most` = max a and `exps` = Σ exp(a - most), in one pass over a row. `first`: there are no
+// numbers before. The compiler knows it.
+__device__ __forceinline__ void add_exps(acc_t& most, acc_t& exps, const acc_t (&a)[VECTOR_WIDTH], bool first = false) {
+    acc_t found = first ? a[0] : larger(most, a[0]);
+#pragma unroll
+    for (int k = 1; k < VECTOR_WIDTH; ++k) found = larger(found, a[k]);
+    const acc_t origin = origin_of(found);
+    exps = first ? acc_t(0) : exps * exponential(most - origin);
+#pragma unroll
+    for (int k = 0; k < VECTOR_WIDTH; ++k) exps += exponential(a[k] - origin);
+    most = found;
+}
+
+// Σ exp(a - most) of a row whose greatest a is infinite is NaN, as the formula is.
+__device__ __forceinline__ acc_t exps_of_row(acc_t most, acc_t exps) { return exps + (most - most); }
+
+// Reduces each value over LANES neighbouring lanes. All of these lanes get the same bits.
+template <int LANES, Fold... FOLDS> __device__ __forceinline__ void fold_lanes(acc_t (&v)[sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+    acc_t own[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) own[i] = v[i];
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            if (folds[i] == Fold::Max) v[i] = larger(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
+            if (folds[i] == Fold::Min) v[i] = smaller(v[i], __shfl_xor_sync(0xffffffffu, v[i], step));
+        }
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i)  // by fma, which no addition is contracted with: all lanes get the same bits
+        if (folds[i] == Fold::Exps) v[i] = fma(v[i], exponential(own[i - 1] - origin_of(v[i - 1])), acc_t(0));
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            if (folds[i] == Fold::Sum || folds[i] == Fold::Exps) v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
+}
+
+// Joins the values v of a part of a row with the values of the part that follows.
+template <Fold... FOLDS>
+__device__ __forceinline__ void join(acc_t (&v)[sizeof...(FOLDS)], const acc_t (&next)[sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+    acc_t own[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        own[i] = v[i];
+        if (folds[i] == Fold::Max) v[i] = larger(v[i], next[i]);
+        if (folds[i] == Fold::Min) v[i] = smaller(v[i], next[i]);
+        if (folds[i] == Fold::Sum) v[i] += next[i];
+    }
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i)
+        if (folds[i] == Fold::Exps) {
+            const acc_t origin = origin_of(v[i - 1]);
+            // Contracted by hand: the compiler could contract another of the two products where a row is spread.
+            v[i] = fma(next[i], exponential(next[i - 1] - origin), v[i] * exponential(own[i - 1] - origin));
+        }
+}
+
+// Reduces values of each of READERS readers as fold_lanes does over lanes, but in one thread: without the latency of
+// shuffles. The sums have the same order, and so the same bits.
+template <Fold... FOLDS>
+__device__ __forceinline__ void fold_readers(acc_t (&v)[sizeof...(FOLDS)], acc_t (&read)[READERS][sizeof...(FOLDS)]) {
+    constexpr int COUNT = sizeof...(FOLDS);
+    constexpr Fold folds[COUNT] = {FOLDS...};
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        if (folds[i] == Fold::Exps)
+#pragma unroll
+            for (int p = 0; p < READERS; ++p)
+                read[p][i] = fma(read[p][i], exponential(read[p][i - 1] - origin_of(v[i - 1])), acc_t(0));
+        acc_t tree[READERS];
+#pragma unroll
+        for (int p = 0; p < READERS; ++p) tree[p] = read[p][i];
+#pragma unroll
+        for (int step = READERS / 2; step > 0; step /= 2)
+#pragma unroll
+            for (int p = 0; p < step; ++p)
+                tree[p] = folds[i] == Fold::Max   ? larger(tree[p], tree[p + step])
+                          : folds[i] == Fold::Min ? smaller(tree[p], tree[p + step])
+                                                  : tree[p] + tree[p + step];
+        v[i] = tree[0];
+    }
+}
+
+// Whether a thread's accesses are reduced in units, and the units are joined in their order, so that with SPREAD a unit can
+// be another thread's. Rows that are prefetched, and streamed rows of several passes, are never spread.
+constexpr bool UNITS_APART = UNIT > 0 || (!STREAM && !PREFETCH);
+static_assert(UNIT == 0 || STREAM || SPREAD > 1, "units of several accesses are those of a streamed row, or of its threads");
+
+// The values of a thread's part of a row.
+template <Fold... FOLDS> struct Folded {
+    static constexpr int COUNT = sizeof...(FOLDS), APART = SPREAD > 1 ? VECTORS / EACH_UNIT : 1;
+    acc_t total[APART][COUNT];
+    acc_t unit[COUNT];
+
+    __device__ __forceinline__ Folded() {
+#pragma unroll
+        for (int v = 0; v < APART; ++v) clear(total[v]);
+        if (STREAM && UNIT > 0) clear(unit);
+    }
+
+    static __device__ __forceinline__ void clear(acc_t (&values)[COUNT]) {
+        const acc_t none[COUNT] = {nothing<FOLDS>()...};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = none[i];
+    }
+
+    // Whether the thread's v-th access begins a unit.
+    static __device__ __forceinline__ constexpr bool begins(int v) { return UNITS_APART && v % EACH_UNIT == 0; }
+
+    // Returns the values to which the elements of the thread's v-th access are added.
+    __device__ __forceinline__ acc_t (&begin_access(int v)) [COUNT] {
+        if (!UNITS_APART) return total[0];
+        if (begins(v)) {
+            if (STREAM) end_row();
+            clear(unit);
+        }
+        return unit;
+    }
+
+    // Ends the thread's v-th access. The last unit of a streamed row may be cut short, so the next one ends it.
+    __device__ __forceinline__ void end_access(int v) {
+        if (!UNITS_APART || STREAM) return;
+        if (v == 0 || SPREAD > 1)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) total[SPREAD > 1 ? v / EACH_UNIT : 0][i] = unit[i];
+        else join<FOLDS...>(total[0], unit);
+    }
+
+    // Joins the last unit of a streamed row with the units before.
+    __device__ __forceinline__ void end_row() {
+        if (UNIT > 0 && STREAM) join<FOLDS...>(total[0], unit);
+    }
+};
